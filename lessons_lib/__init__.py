@@ -1,0 +1,21 @@
+"""Attention and the Transformer, one idea per file, in reading order: a file imports only from files above it.
+
+    shapes          the questions that every file asks of its input
+    softmax         scores into weights; two softmaxes merged into one
+    information     entropy, divergence, mutual information
+    geometry        lengths and angles: what a dot product is made of
+    masks           who may look at whom
+    attention       the weighted average, and its backward pass by hand
+
+Axis names are the ones the book uses on paper:
+
+    b           batch; ``*batch`` is any number of leading axes, possibly none
+    n, m        queries, keys (m = n in self-attention)
+    h, g        query heads, key/value heads (g = h unless heads are grouped)
+    d_model     width of the residual stream
+    d_k, d_v    width of a query or key, width of a value, inside one head
+
+A mask is Boolean and reads as a permission: True means "this query may attend to this key".
+Scores become weights in the softmax. Logarithms are natural, so information is in nats.
+Import from the file that defines a thing, so that the import tells the reader where to look.
+"""

@@ -1,0 +1,227 @@
+"""Scaled dot-product attention: a weighted average whose weights are computed from the data.
+
+The axis before the sequence is the heads'. Leading axes broadcast as in a matrix product, and heads may be grouped:
+with ``h`` query heads and ``g`` key/value heads, ``g`` dividing ``h``, consecutive ``h / g`` query heads share one
+key/value head [1]_. Hence three names for leading axes in the signatures: the queries' (``*batch_q``), the keys' and
+values' (``*batch_kv``), and what they broadcast to (``*batch``).
+
+Half-precision inputs are multiplied, added up and exponentiated in float32 and rounded once, at the end.
+
+.. [1] Ainslie et al., *GQA*, 2023. arXiv:2305.13245.
+"""
+
+import math
+from typing import NamedTuple
+
+import torch
+from einops import reduce, repeat
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.functional import dropout
+
+from lessons_lib.shapes import at_least_single, broadcast_together, broadcasts_to, check_floating, check_same_device
+from lessons_lib.softmax import softmax
+
+
+def attention_weights(
+    query: Float[Tensor, "*batch_q n d_k"],
+    key: Float[Tensor, "*batch_kv m d_k"],
+    mask: Bool[Tensor, "*#batch #n #m"] | None = None,
+    *,
+    scale: float | None = None,
+    bias: Float[Tensor, "*#batch #n #m"] | None = None,
+) -> Float[Tensor, "*batch n m"]:
+    r"""Return how much each query attends to each key.
+
+    .. math:: A = \operatorname{softmax}\!\left(\tau\, Q K^\top + B\right), \qquad \tau = 1/\sqrt{d_k}
+
+    If the entries of :math:`q` and :math:`k` are independent with zero mean and unit variance, :math:`q \cdot k` has
+    variance :math:`d_k`; the default scale brings it back to one [2]_.
+
+    Args:
+        query: one row per query.
+        key: one row per key.
+        mask: True where a query may attend to a key. A query that may attend nowhere gets zero weights.
+        scale: multiplier :math:`\tau` of the scores; ``1 / sqrt(d_k)`` when omitted.
+        bias: :math:`B`, added to the scaled scores; may hold ``-inf``. Either of the queries' type or, where these
+            are in half precision, float32.
+
+    Returns:
+        Non-negative weights. Each row sums to one, or to zero if the mask or the bias forbids the whole row.
+
+    Raises:
+        ValueError: if query and key differ in width, type or device, if their leading axes neither broadcast nor
+            group, or if mask or bias has the wrong type or would enlarge the scores.
+
+    .. [2] Vaswani et al., *Attention Is All You Need*, 2017, section 3.2.1. arXiv:1706.03762.
+    """
+    return _weights(query, key, mask, scale, bias).to(query.dtype)
+
+
+def attention(
+    query: Float[Tensor, "*batch_q n d_k"],
+    key: Float[Tensor, "*batch_kv m d_k"],
+    value: Float[Tensor, "*batch_kv m d_v"],
+    mask: Bool[Tensor, "*#batch #n #m"] | None = None,
+    *,
+    scale: float | None = None,
+    bias: Float[Tensor, "*#batch #n #m"] | None = None,
+    dropout_p: float = 0.0,
+) -> Float[Tensor, "*batch n d_v"]:
+    r"""Average the values with :func:`attention_weights`. Arguments and errors as there, and:
+
+    .. math:: O = A V
+
+    Args:
+        value: one row per key, with the keys' leading axes.
+        dropout_p: each weight is dropped with this probability and the rest divided by ``1 - dropout_p``, *every
+            time*: a layer passes 0 outside training. Rows of weights then sum to one only on average.
+    """
+    _check_value(query, key, value)
+    if not 0 <= dropout_p < 1:
+        raise ValueError(f"dropout_p must be in [0, 1), got {dropout_p}")
+    weights = dropout(_weights(query, key, mask, scale, bias), dropout_p)
+    return (weights @ _for_each_query_head(value, query)).to(query.dtype)
+
+
+class AttentionGradients(NamedTuple):
+    """What :func:`attention_vjp` returns: one gradient for each input, in that input's shape and type."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    bias: Tensor | None
+
+
+def attention_vjp(
+    query: Float[Tensor, "*batch_q n d_k"],
+    key: Float[Tensor, "*batch_kv m d_k"],
+    value: Float[Tensor, "*batch_kv m d_v"],
+    grad_output: Float[Tensor, "*batch n d_v"],
+    mask: Bool[Tensor, "*#batch #n #m"] | None = None,
+    *,
+    scale: float | None = None,
+    bias: Float[Tensor, "*#batch #n #m"] | None = None,
+) -> AttentionGradients:
+    r"""Carry the gradient of a loss back through :func:`attention` (a vector-Jacobian product), by hand.
+
+    Write :math:`\bar X` for the gradient of the loss with respect to :math:`X`; ``grad_output`` is :math:`\bar O`.
+
+    .. math::
+        \bar V &= A^\top \bar O, & \bar A &= \bar O V^\top, \\
+        \bar S_{ij} &= A_{ij} \Big(\bar A_{ij} - \sum_k A_{ik} \bar A_{ik}\Big)
+            & &\text{(each row: the softmax's Jacobian)}, \\
+        \bar Q &= \tau\, \bar S K, & \bar K &= \tau\, \bar S^\top Q, \qquad \bar B = \bar S
+
+    An input that was broadcast, or a key/value head that several query heads share, collects the sum of what its
+    copies receive. Without ``bias`` its gradient is ``None``. There is no dropout here.
+
+    Raises:
+        ValueError: as :func:`attention`, and if ``grad_output`` does not have the shape and type of its output.
+    """
+    _check_value(query, key, value)
+    weights = _weights(query, key, mask, scale, bias)
+    queries, keys, values = at_least_single(query), _for_each_query_head(key, query), _for_each_query_head(value, query)
+    _check_grad_output(grad_output, query, weights, values)
+    grad_output, scale = at_least_single(grad_output), _scale(query, scale)
+
+    grad_values = weights.mT @ grad_output
+    grad_weights = grad_output @ values.mT
+    grad_scores = weights * (grad_weights - (grad_weights * weights).sum(dim=-1, keepdim=True))
+    grad_queries = scale * grad_scores @ keys
+    grad_keys = scale * grad_scores.mT @ queries
+
+    return AttentionGradients(
+        query=_sum_over_copies(grad_queries, query),
+        key=_sum_over_copies(grad_keys, key),
+        value=_sum_over_copies(grad_values, value),
+        bias=None if bias is None else _sum_over_copies(grad_scores, bias),
+    )
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def _weights(query: Tensor, key: Tensor, mask: Tensor | None, scale: float | None, bias: Tensor | None) -> Tensor:
+    """The weights in at least float32: what :func:`attention_weights` shows and :func:`attention` averages with."""
+    _check_rows(query, key=key)
+    if query.shape[-1] != key.shape[-1]:
+        raise ValueError(f"query and key must have the same width, got {query.shape[-1]} and {key.shape[-1]}")
+    scores = _scale(query, scale) * at_least_single(query) @ _for_each_query_head(key, query).mT
+    if bias is not None:
+        _check_bias(bias, query, scores)
+        scores = scores + bias
+    return softmax(scores, mask)
+
+
+def _scale(query: Tensor, scale: float | None) -> float:
+    if scale is not None and not math.isfinite(scale):
+        raise ValueError(f"scale must be finite, got {scale}")
+    return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+
+
+def _n_heads(tensor: Tensor) -> int:
+    return tensor.shape[-3] if tensor.ndim > 2 else 1
+
+
+def _group_size(query: Tensor, shared: Tensor) -> int:
+    """How many query heads share one head of ``shared``; 1 also where plain broadcasting does the sharing."""
+    h, g = _n_heads(query), _n_heads(shared)
+    return h // g if 1 < g < h and h % g == 0 else 1
+
+
+def _for_each_query_head(shared: Tensor, query: Tensor) -> Tensor:
+    """Repeat each key/value head for the consecutive query heads that share it, in at least float32."""
+    size = _group_size(query, shared)
+    return at_least_single(shared if size == 1 else repeat(shared, "... g m d -> ... (g size) m d", size=size))
+
+
+def _sum_over_copies(grad: Tensor, given: Tensor) -> Tensor:
+    """Undo :func:`_for_each_query_head` and broadcasting: each entry of ``given`` collects from all its copies."""
+    if 1 < _n_heads(given) < _n_heads(grad):
+        grad = reduce(grad, "... (g size) m d -> ... g m d", "sum", g=_n_heads(given))
+    return grad.sum_to_size(given.shape).to(given.dtype)
+
+
+def _check_rows(query: Tensor, **shared: Tensor) -> None:
+    """Refuse a query, key or value that differ in type or device or whose leading axes do not fit the query's."""
+    check_floating(query=query, **shared)
+    for name, tensor in {"query": query, **shared}.items():
+        if tensor.ndim < 2 or not tensor.shape[-1]:
+            raise ValueError(f"{name} must be (*batch, rows, width) of width at least 1, got {tuple(tensor.shape)}")
+    for name, tensor in shared.items():
+        leading = list(tensor.shape[:-2])
+        leading[-1:] = [size * _group_size(query, tensor) for size in leading[-1:]]
+        if not broadcast_together(query.shape[:-2], leading):
+            raise ValueError(
+                f"the leading axes of query and {name} must broadcast, or the heads of {name} (the axis before the "
+                f"rows) divide those of query, got {tuple(query.shape)} and {tuple(tensor.shape)}"
+            )
+
+
+def _check_value(query: Tensor, key: Tensor, value: Tensor) -> None:
+    _check_rows(query, key=key, value=value)
+    if key.shape[-2] != value.shape[-2] or not broadcast_together(key.shape[:-2], value.shape[:-2]):
+        raise ValueError(
+            "key and value must have the same number of rows and leading axes that broadcast, "
+            f"got {tuple(key.shape)} and {tuple(value.shape)}"
+        )
+
+
+def _check_bias(bias: Tensor, query: Tensor, scores: Tensor) -> None:
+    if bias.dtype not in (query.dtype, scores.dtype):
+        allowed = " or ".join(dict.fromkeys(map(str, (query.dtype, scores.dtype))))
+        raise ValueError(f"bias must be of type {allowed} like the query, got {bias.dtype}")
+    if not broadcasts_to(bias.shape, scores.shape):
+        raise ValueError(
+            f"bias must broadcast to the scores, {tuple(scores.shape)}, without enlarging them, got {tuple(bias.shape)}"
+        )
+    check_same_device(query=query, bias=bias)
+
+
+def _check_grad_output(grad_output: Tensor, query: Tensor, weights: Tensor, values: Tensor) -> None:
+    check_floating(query=query, grad_output=grad_output)
+    leading = torch.broadcast_shapes(weights.shape[:-2], values.shape[:-2])
+    expected = (*leading, weights.shape[-2], values.shape[-1])
+    if grad_output.shape != expected:
+        raise ValueError(f"grad_output must have the output's shape, {expected}, got {tuple(grad_output.shape)}")

@@ -1,0 +1,73 @@
+"""The questions that every file asks of its input; a wrong answer is a ``ValueError`` with the rule and what came."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
+    """Whether a tensor of ``shape`` expands to ``target`` without enlarging it."""
+    paired = zip(reversed(shape), reversed(target), strict=False)
+    return len(shape) <= len(target) and all(size in (1, wanted) for size, wanted in paired)
+
+
+def broadcast_together(*shapes: Sequence[int]) -> bool:
+    """Whether tensors of these shapes expand to a common one."""
+    longest = max(map(len, shapes))
+    aligned = [(1,) * (longest - len(shape)) + tuple(shape) for shape in shapes]
+    return all(len(set(sizes) - {1}) <= 1 for sizes in zip(*aligned, strict=True))
+
+
+def check_mask(mask: Tensor, scores: Tensor) -> None:
+    """Refuse a mask that is not Boolean, or that would enlarge the scores it is laid over.
+
+    Plain broadcasting would accept a mask over ``(b, 1, n, n)`` on scores over ``(b, n, n)`` and silently return
+    ``(b, b, n, n)``: every sequence under the mask of every other.
+    """
+    if mask.dtype != torch.bool:
+        raise ValueError(
+            f"mask must be Boolean, True where a query may attend, got {mask.dtype}; "
+            "numbers to be added to the scores are a bias"
+        )
+    if not broadcasts_to(mask.shape, scores.shape):
+        raise ValueError(
+            f"mask must broadcast to the scores, {tuple(scores.shape)}, without enlarging them, got {tuple(mask.shape)}"
+        )
+    check_same_device(scores=scores, mask=mask)
+
+
+def check_size(name: str, value: int, *, at_least: int, at_most: int | None = None) -> None:
+    """Refuse what is not a whole number in the given range."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError(f"{name} must be an integer, got {value!r}")
+    if value < at_least:
+        raise ValueError(f"{name} must be at least {at_least}, got {value}")
+    if at_most is not None and value > at_most:
+        raise ValueError(f"{name} must be at most {at_most}, got {value}")
+
+
+def check_floating(**tensors: Tensor) -> None:
+    """Refuse tensors that are not of one floating-point type on one device, naming the argument."""
+    (first, reference), *_ = tensors.items()
+    for name, tensor in tensors.items():
+        if not tensor.is_floating_point():
+            raise ValueError(f"{name} must hold floating-point numbers, got {tensor.dtype}")
+        if tensor.dtype != reference.dtype:
+            raise ValueError(f"{first} and {name} must have the same dtype, got {reference.dtype} and {tensor.dtype}")
+    check_same_device(**tensors)
+
+
+def check_same_device(**tensors: Tensor) -> None:
+    """Refuse tensors that lie on different devices, naming the argument."""
+    (first, reference), *_ = tensors.items()
+    for name, tensor in tensors.items():
+        if tensor.device != reference.device:
+            raise ValueError(
+                f"{first} and {name} must be on the same device, got {reference.device} and {tensor.device}"
+            )
+
+
+def at_least_single(tensor: Tensor) -> Tensor:
+    """Return half precision as float32, and anything wider as it is: sums and exponentials need the digits."""
+    return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
