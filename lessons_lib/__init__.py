@@ -6,6 +6,10 @@
     geometry        lengths and angles: what a dot product is made of
     masks           who may look at whom
     attention       the weighted average, and its backward pass by hand
+    notebook        what a chapter's notebook asks for
+    plots           tensors in, axes out
+    widgets         explorers: a class and a module for the page each
+    checks          what an exercise is graded by
 
 Axis names are the ones the book uses on paper:
 

@@ -1,0 +1,23 @@
+"""One seed and one precision for every test, and property tests that draw the same examples each time."""
+
+import pytest
+import torch
+from hypothesis import settings
+
+# No deadline: a busy machine is not a failure. Derandomised: a red test is red again.
+settings.register_profile("book", deadline=None, derandomize=True, max_examples=50)
+settings.load_profile("book")
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def double_precision():
+    """Rounding far below any tolerance; a test of another precision names it."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
