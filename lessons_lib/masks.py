@@ -21,7 +21,7 @@ from lessons_lib.shapes import check_size
 # --- by position ----------------------------------------------------------------------------------------------------
 
 
-def bidirectional(n: int, m: int | None = None, *, device: torch.device | str | None = None) -> Bool[Tensor, "... {m}"]:
+def bidirectional(n: int, m: int | None = None, *, device: torch.device | str | None = None) -> Bool[Tensor, "{n} m"]:
     """Allow every query to see every key.
 
     Raises:
@@ -33,7 +33,7 @@ def bidirectional(n: int, m: int | None = None, *, device: torch.device | str | 
     return torch.ones(n, m, dtype=torch.bool, device=device)
 
 
-def causal(n: int, m: int | None = None, *, device: torch.device | str | None = None) -> Bool[Tensor, "... {m}"]:
+def causal(n: int, m: int | None = None, *, device: torch.device | str | None = None) -> Bool[Tensor, "{n} m"]:
     r"""Allow each query to see its own position and everything before it: key ``j`` if ``j <= i + m - n``.
 
     When there are more keys than queries (decoding with a cache) the queries are the *last* ``n`` positions.
