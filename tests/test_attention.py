@@ -1,0 +1,523 @@
+"""Attention agrees with PyTorch's, and has the properties the book derives for it."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.autograd import grad, gradcheck
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+from torch.testing import assert_close
+
+from lessons_lib import masks
+from lessons_lib.attention import attention, attention_vjp, attention_weights
+from lessons_lib.softmax import log_sum_exp, merge_attention, softmax_jacobian
+
+seeds = st.integers(0, 2**31)
+sizes = st.integers(1, 6)
+
+N, M, D_K, D_V = 5, 7, 3, 2
+
+
+def qkv(batch=(), *, batch_kv=None, n=N, m=M, dtype=None):
+    """One batch of queries, keys and values; every axis has its own size."""
+    batch_kv = batch if batch_kv is None else batch_kv
+    shapes = (*batch, n, D_K), (*batch_kv, m, D_K), (*batch_kv, m, D_V)
+    return [torch.randn(shape).to(dtype or torch.get_default_dtype()).requires_grad_() for shape in shapes]
+
+
+def torch_attention(query, key, value, mask=None, *, scale=None, bias=None, grouped=False):
+    """PyTorch's reference kernel. Its one mask argument carries mask and bias together."""
+    if bias is not None:
+        mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
+    with sdpa_kernel(SDPBackend.MATH):
+        return scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=scale, enable_gqa=grouped)
+
+
+def some_mask(*shape):
+    """Every row allows at least its first key."""
+    mask = torch.rand(shape) < 0.6
+    mask[..., 0] = True
+    return mask
+
+
+# --- parity ---------------------------------------------------------------------------------------------------------
+
+VARIANTS = {
+    "dense": lambda: {},
+    "causal": lambda: {"mask": masks.causal(N, M)},
+    "padding": lambda: {"mask": some_mask(2, 1, 1, M)},
+    "one mask for each head": lambda: {"mask": some_mask(6, N, M)},
+    "bias": lambda: {"bias": torch.randn(6, 1, M)},
+    "mask and bias": lambda: {"mask": masks.causal(N, M), "bias": torch.randn(2, 6, N, M)},
+    "scale": lambda: {"scale": 0.7},
+    "negative scale": lambda: {"scale": -1.3, "mask": masks.causal(N, M)},
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("heads", [(6, 6), (6, 3), (6, 2), (6, 1)], ids="{0[0]} query heads, {0[1]} key heads".format)
+def test_values_and_gradients_match_pytorch(variant, heads):
+    h, g = heads
+    inputs, options = qkv((2, h), batch_kv=(2, g)), VARIANTS[variant]()
+    ours, theirs = attention(*inputs, **options), torch_attention(*inputs, **options, grouped=True)
+    upstream = torch.randn_like(ours)
+    assert_close(ours, theirs)
+    assert_close(grad(ours, inputs, upstream), grad(theirs, inputs, upstream))
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3, 4)], ids=str)
+def test_any_leading_axes(batch):
+    inputs = qkv(batch)
+    assert_close(attention(*inputs, masks.causal(N, M)), torch_attention(*inputs, masks.causal(N, M)))
+
+
+@pytest.mark.parametrize(
+    ("batch", "batch_kv", "result"),
+    [
+        ((2, 6), (6,), (2, 6)),
+        ((4,), (2, 1), (2, 4)),
+        ((1,), (4,), (4,)),
+        ((), (2, 3), (2, 3)),
+        ((3, 1, 6), (2, 3), (3, 2, 6)),
+    ],
+)
+def test_leading_axes_broadcast_as_in_a_matrix_product(batch, batch_kv, result):
+    query, key, value = qkv(batch, batch_kv=batch_kv)
+    h, g = result[-1], batch_kv[-1]
+    whole_key, whole_value = (t.repeat_interleave(h // g, dim=-3).expand(*result, *t.shape[-2:]) for t in (key, value))
+    expected = torch_attention(query.expand(*result, N, D_K), whole_key, whole_value)
+    assert_close(attention(query, key, value), expected)
+    assert attention_weights(query, key).shape == (*result, N, M)
+
+
+def error(ours, exact):
+    return (ours.double() - exact.double()).abs().max().item()
+
+
+@pytest.mark.parametrize("variant", ["dense", "causal", "mask and bias"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_lower_precision_is_as_exact_as_its_result_can_be(dtype, variant):
+    """Against float64 on the same rounded inputs: at most rounding of the result, and never twice PyTorch's error.
+
+    Half precision is rounded once, at the end: by at most eps / 2 of the largest entry, float32's own 1e-6 aside.
+    """
+    options = VARIANTS[variant]()
+    inputs = qkv((2, 6), dtype=dtype)
+    options = {name: t.to(dtype) if t.is_floating_point() else t for name, t in options.items()}
+    ours, theirs = attention(*inputs, **options), torch_attention(*inputs, **options)
+    wide = {name: t.double() if t.is_floating_point() else t for name, t in options.items()}
+    exact = attention(*[t.detach().double().requires_grad_() for t in inputs], **wide)
+    assert ours.dtype == dtype
+    once = torch.finfo(dtype).eps / 2 * exact.abs().max().item()
+    assert error(ours, exact) <= (4 * once if dtype == torch.float32 else once + 1e-6)
+    assert error(ours, exact) <= 2 * error(theirs, exact) + once
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_half_precision_gradients_are_no_worse_than_pytorchs(dtype):
+    inputs = qkv((2, 6), batch_kv=(2, 3), dtype=dtype)
+    wide = [t.detach().double().requires_grad_() for t in inputs]
+    upstream = torch.randn(2, 6, N, D_V).to(dtype)
+    exact = grad(attention(*wide), wide, upstream.double())
+    ours = grad(attention(*inputs), inputs, upstream)
+    theirs = grad(torch_attention(*inputs, grouped=True), inputs, upstream)
+    by_hand = attention_vjp(*inputs, upstream)[:3]
+    for gradient in (ours, by_hand):
+        for a, b, c in zip(gradient, theirs, exact, strict=True):
+            assert a.dtype == dtype
+            assert error(a, c) <= 2 * error(b, c) + torch.finfo(dtype).eps * c.abs().max().item()
+
+
+def test_half_precision_scores_do_not_overflow():
+    """128 entries of 30 give 115 200 before scaling, beyond float16's 65 504; the second key's entries are 29.99.
+
+    Scaled, the scores are about 10 000, where neighbours in float32 lie 0.001 apart: hence the tolerance.
+    """
+    query, key = torch.full((1, 128), 30.0), torch.full((2, 128), 30.0)
+    key[1] = 29.99
+    weights = attention_weights(query.half(), key.half())
+    assert (query.half() @ key.half().mT).isinf().all()
+    exact = attention_weights(query.half().double(), key.half().double())
+    assert_close(weights.double(), exact, rtol=1e-2, atol=0)
+    assert exact[0, 1] > 1e-3
+
+
+def test_a_half_precision_bias_may_stay_in_single():
+    query, key, value = qkv((2, 6), dtype=torch.bfloat16)
+    bias = torch.randn(6, N, M, dtype=torch.float32)
+    wide = [t.detach().float() for t in (query, key, value)]
+    assert_close(attention(query, key, value, bias=bias), attention(*wide, bias=bias).bfloat16(), rtol=0, atol=0)
+
+
+# --- laws -----------------------------------------------------------------------------------------------------------
+
+
+@given(n=sizes, m=sizes, d_k=sizes, spread=st.floats(0.0, 100.0), seed=seeds)
+def test_rows_are_distributions(n, m, d_k, spread, seed):
+    torch.manual_seed(seed)
+    weights = attention_weights(spread * torch.randn(n, d_k), spread * torch.randn(m, d_k))
+    assert (weights >= 0).all()
+    assert_close(weights.sum(-1), torch.ones(n))
+
+
+@given(n=sizes, m=sizes, seed=seeds)
+def test_order_of_keys_is_irrelevant_and_order_of_queries_is_kept(n, m, seed):
+    torch.manual_seed(seed)
+    query, key, value = qkv(n=n, m=m)
+    order = torch.randperm(m)
+    assert_close(attention(query, key[order], value[order]), attention(query, key, value))
+    order = torch.randperm(n)
+    assert_close(attention(query[order], key, value), attention(query, key, value)[order])
+
+
+@given(n=sizes, m=sizes, seed=seeds)
+def test_the_output_lies_between_the_values(n, m, seed):
+    torch.manual_seed(seed)
+    query, key, value = qkv(n=n, m=m)
+    out = attention(query, key, value)
+    assert (out <= value.amax(0) + 1e-12).all()
+    assert (out >= value.amin(0) - 1e-12).all()
+
+
+@given(seed=seeds, t=st.integers(0, N - 1))
+def test_the_future_cannot_change_the_past(seed, t):
+    torch.manual_seed(seed)
+    query, key, value = qkv(n=M)
+    changed_key, changed_value = key.detach().clone(), value.detach().clone()
+    changed_key[t + 1 :], changed_value[t + 1 :] = torch.randn(M - t - 1, D_K), torch.randn(M - t - 1, D_V)
+    before = attention(query, key, value, masks.causal(M))
+    after = attention(query, changed_key, changed_value, masks.causal(M))
+    assert_close(after[: t + 1], before[: t + 1], rtol=0, atol=0)
+    assert (after[t + 1 :] != before[t + 1 :]).any(-1).all()
+
+
+@given(seed=seeds, shift=st.floats(-100, 100))
+def test_a_bias_shared_by_a_row_and_a_shift_of_all_keys_change_nothing(seed, shift):
+    torch.manual_seed(seed)
+    query, key, _ = qkv()
+    weights = attention_weights(query, key)
+    assert_close(attention_weights(query, key, bias=shift * torch.randn(N, 1)), weights)
+    assert_close(attention_weights(query, key + shift * torch.randn(D_K)), weights, rtol=1e-9, atol=1e-12)
+
+
+def test_a_mask_is_a_bias_of_minus_infinity():
+    query, key, value = qkv((2, 6))
+    mask = some_mask(2, 6, N, M)
+    bias = torch.zeros(2, 6, N, M).masked_fill(~mask, -torch.inf)
+    assert_close(attention(query, key, value, mask), attention(query, key, value, bias=bias), rtol=0, atol=0)
+
+
+def test_the_default_scale_keeps_the_variance_of_the_scores_at_one():
+    """The scores are read off as log weights. Five standard errors, which come from the lengths of the rows."""
+    n, m = 1009, 1013
+    for d_k in (16, 64, 1024):
+        log_weights = attention_weights(torch.randn(n, d_k), torch.randn(m, d_k)).log()
+        scores = log_weights - log_weights.mean(-1, keepdim=True)
+        assert abs(scores.var().item() - 1) < 5 * math.sqrt(2 / d_k * (1 / n + 1 / m))
+
+
+def test_attention_averages_with_the_weights_that_are_shown():
+    query, key, value = qkv((2, 6), batch_kv=(2, 3))
+    weights = attention_weights(query, key, masks.causal(N, M))
+    assert_close(attention(query, key, value, masks.causal(N, M)), weights @ value.repeat_interleave(2, dim=1))
+
+
+def test_grouped_heads_are_consecutive():
+    """With 6 query heads on 3, heads 2 and 3 share head 1: changing that moves these two and no other."""
+    query, key, value = (t.detach() for t in qkv((6,), batch_kv=(3,)))
+    before = attention(query, key, value)
+    key[1] += 1.0
+    value[1] += 1.0
+    moved = (attention(query, key, value) != before).flatten(1).any(-1)
+    assert moved.tolist() == [False, False, True, True, False, False]
+
+
+@given(cut=st.integers(1, M - 1), seed=seeds)
+def test_attention_over_parts_of_the_keys_merges_into_the_whole(cut, seed):
+    torch.manual_seed(seed)
+    query, key, value = qkv((2, 6))
+    mask = masks.causal(N, M)  # so that some query sees nothing of the second part when the cut is late
+
+    def part(keys):
+        scores = query @ key[..., keys, :].mT / math.sqrt(D_K)
+        return (
+            attention(query, key[..., keys, :], value[..., keys, :], mask[:, keys]),
+            log_sum_exp(scores, mask[:, keys]),
+        )
+
+    out, _ = merge_attention(*part(slice(0, cut)), *part(slice(cut, M)))
+    assert_close(out, attention(query, key, value, mask))
+
+
+# --- a query that may attend nowhere --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["mask", "bias"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_a_query_that_may_attend_nowhere_returns_zero_and_learns_nothing(how, dtype):
+    inputs = qkv(n=2, m=3, dtype=dtype)
+    allowed = torch.tensor([[True, False, True], [False, False, False]])
+    options = (
+        {"mask": allowed}
+        if how == "mask"
+        else {"bias": torch.zeros(2, 3, dtype=dtype).masked_fill(~allowed, -torch.inf)}
+    )
+    out = attention(*inputs, **options)
+    assert (out[1] == 0).all()
+    assert (attention_weights(*inputs[:2], **options)[1] == 0).all()
+    for gradients in (
+        grad(out, inputs, torch.ones_like(out)),
+        attention_vjp(*inputs, torch.ones_like(out), **options)[:3],
+    ):
+        assert all(gradient.isfinite().all() for gradient in gradients)
+        assert (gradients[0][1] == 0).all()
+        assert (gradients[0][0] != 0).any()
+
+
+# --- dropout --------------------------------------------------------------------------------------------------------
+
+
+def test_dropout_drops_weights_and_keeps_their_mean():
+    """The mean of 4001 outputs is off by less than five of its standard errors."""
+    query, key, value = (t.detach() for t in qkv())
+    p, copies = 0.3, 4001
+    out = attention(query.expand(copies, N, D_K), key, value, dropout_p=p)
+    standard_error = out.std(0) / math.sqrt(copies)
+    assert ((out.mean(0) - attention(query, key, value)).abs() < 5 * standard_error).all()
+    identity = torch.eye(M)
+    dropped = attention(query, key, identity, dropout_p=p)
+    weights = attention_weights(query, key)
+    assert torch.all((dropped == 0) | torch.isclose(dropped, weights / (1 - p)))
+    assert (dropped == 0).any()
+    assert_close(attention(query, key, value, dropout_p=0.0), weights @ value)
+
+
+# --- the backward pass by hand --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("heads", [(6, 6), (6, 2), (6, 1)], ids="{0[0]} query heads, {0[1]} key heads".format)
+def test_the_backward_pass_by_hand_is_autograds(variant, heads):
+    h, g = heads
+    inputs, options = qkv((2, h), batch_kv=(2, g)), VARIANTS[variant]()
+    bias = options.get("bias")
+    wanted = inputs if bias is None else [*inputs, bias.requires_grad_()]
+    out = attention(*inputs, **options)
+    upstream = torch.randn_like(out)
+    by_hand = attention_vjp(*inputs, upstream, **options)
+    assert_close([g for g in by_hand if g is not None], list(grad(out, wanted, upstream)))
+    assert (by_hand.bias is None) == (bias is None)
+
+
+@pytest.mark.parametrize(
+    ("batch", "batch_kv"), [((2, 6), (6,)), ((4,), (2, 1)), ((1,), (4,)), ((), (2, 3)), ((3, 1, 6), (2, 3))]
+)
+def test_the_backward_pass_by_hand_sums_over_what_was_broadcast(batch, batch_kv):
+    inputs = qkv(batch, batch_kv=batch_kv)
+    bias = torch.randn(N, 1, requires_grad=True)
+    out = attention(*inputs, bias=bias)
+    upstream = torch.randn_like(out)
+    assert_close(list(attention_vjp(*inputs, upstream, bias=bias)), list(grad(out, (*inputs, bias), upstream)))
+
+
+def test_the_backward_pass_by_hand_is_the_slope():
+    """Central differences of the loss <upstream, O> along random directions; their error is of order step^2."""
+    inputs, mask = [t.detach() for t in qkv((6,), batch_kv=(2,))], masks.causal(N, M)
+    upstream, step = torch.randn(6, N, D_V), 1e-5
+    directions = [torch.randn_like(t) for t in inputs]
+    ahead, behind = (
+        (upstream * attention(*[t + sign * step * d for t, d in zip(inputs, directions, strict=True)], mask)).sum()
+        for sign in (1, -1)
+    )
+    by_hand = attention_vjp(*inputs, upstream, mask)[:3]
+    slope = sum((g * d).sum() for g, d in zip(by_hand, directions, strict=True))
+    assert_close((ahead - behind) / (2 * step), slope, rtol=1e-7, atol=0)
+
+
+@pytest.mark.parametrize("batch_kv", [(4,), (2,)], ids=["one key head each", "grouped"])
+def test_gradcheck(batch_kv):
+    inputs, bias = qkv((4,), batch_kv=batch_kv), torch.randn(N, M, requires_grad=True)
+    assert gradcheck(lambda q, k, v, b: attention(q, k, v, masks.causal(N, M), bias=b), (*inputs, bias))
+
+
+def test_the_row_sum_in_the_backward_pass_is_the_softmaxs_jacobian():
+    query, key, value = (t.detach() for t in qkv())
+    upstream = torch.randn(N, D_V)
+    jacobian = softmax_jacobian(attention_weights(query, key))
+    grad_scores = torch.einsum("nij,nj->ni", jacobian, upstream @ value.mT)
+    assert_close(attention_vjp(query, key, value, upstream).query, grad_scores @ key / math.sqrt(D_K))
+
+
+def test_equal_values_teach_the_queries_nothing():
+    query, key, value = (t.detach() for t in qkv())
+    gradients = attention_vjp(query, key, value[:1].expand(M, D_V), torch.randn(N, D_V))
+    assert_close(gradients.query, torch.zeros(N, D_K))
+    assert_close(gradients.key, torch.zeros(M, D_K))
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+
+def zeros(*shape, dtype=torch.float64, device="cpu"):
+    return torch.zeros(shape, dtype=dtype, device=device)
+
+
+BAD = {
+    "width": ({"key": zeros(7, 5)}, "query and key must have the same width, got 3 and 5"),
+    "no width": ({"query": zeros(5, 0), "key": zeros(7, 0)}, r"query must be .* width at least 1, got \(5, 0\)"),
+    "one axis": ({"query": zeros(3)}, r"query must be \(\*batch, rows, width\) .* got \(3,\)"),
+    "rows": ({"value": zeros(6, 2)}, r"key and value must have the same number of rows.* got \(7, 3\) and \(6, 2\)"),
+    "batch": (
+        {"query": zeros(4, 2, 5, 3), "key": zeros(3, 2, 7, 3), "value": zeros(3, 2, 7, 2)},
+        r"leading axes of query and key must broadcast, or .* divide .* got \(4, 2, 5, 3\) and \(3, 2, 7, 3\)",
+    ),
+    "heads": (
+        {"query": zeros(6, 5, 3), "key": zeros(4, 7, 3), "value": zeros(4, 7, 2)},
+        r"the heads of key .* divide those of query, got \(6, 5, 3\) and \(4, 7, 3\)",
+    ),
+    "groups": (
+        {"query": zeros(6, 5, 3), "key": zeros(3, 7, 3), "value": zeros(2, 7, 2)},
+        r"key and value must have .* leading axes that broadcast, got \(3, 7, 3\) and \(2, 7, 2\)",
+    ),
+    "key dtype": ({"key": zeros(7, 3, dtype=torch.float32)}, "query and key must have the same dtype, got"),
+    "value dtype": ({"value": zeros(7, 2, dtype=torch.float16)}, "query and value must have the same dtype, got"),
+    "integers": ({"query": zeros(5, 3, dtype=torch.int64)}, "query must hold floating-point numbers, got torch.int64"),
+    "device": ({"key": zeros(7, 3, device="meta")}, "query and key must be on the same device, got cpu and meta"),
+    "float mask": ({"mask": zeros(5, 7)}, "mask must be Boolean.* got torch.float64; .* are a bias"),
+    "integer mask": ({"mask": zeros(5, 7, dtype=torch.int64)}, "mask must be Boolean.* got torch.int64"),
+    "transposed mask": ({"mask": zeros(7, 5, dtype=torch.bool)}, r"mask must broadcast .* \(5, 7\), .* got \(7, 5\)"),
+    "Boolean bias": ({"bias": zeros(5, 7, dtype=torch.bool)}, "bias must be of type torch.float64 .* got torch.bool"),
+    "bias dtype": ({"bias": zeros(5, 7, dtype=torch.float32)}, "bias must be of type torch.float64 .* torch.float32"),
+    "bias shape": ({"bias": zeros(2, 5, 7)}, r"bias must broadcast to the scores, \(5, 7\), .* got \(2, 5, 7\)"),
+    "bias device": ({"bias": zeros(5, 7, device="meta")}, "query and bias must be on the same device"),
+    "scale": ({"scale": math.nan}, "scale must be finite, got nan"),
+}
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_named(case):
+    change, message = BAD[case]
+    inputs = {"query": zeros(5, 3), "key": zeros(7, 3), "value": zeros(7, 2)} | change
+    with pytest.raises(ValueError, match=message):
+        attention(**inputs)
+    with pytest.raises(ValueError, match=message):
+        attention_vjp(**inputs, grad_output=zeros(5, 2))
+    if "value" not in change:
+        del inputs["value"]
+        with pytest.raises(ValueError, match=message):
+            attention_weights(**inputs)
+
+
+@pytest.mark.rejects
+def test_a_mask_never_enlarges_the_scores():
+    """A mask over (b, 1, n, n) on scores over (b, n, n) would broadcast to (b, b, n, n) and mix the sequences."""
+    query, key, value = qkv((2,), n=M)
+    with pytest.raises(ValueError, match=r"the scores, \(2, 7, 7\), without enlarging them, got \(2, 1, 7, 7\)"):
+        attention(query, key, value, masks.causal(M).expand(2, 1, M, M))
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize("dropout_p", [-0.1, 1.0, math.nan])
+def test_dropout_is_a_probability_below_one(dropout_p):
+    with pytest.raises(ValueError, match=r"dropout_p must be in \[0, 1\), got"):
+        attention(*qkv(), dropout_p=dropout_p)
+
+
+@pytest.mark.rejects
+def test_the_gradient_has_the_shape_of_the_output():
+    with pytest.raises(ValueError, match=r"grad_output must have the output's shape, \(5, 2\), got \(5, 3\)"):
+        attention_vjp(*qkv(), torch.randn(N, D_K))
+    with pytest.raises(ValueError, match="query and grad_output must have the same dtype"):
+        attention_vjp(*qkv(), torch.randn(N, D_V).float())
+
+
+# --- the tests themselves -------------------------------------------------------------------------------------------
+
+
+def forward(query, key, value, mask, bias, *, scale=None, forbid=-torch.inf, axis=-1, repeat=torch.repeat_interleave):
+    """Attention written out once more, with a place for every mistake."""
+    share = query.shape[-3] // key.shape[-3]
+    key, value = repeat(key, share, -3), repeat(value, share, -3)
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = query @ key.mT * scale + bias
+    return torch.softmax(scores.masked_fill(~mask, forbid), axis) @ value
+
+
+def tile(tensor, times, axis):
+    return torch.cat([tensor] * times, dim=axis)
+
+
+def masks_after_the_softmax(query, key, value, mask, bias):
+    weights = attention_weights(query, key, bias=bias) * mask
+    return weights @ value.repeat_interleave(3, -3)
+
+
+WRONG = {
+    "forgets the scale": lambda *x: forward(*x, scale=1.0),
+    "divides by d_k": lambda *x: forward(*x, scale=1 / D_K),
+    "divides by the root of d_model": lambda *x: forward(*x, scale=(6 * D_K) ** -0.5),
+    "multiplies by the root of d_k": lambda *x: forward(*x, scale=D_K**0.5),
+    "ignores the mask": lambda q, k, v, mask, bias: forward(q, k, v, torch.ones_like(mask), bias),
+    "transposes the mask": lambda q, k, v, mask, bias: forward(q, k, v, mask.mT, bias),
+    "inverts the mask": lambda q, k, v, mask, bias: forward(q, k, v, ~mask, bias, forbid=-1e9),
+    "masks after the softmax": masks_after_the_softmax,
+    "masks with zeros": lambda *x: forward(*x, forbid=0.0),
+    "softmax over the queries": lambda *x: forward(*x, forbid=-1e9, axis=-2),
+    "ignores the bias": lambda q, k, v, mask, bias: forward(q, k, v, mask, torch.zeros_like(bias)),
+    "subtracts the bias": lambda q, k, v, mask, bias: forward(q, k, v, mask, -bias),
+    "repeats heads in turn": lambda *x: forward(*x, repeat=tile),
+}
+
+
+def everything_at_once():
+    """Grouped heads, a mask and a bias; every query sees something, so that no mistake hides behind a NaN."""
+    return (*qkv((6,), batch_kv=(2,), n=M), masks.causal(M), torch.randn(M, M))
+
+
+def test_the_place_for_mistakes_is_right_without_one():
+    *inputs, mask, bias = everything_at_once()
+    assert_close(forward(*inputs, mask, bias), attention(*inputs, mask, bias=bias))
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_parity_would_notice(wrong):
+    *inputs, mask, bias = everything_at_once()
+    result = WRONG[wrong](*inputs, mask, bias)
+    assert result.isfinite().all()
+    with pytest.raises(AssertionError):
+        assert_close(result, attention(*inputs, mask, bias=bias))
+
+
+@pytest.mark.parametrize("forbid", [-1e9, -torch.inf])
+def test_an_empty_row_would_notice(forbid):
+    """-1e9 averages over what is forbidden, -inf alone divides zero by zero."""
+    *inputs, mask, bias = everything_at_once()
+    mask[-1] = False
+    wrong, right = forward(*inputs, mask, bias, forbid=forbid), attention(*inputs, mask, bias=bias)
+    assert_close(wrong[:, :-1], right[:, :-1])
+    with pytest.raises(AssertionError):
+        assert_close(wrong, right)
+
+
+def backward(query, key, value, upstream, *, jacobian=True, scale=True, row_sum=True):
+    """The backward pass written out once more, with a place for every mistake."""
+    weights, tau = attention_weights(query, key), D_K**-0.5 if scale else 1.0
+    scores = upstream @ value.mT
+    if jacobian:
+        scores = weights * (scores - row_sum * (scores * weights).sum(-1, keepdim=True))
+    return tau * scores @ key, tau * scores.mT @ query, weights.mT @ upstream
+
+
+@pytest.mark.parametrize("mistake", ["jacobian", "row_sum", "scale"])
+def test_the_backward_pass_would_notice(mistake):
+    query, key, value = (t.detach() for t in qkv())
+    upstream = torch.randn(N, D_V)
+    right = attention_vjp(query, key, value, upstream)[:3]
+    assert_close(backward(query, key, value, upstream), right)
+    for wrong, gradient in zip(backward(query, key, value, upstream, **{mistake: False})[:2], right[:2], strict=True):
+        with pytest.raises(AssertionError):
+            assert_close(wrong, gradient)
