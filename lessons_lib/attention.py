@@ -172,8 +172,8 @@ def _group_size(query: Tensor, shared: Tensor) -> int:
 
 def _for_each_query_head(shared: Tensor, query: Tensor) -> Tensor:
     """Repeat each key/value head for the consecutive query heads that share it, in at least float32."""
-    size = _group_size(query, shared)
-    return at_least_single(shared if size == 1 else repeat(shared, "... g m d -> ... (g size) m d", size=size))
+    size, shared = _group_size(query, shared), at_least_single(shared)
+    return shared if size == 1 else repeat(shared, "... g m d -> ... (g size) m d", size=size)
 
 
 def _sum_over_copies(grad: Tensor, given: Tensor) -> Tensor:
@@ -190,9 +190,8 @@ def _check_rows(query: Tensor, **shared: Tensor) -> None:
         if tensor.ndim < 2 or not tensor.shape[-1]:
             raise ValueError(f"{name} must be (*batch, rows, width) of width at least 1, got {tuple(tensor.shape)}")
     for name, tensor in shared.items():
-        leading = list(tensor.shape[:-2])
-        leading[-1:] = [size * _group_size(query, tensor) for size in leading[-1:]]
-        if not broadcast_together(query.shape[:-2], leading):
+        *outer, heads = (1, *tensor.shape[:-2])
+        if not broadcast_together(query.shape[:-2], (*outer, heads * _group_size(query, tensor))):
             raise ValueError(
                 f"the leading axes of query and {name} must broadcast, or the heads of {name} (the axis before the "
                 f"rows) divide those of query, got {tuple(query.shape)} and {tuple(tensor.shape)}"

@@ -129,14 +129,14 @@ def _checked(name: str, p: Tensor, *, n_axes: int = 1) -> Tensor:
     """``p`` in at least float32, once its last axes are known to hold distributions."""
     check_floating(**{name: p})
     if p.ndim < n_axes:
-        raise ValueError(f"{name} must have at least {n_axes} axes, got shape {tuple(p.shape)}")
+        raise ValueError(f"{name} must have {n_axes} or more axes, got shape {tuple(p.shape)}")
     if not (p >= 0).all():
         raise ValueError(f"{name} must have no negative entries and no NaN, got a smallest entry of {p.min().item()}")
     exact = at_least_single(p)
     totals = exact.flatten(-n_axes).sum(-1)
     tolerance = torch.finfo(p.dtype).eps ** (2 / 3)
     wrong = totals[(totals - 1).abs() > tolerance]
-    if (wrong == 0).any():
+    if n_axes == 1 and (wrong == 0).any():
         raise ValueError(
             f"{name} has a row that sums to zero: a query that may attend nowhere has no distribution to measure; "
             f"leave such rows out first, as in {name}[{name}.sum(-1) > 0]"
