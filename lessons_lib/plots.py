@@ -1,0 +1,242 @@
+"""Four figures: tensors in, ``Axes`` out. The caption is the title, so a figure has none; nothing here calls ``show``.
+
+Colours are those of Okabe and Ito, which readers with any common colour blindness can tell apart; curves and bars
+also differ in marker and hatching, for print in black and white. The size is that of a phone's screen, so that the
+lettering stays legible there.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from jaxtyping import Bool, Num
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+from torch import Tensor
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+_MARKERS = "os^Dv*x"
+_HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++")
+
+
+def heatmap(
+    weights: Num[Tensor, "n m"],
+    *,
+    query_labels: Sequence[str] | None = None,
+    key_labels: Sequence[str] | None = None,
+    mask: Bool[Tensor, "n m"] | None = None,
+    xlabel: str = "key",
+    ylabel: str = "query",
+    unit: str = "weight",
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw a matrix, one row per query; cells that ``mask`` forbids are hatched.
+
+    Weights start at zero. Values of both signs, as scores are, get two colours that meet at zero.
+
+    Args:
+        weights: the matrix.
+        query_labels: names of the rows, top to bottom.
+        key_labels: names of the columns.
+        mask: True where the query may attend to the key.
+        xlabel: what the columns are.
+        ylabel: what the rows are.
+        unit: what the colour means, written beside the colour bar.
+        ax: where to draw; a new figure when omitted.
+
+    Raises:
+        ValueError: if the matrix is empty or not finite where it may be seen, or a label or the mask does not fit it.
+    """
+    values = _finite("weights", weights if mask is None else weights.masked_fill(~_fitting(mask, weights), 0.0), axes=2)
+    _check_labels("query_labels", query_labels, values.shape[0])
+    _check_labels("key_labels", key_labels, values.shape[1])
+    signed = bool((values < 0).any())
+    largest = float(np.abs(values).max()) or 1.0
+
+    ax = _axes(ax)
+    image = ax.imshow(values, cmap="RdBu_r" if signed else "Blues", vmin=-largest if signed else 0.0, vmax=largest)
+    if mask is not None:
+        for row, column in (~mask).nonzero().tolist():
+            ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor="0.9", edgecolor="0.6", hatch="///"))
+    _name_ticks(ax.xaxis, key_labels)
+    _name_ticks(ax.yaxis, query_labels)
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+    ax.figure.colorbar(image, ax=ax, label=unit, shrink=0.8)
+    return ax
+
+
+def bars(
+    heights: Num[Tensor, "m"] | Mapping[str, Num[Tensor, "m"]],
+    *,
+    labels: Sequence[str] | None = None,
+    xlabel: str = "key",
+    ylabel: str = "weight",
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw one bar per key; a mapping draws its entries side by side and names them in a legend.
+
+    Args:
+        heights: the bars, or several sets of them by name.
+        labels: names of the keys; 0, 1, … when omitted.
+        xlabel: what the bars are.
+        ylabel: what their height is.
+        ax: where to draw; a new figure when omitted.
+
+    Raises:
+        ValueError: if there is no bar, one is not finite, or sets or labels differ in number.
+    """
+    sets = {name: _finite(f"heights[{name!r}]", row, axes=1) for name, row in _named(heights, "heights").items()}
+    n_bars = _one_length("heights", sets)
+    _check_labels("labels", labels, n_bars)
+    width = 0.8 / len(sets)
+
+    ax = _axes(ax)
+    for i, (name, row) in enumerate(sets.items()):
+        where = np.arange(n_bars) + (i - (len(sets) - 1) / 2) * width
+        ax.bar(where, row, width, label=name, color=_pick(COLOURS, i), hatch=_pick(_HATCHES, i), ec="white")
+    _name_ticks(ax.xaxis, labels)
+    ax.set(xlabel=xlabel, ylabel=ylabel)
+    return _legend(ax, sets)
+
+
+def lines(
+    x: Num[Tensor, "points"],
+    curves: Num[Tensor, "points"] | Mapping[str, Num[Tensor, "points"]],
+    *,
+    xlabel: str,
+    ylabel: str,
+    logx: bool = False,
+    logy: bool = False,
+    marks: Mapping[str, float] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw curves over the same points, with a marker at each.
+
+    Args:
+        x: the points.
+        curves: the values there, or several sets of them by name.
+        xlabel: what ``x`` is, with its unit.
+        ylabel: what the values are, with their unit.
+        logx: use a logarithmic axis for ``x``.
+        logy: use a logarithmic axis for the values.
+        marks: vertical dashed lines, by name.
+        ax: where to draw; a new figure when omitted.
+
+    Raises:
+        ValueError: if there is no point, a value is not finite, a logarithmic axis meets a value that is not
+            positive, or a curve's length is not that of ``x``.
+    """
+    points = _finite("x", x, axes=1)
+    sets = {name: _finite(f"curves[{name!r}]", y, axes=1) for name, y in _named(curves, "curves").items()}
+    if _one_length("curves", sets) != len(points):
+        raise ValueError(f"curves must have one value for each of the {len(points)} points of x, got {_lengths(sets)}")
+    for is_log, name, values in [(logx, "x", points), *((logy, f"curves[{key!r}]", y) for key, y in sets.items())]:
+        if is_log and not bool((values > 0).all()):
+            raise ValueError(f"{name} must be positive on a logarithmic axis, got {float(values.min())}")
+
+    ax = _axes(ax)
+    for i, (name, y) in enumerate(sets.items()):
+        ax.plot(points, y, label=name, color=_pick(COLOURS, i), marker=_pick(_MARKERS, i), markersize=4)
+    for i, (name, where) in enumerate((marks or {}).items()):
+        ax.axvline(where, label=name, color="0.4", linestyle=("--", ":", "-.")[i % 3], linewidth=1)
+    ax.set(xlabel=xlabel, ylabel=ylabel, xscale="log" if logx else "linear", yscale="log" if logy else "linear")
+    ax.grid(alpha=0.3)
+    return _legend(ax, {**sets, **(marks or {})})
+
+
+def histogram(
+    samples: Num[Tensor, "draws"] | Mapping[str, Num[Tensor, "_"]],
+    *,
+    xlabel: str,
+    bins: int = 60,
+    density_curve: Callable[[Tensor], Tensor] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw how samples are distributed, as a density: the area under each histogram is one.
+
+    Args:
+        samples: the samples, or several sets of them by name; all share the same bins.
+        xlabel: what was sampled, with its unit.
+        bins: how many bins.
+        density_curve: a density to compare with, drawn as a line over the range of the samples.
+        ax: where to draw; a new figure when omitted.
+
+    Raises:
+        ValueError: if a set is empty or not finite, or ``bins`` is less than 1.
+    """
+    if bins < 1:
+        raise ValueError(f"bins must be at least 1, got {bins}")
+    sets = {name: _finite(f"samples[{name!r}]", draws, axes=1) for name, draws in _named(samples, "samples").items()}
+    together = np.concatenate(list(sets.values()))
+    low, high = float(together.min()), float(together.max())
+
+    ax = _axes(ax)
+    for i, (name, draws) in enumerate(sets.items()):
+        ax.hist(draws, bins=bins, range=(low, high), density=True, label=name, color=_pick(COLOURS, i), alpha=0.6)
+    if density_curve is not None:
+        x = torch.linspace(low, high, 200, dtype=torch.float64)
+        ax.plot(x.numpy(), density_curve(x).numpy(), color="black", linewidth=1.5)
+    ax.set(xlabel=xlabel, ylabel="density")
+    return _legend(ax, sets)
+
+
+def _axes(ax: Axes | None) -> Axes:
+    return plt.subplots(figsize=(4.4, 3.0), layout="constrained")[1] if ax is None else ax
+
+
+def _legend(ax: Axes, named: Mapping[str, object]) -> Axes:
+    if any(named):
+        ax.legend(frameon=False)
+    return ax
+
+
+def _named(values: Tensor | Mapping[str, Tensor], argument: str) -> Mapping[str, Tensor]:
+    if isinstance(values, Tensor):
+        return {"": values}
+    if not values:
+        raise ValueError(f"{argument} must hold at least one set, got none")
+    return values
+
+
+def _finite(argument: str, values: Tensor, *, axes: int) -> np.ndarray:
+    values = values.detach().cpu()
+    if values.ndim != axes or values.numel() == 0:
+        raise ValueError(f"{argument} must have {axes} axes and at least one value, got shape {tuple(values.shape)}")
+    if not bool(values.isfinite().all()):
+        raise ValueError(f"{argument} must be finite, got {int((~values.isfinite()).sum())} values that are not")
+    return values.double().numpy()
+
+
+def _fitting(mask: Tensor, weights: Tensor) -> Tensor:
+    if mask.shape != weights.shape:
+        raise ValueError(f"mask must have the shape of weights {tuple(weights.shape)}, got {tuple(mask.shape)}")
+    return mask
+
+
+def _lengths(sets: Mapping[str, np.ndarray]) -> dict[str, int]:
+    return {name: len(values) for name, values in sets.items()}
+
+
+def _one_length(argument: str, sets: Mapping[str, np.ndarray]) -> int:
+    if len(set(_lengths(sets).values())) > 1:
+        raise ValueError(f"{argument} must all have the same length, got {_lengths(sets)}")
+    return len(next(iter(sets.values())))
+
+
+def _check_labels(argument: str, labels: Sequence[str] | None, wanted: int) -> None:
+    if labels is not None and len(labels) != wanted:
+        raise ValueError(f"{argument} must name all {wanted}, got {len(labels)} names")
+
+
+def _name_ticks(axis: Axis, labels: Sequence[str] | None) -> None:
+    if labels is None:
+        axis.set_major_locator(MaxNLocator(integer=True))
+    else:
+        axis.set_ticks(range(len(labels)), labels)
+
+
+def _pick(choices: Sequence[str], i: int) -> str:
+    return choices[i % len(choices)]

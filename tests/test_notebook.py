@@ -1,0 +1,74 @@
+"""What ``glue`` emits is what MyST-NB's own function emits, and prints as asked."""
+
+import sys
+
+import pytest
+import torch
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+
+from lessons_lib.notebook import glue
+
+
+@pytest.fixture
+def outputs():
+    """The rich outputs of a call, as a notebook would record them."""
+
+    def record(function, *args, **kwargs):
+        with capture_output() as captured:
+            function(*args, **kwargs)
+        return [{"data": output.data, "metadata": output.metadata} for output in captured.outputs]
+
+    InteractiveShell.instance()
+    yield record
+    InteractiveShell.clear_instance()
+
+
+def text_of(output):
+    from myst_nb.core.variables import format_plain_text
+
+    (data,) = output["data"].values()
+    return format_plain_text(data, "")
+
+
+def test_same_display_data_as_myst_nb(outputs):
+    myst_nb = pytest.importorskip("myst_nb")
+    ours = outputs(glue, "width", "256")
+    assert ours == outputs(myst_nb.glue, "width", "256", display=False)
+
+
+@pytest.mark.parametrize(
+    ("value", "spec", "text"),
+    [
+        (1.5, ".2f", "1.50"),
+        (torch.tensor(0.3333), ".1%", "33.3%"),
+        (torch.tensor([[2.0]]), ".0f", "2"),
+        (4.2e-8, ".0e", "4\u00d710⁻⁸"),
+        (6.5e12, ".1e", "6.5\u00d710¹²"),
+        (12, "", "12"),
+        ("size-1e+2", "", "size-1e+2"),
+    ],
+)
+def test_the_prose_reads_the_formatted_value(outputs, value, spec, text):
+    pytest.importorskip("myst_nb")
+    (output,) = outputs(glue, "name", value, spec)
+    assert text_of(output) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "spec"), [(1.0, "d"), (1.0, ".2q"), ("text", ".2f"), (torch.ones(2), ".2f"), (None, ".2f")]
+)
+def test_an_unfit_format_is_refused(value, spec):
+    with pytest.raises(ValueError, match="spec must format the value"):
+        glue("name", value, spec)
+
+
+def test_an_empty_name_is_refused():
+    with pytest.raises(ValueError, match="name must not be empty"):
+        glue("", 1.0)
+
+
+def test_without_ipython_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "IPython.display", None)
+    with pytest.raises(ImportError, match=r"lessons_lib\[notebook\]"):
+        glue("name", 1.0)

@@ -1,0 +1,162 @@
+"""Figures: what was given is what is drawn, on the axes that were given, and bad input is refused."""
+
+from itertools import pairwise
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import pytest
+import torch
+
+from lessons_lib import plots
+
+
+@pytest.fixture(autouse=True)
+def no_window():
+    mpl.use("Agg")
+    yield
+    plt.close("all")
+
+
+WEIGHTS = torch.rand(3, 5).softmax(-1)
+ROW = torch.tensor([0.5, 0.3, 0.2])
+X = torch.tensor([1, 2, 4, 8])
+DRAWS = torch.linspace(-2, 2, 101)
+
+
+def draw(ax=None):
+    """One call of each figure."""
+    yield plots.heatmap(WEIGHTS, ax=ax)
+    yield plots.bars(ROW, ax=ax)
+    yield plots.lines(X, X**2, xlabel="$d_k$", ylabel="variance", ax=ax)
+    yield plots.histogram(DRAWS, xlabel="score", ax=ax)
+
+
+def test_every_figure_names_its_axes_and_leaves_the_title_to_the_caption():
+    for ax in draw():
+        assert ax.get_xlabel()
+        assert ax.get_ylabel()
+        assert not ax.get_title()
+
+
+def test_every_figure_draws_where_it_is_told():
+    for i in range(4):
+        _, ax = plt.subplots()
+        figures = plt.get_fignums()
+        drawn = list(draw(ax))[i]
+        assert drawn is ax
+        assert plt.get_fignums() == figures
+
+
+def test_figures_fit_a_phone():
+    width_in_pixels = next(draw()).figure.get_figwidth() * 96
+    assert width_in_pixels <= 430
+
+
+def test_arguments_are_left_alone():
+    weights, row = WEIGHTS.clone().requires_grad_(), {"a": ROW.clone().requires_grad_()}
+    plots.heatmap(weights, mask=torch.ones(3, 5, dtype=torch.bool))
+    plots.bars(row)
+    assert torch.equal(weights, WEIGHTS)
+    assert torch.equal(row["a"], ROW)
+
+
+def test_heatmap_shows_the_matrix_from_zero():
+    image = plots.heatmap(WEIGHTS).images[0]
+    torch.testing.assert_close(torch.tensor(image.get_array().data), WEIGHTS.double())
+    assert image.get_clim() == (0.0, pytest.approx(float(WEIGHTS.max())))
+
+
+def test_heatmap_of_both_signs_meets_at_zero():
+    low, high = plots.heatmap(torch.tensor([[-4.0, 1.0, 2.0]])).images[0].get_clim()
+    assert (low, high) == (-4.0, 4.0)
+
+
+def test_heatmap_of_zeros_has_a_colour_scale():
+    assert plots.heatmap(torch.zeros(2, 3)).images[0].get_clim() == (0.0, 1.0)
+
+
+def test_heatmap_hatches_exactly_what_the_mask_forbids():
+    mask = torch.ones(3, 5, dtype=torch.bool).tril()
+    scores = torch.randn(3, 5).masked_fill(~mask, -torch.inf)
+    assert len(plots.heatmap(scores, mask=mask).patches) == int((~mask).sum())
+
+
+def test_heatmap_names_rows_and_columns():
+    ax = plots.heatmap(WEIGHTS, query_labels="abc", key_labels="vwxyz", unit="score")
+    assert [text.get_text() for text in ax.get_yticklabels()] == list("abc")
+    assert [text.get_text() for text in ax.get_xticklabels()] == list("vwxyz")
+    assert "score" in [other.get_ylabel() for other in ax.figure.axes]
+
+
+def test_bars_have_the_given_heights_side_by_side():
+    ax = plots.bars({"scaled": ROW, "unscaled": ROW.flip(0)}, labels=["cat", "sat", "on"])
+    heights = [bar.get_height() for bar in ax.patches]
+    assert heights == pytest.approx([0.5, 0.3, 0.2, 0.2, 0.3, 0.5])
+    edges = sorted((bar.get_x(), bar.get_x() + bar.get_width()) for bar in ax.patches)
+    assert all(right <= left + 1e-9 for (_, right), (left, _) in pairwise(edges))
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["scaled", "unscaled"]
+
+
+def test_positions_are_whole_numbers_from_zero():
+    for axis in (plots.bars(ROW).xaxis, plots.heatmap(WEIGHTS).xaxis, plots.heatmap(WEIGHTS).yaxis):
+        ticks = [tick for tick in axis.get_majorticklocs() if 0 <= tick < 3]
+        assert ticks
+        assert all(float(tick).is_integer() for tick in ticks)
+
+
+def test_lines_pass_through_the_points_on_the_axes_asked_for():
+    ax = plots.lines(X, {"a": X**2}, xlabel="x", ylabel="y", logx=True, logy=True, marks={"here": 3.0})
+    assert ax.lines[0].get_ydata().tolist() == [1, 4, 16, 64]
+    assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
+    assert ax.lines[1].get_xdata() == [3.0, 3.0]
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a", "here"]
+
+
+def test_one_unnamed_set_needs_no_legend():
+    assert plots.lines(X, X, xlabel="x", ylabel="y").get_legend() is None
+
+
+def test_curves_differ_in_more_than_colour():
+    ax = plots.lines(X, {str(i): X + i for i in range(7)}, xlabel="x", ylabel="y")
+    assert len({line.get_color() for line in ax.lines}) == 7
+    assert len({line.get_marker() for line in ax.lines}) == 7
+
+
+def test_histogram_is_a_density():
+    ax = plots.histogram(torch.randn(999), xlabel="score", bins=17)
+    assert len(ax.patches) == 17
+    assert sum(bar.get_height() * bar.get_width() for bar in ax.patches) == pytest.approx(1.0)
+
+
+def test_histogram_compares_with_a_density():
+    ax = plots.histogram(DRAWS, xlabel="score", density_curve=lambda x: x**2)
+    x, y = (torch.tensor(values) for values in ax.lines[0].get_data())
+    torch.testing.assert_close(y, x**2)
+    assert (float(x.min()), float(x.max())) == (-2.0, 2.0)
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: plots.heatmap(ROW), "weights must have 2 axes"),
+        (lambda: plots.heatmap(torch.full((2, 3), torch.nan)), "weights must be finite"),
+        (lambda: plots.heatmap(WEIGHTS, mask=torch.ones(5, 3, dtype=torch.bool)), "mask must have the shape"),
+        (lambda: plots.heatmap(WEIGHTS, key_labels="abc"), "key_labels must name all 5"),
+        (lambda: plots.heatmap(WEIGHTS, query_labels="abcde"), "query_labels must name all 3"),
+        (lambda: plots.bars({}), "at least one set"),
+        (lambda: plots.bars(torch.ones(0)), "at least one value"),
+        (lambda: plots.bars({"a": ROW, "b": X}), "same length"),
+        (lambda: plots.bars(ROW, labels="ab"), "labels must name all 3"),
+        (lambda: plots.lines(X, ROW, xlabel="x", ylabel="y"), "one value for each of the 4 points"),
+        (lambda: plots.lines(X, X - 1, xlabel="x", ylabel="y", logy=True), "must be positive on a logarithmic axis"),
+        (lambda: plots.lines(X - 1, X, xlabel="x", ylabel="y", logx=True), "x must be positive"),
+        (lambda: plots.lines(X, X / 0, xlabel="x", ylabel="y"), "must be finite"),
+        (lambda: plots.histogram(DRAWS, xlabel="x", bins=0), "bins must be at least 1"),
+        (lambda: plots.histogram(WEIGHTS, xlabel="x"), "must have 1 axes"),
+    ],
+)
+def test_bad_input_is_refused(call, says):
+    with pytest.raises(ValueError, match=says):
+        call()
+    assert not plt.get_fignums(), "an empty figure was left behind"
