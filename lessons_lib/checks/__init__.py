@@ -1,0 +1,44 @@
+"""Checks that the exercises call: random inputs from a seed, and messages that name the likely mistake.
+
+One file per chapter, one function per exercise. They are public: their strength is the random inputs (another seed
+when an assignment is graded), not their secrecy. References are bound when a file is imported, before any answer runs.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+
+def compare(what: str, got: object, wanted: Tensor, mistakes: Mapping[str, Tensor], *, where: str) -> None:
+    """Accept ``got`` if it equals ``wanted`` to rounding; else say which of the known mistakes gives it.
+
+    Args:
+        what: the name of the quantity, as the exercise calls it.
+        got: what the answer returned.
+        wanted: what is right, in double precision.
+        mistakes: what each likely mistake would have returned, by the sentence that names it.
+        where: the input, in words.
+
+    Raises:
+        AssertionError: if ``got`` is not a tensor, or differs from ``wanted`` in shape or by more than rounding.
+    """
+    assert got is not None, f"{what} is None: did you forget to return it?"
+    assert isinstance(got, Tensor), f"{what} must be a tensor, got {type(got).__name__}"
+    assert got.shape == wanted.shape, f"{what} must have shape {_shape(wanted)}, got {_shape(got)} ({where})"
+    if _equal(got, wanted):
+        return
+    for sentence, wrong in mistakes.items():
+        assert not (wrong.shape == wanted.shape and _equal(got, wrong)), f"{what} is wrong: {sentence} ({where})"
+    assert not bool(got.isnan().any()), f"{what} holds NaN ({where})"
+    error = float((got.to(wanted.dtype) - wanted).abs().max())
+    raise AssertionError(f"{what} has the right shape and wrong values, off by up to {error:.2g} ({where})")
+
+
+def _equal(got: Tensor, wanted: Tensor) -> bool:
+    tolerance = 1e-9 if got.dtype == torch.float64 else 1e-5
+    return torch.allclose(got.to(wanted.dtype), wanted, rtol=tolerance, atol=tolerance)
+
+
+def _shape(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(tensor.shape)

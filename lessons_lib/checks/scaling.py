@@ -1,0 +1,134 @@
+"""Checks of the exercises on scaling."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lessons_lib.attention import attention_vjp, attention_weights
+from lessons_lib.checks import compare
+from lessons_lib.softmax import softmax
+
+
+def right_scale(answer: Callable[[int, float, float], float | Tensor], *, seed: int = 0, cases: int = 5) -> None:
+    """Check the factor that gives scores of queries and keys with given variances the variance one."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        d_k = int(torch.randint(2, 2000, (), generator=generator))
+        var_q, var_k = (torch.rand(2, generator=generator, dtype=torch.float64) * 8 + 0.25).tolist()
+        spread = math.sqrt(d_k * var_q * var_k)
+        mistakes = {
+            "a factor s multiplies the variance by s², so it is the inverse of a root": 1 / spread**2,
+            "that is the standard deviation of the scores; the factor is its inverse": spread,
+            "it is right only for unit variances; where are var_q and var_k?": 1 / math.sqrt(d_k),
+            "the variances of q and k multiply, they do not add": 1 / math.sqrt(d_k * (var_q + var_k)),
+            "d_k belongs under the root": 1 / (d_k * math.sqrt(var_q * var_k)),
+            "var_q and var_k are variances already and belong under the root": 1 / (math.sqrt(d_k) * var_q * var_k),
+        }
+        got = answer(d_k, var_q, var_k)
+        compare(
+            "right_scale",
+            _number(got) if isinstance(got, (int, float)) else got,
+            _number(1 / spread),
+            {why: _number(wrong) for why, wrong in mistakes.items()},
+            where=f"d_k={d_k}, var_q={var_q:.3g}, var_k={var_k:.3g}",
+        )
+
+
+def stable_softmax(answer: Callable[[Tensor, float], Tensor], *, seed: int = 0, cases: int = 4) -> None:
+    """Check a softmax with temperature over the last axis, on tame scores and on scores that overflow ``exp``."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        b, n, m = torch.randint(2, 8, (3,), generator=generator).tolist()
+        shape = (n, m + n) if case % 2 else (b, n, m + n)
+        temperature = float(torch.rand((), generator=generator, dtype=torch.float64)) * 2 + 0.25
+        scores = torch.randn(shape, generator=generator, dtype=torch.float64)
+        _one_softmax(answer, scores, temperature, "scores near 0")
+        _one_softmax(answer, scores + 5000, temperature, "scores near 5000")
+        apart = scores + torch.linspace(-5000, 5000, n, dtype=torch.float64)[:, None]
+        _one_softmax(answer, apart, temperature, "rows from -5000 to 5000")
+
+
+def _one_softmax(answer: Callable[[Tensor, float], Tensor], scores: Tensor, temperature: float, kind: str) -> None:
+    given = scores.clone()
+    where = f"{kind}, shape {tuple(scores.shape)}, temperature {temperature:.3g}"
+    got = answer(given, temperature)
+    assert torch.equal(given, scores), f"stable_softmax changed its argument; work on a copy ({where})"
+    overflowed = isinstance(got, Tensor) and not bool(got.isfinite().all())
+    cause = "subtract the maximum of each row" + (", not of the whole tensor" if kind.startswith("rows") else " first")
+    assert not overflowed, f"exp left the range of the numbers: {cause} ({where})"
+    s = scores / temperature
+    mistakes = {
+        "the temperature is ignored": softmax(scores),
+        "the scores are divided by the temperature, not multiplied": softmax(scores * temperature),
+        "the temperature divides the scores, before the softmax": softmax(scores) / temperature,
+        "the sum runs over the last axis, one distribution per row": softmax(s.mT).mT,
+        "the sum runs over each row, not over the whole tensor": softmax(s.flatten()).view(s.shape),
+        "the weights are not divided by their sum": (s - s.amax(dim=-1, keepdim=True)).exp(),
+    }
+    compare("stable_softmax", got, softmax(s), mistakes, where=where)
+
+
+def attention_backward(
+    answer: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]], *, seed: int = 0, cases: int = 4
+) -> None:
+    """Check the gradients of scaled attention with respect to queries, keys and values."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        b, n, m, d_k, d_v = (torch.randperm(7, generator=generator)[:5] + 2).tolist()
+        leading = (b,) if case % 2 else ()
+        q, k, v, grad_out = (
+            torch.randn(*leading, rows, width, generator=generator, dtype=torch.float64)
+            for rows, width in ((n, d_k), (m, d_k), (m, d_v), (n, d_v))
+        )
+        where = f"n={n}, m={m}, d_k={d_k}, d_v={d_v}, leading axes {leading}"
+        with torch.no_grad():
+            got = answer(*(tensor.clone() for tensor in (q, k, v, grad_out)))
+        assert got is not None, "attention_backward is None: did you forget to return the gradients?"
+        assert isinstance(got, (tuple, list)), f"return three gradients, got one {type(got).__name__}"
+        assert len(got) == 3, f"return three gradients, grad_q, grad_k, grad_v, got {len(got)}"
+        wanted = attention_vjp(q, k, v, grad_out)[:3]
+        mistakes = _backward_mistakes(q, k, v, grad_out)
+        shapes, swapped = [tuple(tensor.shape) for tensor in wanted], [tuple(tensor.shape) for tensor in got]
+        assert shapes == swapped or sorted(shapes) != sorted(swapped), (
+            f"the gradients belong in the order grad_q, grad_k, grad_v: shapes {shapes}, got {swapped} ({where})"
+        )
+        for i, name in ((2, "grad_v"), (0, "grad_q"), (1, "grad_k")):
+            compare(name, got[i], wanted[i], {why: wrong[i] for why, wrong in mistakes.items()}, where=where)
+
+
+def _backward_mistakes(q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
+    """What each likely mistake makes of the three gradients."""
+    d_k, grad_a = q.shape[-1], grad_out @ v.mT
+    root = 1 / math.sqrt(d_k)
+    a, unscaled, by_width = (attention_weights(q, k, scale=scale) for scale in (root, 1.0, 1 / d_k))
+
+    def jacobian(a: Tensor, over: int = -1) -> Tensor:
+        return a * (grad_a - (a * grad_a).sum(over, keepdim=True))
+
+    def back(a: Tensor, grad_s: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+        return scale * grad_s @ k, scale * grad_s.mT @ q, a.mT @ grad_out
+
+    grad_q, grad_k, grad_v = back(a, jacobian(a), root)
+    return {
+        "the scores are not divided by sqrt(d_k) before the softmax": back(unscaled, jacobian(unscaled), 1.0),
+        "did you divide by d_k instead of its root?": back(by_width, jacobian(by_width), 1 / d_k),
+        "the softmax Jacobian is missing between the weights and the scores": back(a, grad_a, root),
+        "only the diagonal of the softmax Jacobian is there, but raising one weight lowers the others": back(
+            a, a * (1 - a) * grad_a, root
+        ),
+        "the row sum of A * dA is not subtracted": back(a, a * grad_a, root),
+        "the sum of A * dA runs over the keys of each query, the last axis": back(a, jacobian(a, over=-2), root),
+        "the factor 1/sqrt(d_k) of the scores belongs in this gradient too": back(a, jacobian(a), 1.0),
+        "the factor here is that of the forward pass, 1/sqrt(d_k), not 1/d_k": back(a, jacobian(a), 1 / d_k),
+        "the factor 1/sqrt(d_k) belongs to the scores and does not reach this gradient": (
+            grad_q,
+            grad_k,
+            root * grad_v,
+        ),
+    }
+
+
+def _number(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64)
