@@ -1,0 +1,28 @@
+"""Still pictures for pages whose scripts are off: SVG as text, in the colours of ``static/explorer.css``."""
+
+from html import escape
+
+
+def element(tag: str, /, *children: str, **attributes: object) -> str:
+    """Write one SVG element; ``class_`` stands for ``class``, ``text_anchor`` for ``text-anchor``.
+
+    Children are markup and are taken as they are; text goes through :func:`text`.
+    """
+    written = "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{escape(_short(value))}"' for name, value in attributes.items()
+    )
+    return f"<{tag}{written}>{''.join(children)}</{tag}>"
+
+
+def text(content: str, /, *, x: float, y: float, class_: str = "", anchor: str = "start") -> str:
+    """Write one line of text, anchored at its ``start``, ``middle`` or ``end``."""
+    return element("text", escape(content), x=x, y=y, class_=class_, text_anchor=anchor)
+
+
+def picture(width: float, height: float, description: str, *children: str) -> str:
+    """Frame the children as one picture that says in words what it shows."""
+    return element("svg", *children, viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=description)
+
+
+def _short(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,60 @@
+"""The temperature explorer: softmax as the best balance of expected score and entropy."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import traitlets
+
+from lessons_lib.widgets.drawing import element, picture, text
+from lessons_lib.widgets.explorer import Explorer
+from lessons_lib.widgets.traits import Real
+
+
+class TemperatureExplorer(Explorer):
+    """Edit the scores, drag the temperature: weights, entropy, and the balance that the softmax strikes.
+
+    .. math:: p = \\operatorname{softmax}(s / T) = \\arg\\max_p \\; \\langle p, s \\rangle + T H(p)
+
+    Raises:
+        ValueError: if there is no score, a score is not finite, the labels are not as many as the scores, or the
+            temperature is not between 0.05 and 20.
+    """
+
+    script = "temperature"
+    sentence = (
+        "In the live figure each score and the temperature have a slider; the weights, their entropy, "
+        "and the balance of expected score against temperature times entropy follow."
+    )
+
+    scores = traitlets.List(Real(), minlen=1).tag(sync=True)
+    labels = traitlets.List(traitlets.Unicode(), default_value=None, allow_none=True).tag(sync=True)
+    temperature = Real(1.0, min=0.05, max=20.0).tag(sync=True)
+
+    def __init__(self, scores: Sequence[float], labels: Sequence[str] | None = None, temperature: float = 1.0) -> None:
+        super().__init__(scores=scores, labels=labels, temperature=temperature)
+
+    @traitlets.validate("scores", "labels")
+    def _one_label_per_score(self, proposal: Any) -> list | None:
+        given = {"scores": self.scores, "labels": self.labels, proposal["trait"].name: proposal["value"]}
+        scores, labels = given["scores"], given["labels"]
+        if labels is not None and len(labels) != len(scores):
+            raise traitlets.TraitError(
+                f"labels must be as many as scores, got {len(labels)} labels for {len(scores)} scores"
+            )
+        return proposal["value"]
+
+    def still(self) -> str:
+        """Draw one bar for each weight."""
+        scores = np.array(self.scores)
+        unnormalised = np.exp((scores - scores.max()) / self.temperature)
+        weights = unnormalised / unnormalised.sum()
+        labels = self.labels or [str(i + 1) for i in range(len(weights))]
+        rows = [
+            text(label, x=70, y=20 * i + 15, anchor="end")
+            + element("rect", class_="x-bar", x=80, y=20 * i + 4, width=float(180 * weight), height=14)
+            + text(f"{weight:.3f}", x=270, y=20 * i + 15)
+            for i, (label, weight) in enumerate(zip(labels, weights, strict=True))
+        ]
+        said = ", ".join(f"{label} {weight:.2f}" for label, weight in zip(labels, weights, strict=True))
+        return picture(320, 20 * len(rows) + 4, f"weights at temperature {self.temperature:g}: {said}", *rows)

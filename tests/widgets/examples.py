@@ -1,0 +1,24 @@
+"""One example of every explorer: each is put through all that an explorer must do."""
+
+from lessons_lib.widgets import TemperatureExplorer
+
+
+def examples():
+    """Pairs of an explorer and another value for each of its traits."""
+    return [
+        (
+            TemperatureExplorer(scores=[2.0, 1.5, -1.0], labels=["cat", "dog", "the"], temperature=0.5),
+            {"scores": [1.0, 0.0, 3.0], "labels": ["a", "b", "c"], "temperature": 7.0},
+        ),
+    ]
+
+
+NAMES = [type(explorer).__name__ for explorer, _ in examples()]
+
+
+def example(name):
+    return examples()[NAMES.index(name)][0]
+
+
+def changes(name):
+    return examples()[NAMES.index(name)][1]

@@ -1,0 +1,88 @@
+"""Two forms of one script: what comes out runs, and what could not be put together is refused."""
+
+import json
+
+import pytest
+
+from lessons_lib.widgets import assemble
+
+
+@pytest.fixture
+def static(tmp_path, monkeypatch):
+    """A folder of scripts of our own, with the true host and kit."""
+    monkeypatch.setattr(assemble, "STATIC", tmp_path)
+    (tmp_path / "host.js").write_text("function host(explorer, state) { window.seen = [explorer.render(), state]; }")
+    (tmp_path / "kit.js").write_text("const hidden = 2;\nexport function twice(x) {\n  return hidden * x;\n}\n")
+    return tmp_path
+
+
+GOOD = 'import { twice } from "./kit.js";\nexport const hidden = 21;\nexport default { render: () => twice(hidden) };\n'
+
+
+@pytest.mark.browser
+def test_both_forms_run_and_private_names_stay_apart(static, browser):
+    (static / "good.js").write_text(GOOD)
+    page = browser.new_page()
+    page.evaluate(assemble.classic_script("good", {"a": 1}))
+    assert page.evaluate("window.seen") == [42, {"a": 1}]
+    load = "async (text) => (await import(`data:text/javascript,${encodeURIComponent(text)}`)).default.render()"
+    assert page.evaluate(load, assemble.es_module("good")) == 42
+    page.close()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("text", ["</script><b>", "<!--<script>", "\u2028", "'\"`${x}\\", "ключ"])
+def test_no_text_in_the_state_breaks_out_of_the_script(static, browser, text):
+    (static / "good.js").write_text(GOOD)
+    script = assemble.classic_script("good", {"labels": [text]})
+    assert "<" not in script[script.rindex("host(explorer") :]
+    page = browser.new_page()
+    page.set_content(f"<!doctype html><main><script>{script}</script></main>")
+    assert page.evaluate("window.seen[1].labels") == [text]
+    page.close()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_number_that_json_cannot_say_is_refused(static, value):
+    (static / "good.js").write_text(GOOD)
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        assemble.classic_script("good", {"a": value})
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        (lambda s: s + "// </script>", "</script would end"),
+        (lambda s: s + "const x = '<!--';", "<!-- would end"),
+        (lambda s: s + "export default { render };\n", "exactly one"),
+        (lambda s: s.replace("export default", "export const other ="), "exactly one"),
+        (lambda s: s.replace("export default {", "export default Object({"), "exactly one"),
+        (lambda s: 'import d3 from "./kit.js";\n' + s, "imports more"),
+        (lambda s: 'import { x } from "https://elsewhere.org/kit.js";\n' + s, "imports more"),
+        (lambda s: 'import "./kit.js";\n' + s, "imports more"),
+        (lambda s: s + 'const later = () => import("./kit.js");\n', "imports more"),
+        (lambda s: s + "export { hidden as shown };\n", "exports in a form"),
+        (lambda s: s + "export async function f() {}\n", "exports in a form"),
+    ],
+    ids=range(11),
+)
+def test_what_cannot_be_put_together_is_refused(static, change, complaint):
+    (static / "bad.js").write_text(change(GOOD))
+    with pytest.raises(AssertionError, match=complaint):
+        assemble.classic_script("bad", {})
+
+
+@pytest.mark.parametrize("line", ['import { a } from "./b.js";\n', "export default 1;\n", "export { hidden };\n"])
+def test_a_shared_file_imports_nothing_and_exports_plain_names(static, line):
+    (static / "good.js").write_text(GOOD)
+    kit = static / "kit.js"
+    kit.write_text(line + kit.read_text())
+    with pytest.raises(AssertionError, match=r"kit\.js"):
+        assemble.es_module("good")
+
+
+def test_the_state_is_json(static):
+    (static / "good.js").write_text(GOOD)
+    script = assemble.classic_script("good", {"b": [1.5, None, True], "a": "<"})
+    start = script[script.rindex("host(explorer, ") + len("host(explorer, ") : script.rindex(");\n})();")]
+    assert json.loads(start) == {"b": [1.5, None, True], "a": "<"}

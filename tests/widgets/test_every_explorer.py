@@ -1,0 +1,256 @@
+"""What holds of every explorer: its shape in Python, and its life on a page without kernel, network, or scripts."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+import traitlets
+from axe_playwright_python.sync_playwright import Axe
+from examples import NAMES, changes, example
+
+from lessons_lib import widgets
+from lessons_lib.widgets.explorer import Explorer
+
+WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
+LOOK = "root => [...root.querySelectorAll('svg, .x-bar, .x-value')].map(e => e.outerHTML).join() + root.innerText"
+
+A_PIECE_NOT_A_PAGE = {"rules": {"page-has-heading-one": {"enabled": False}}}
+
+every_explorer = pytest.mark.parametrize("name", NAMES)
+
+
+def look(page, index=0):
+    return page.locator("div.explorer").nth(index).evaluate(LOOK)
+
+
+def test_every_explorer_has_an_example():
+    assert set(NAMES) == {name for name in widgets.__all__ if name.endswith("Explorer")}
+
+
+# --- in Python ------------------------------------------------------------------------------------------------------
+
+
+def test_widgets_need_no_torch():
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from lessons_lib import widgets\n"
+        "print(len(widgets.TemperatureExplorer(scores=[1.0, 2.0]).to_html()))"
+    )
+    assert int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout) > 0
+
+
+@every_explorer
+def test_the_bundle_holds_the_widget_and_the_page(name):
+    data, _ = example(name)._repr_mimebundle_()
+    assert set(data) == {"text/plain", "text/html", WIDGET_VIEW}
+    assert data["text/html"].startswith('<div class="explorer"><style>')
+    assert data["text/html"].endswith("</script></div>")
+
+
+@every_explorer
+def test_the_repr_makes_the_explorer_again(name):
+    explorer = example(name)
+    again = eval(repr(explorer), vars(widgets))
+    assert repr(again) == repr(explorer) == explorer._repr_mimebundle_()[0]["text/plain"]
+    assert again.to_html() == explorer.to_html()
+    assert len(repr(explorer)) < 120
+
+
+@every_explorer
+def test_the_page_is_the_same_byte_for_byte(name):
+    first, second = example(name), example(name)
+    assert first.to_html() == second.to_html()
+    assert first.model_id not in first.to_html()
+    assert not re.search(r"<\w[^>]*\sid=", first.to_html())
+    assert "http" not in first.to_html().replace("http://www.w3.org/2000/svg", "")
+
+
+@every_explorer
+def test_the_page_weighs_little(name):
+    assert len(example(name).to_html().encode()) < 30_000
+
+
+@every_explorer
+def test_unknown_arguments_are_refused(name):
+    with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
+        type(example(name))(nonsense=1)
+
+
+@every_explorer
+def test_traits_can_be_observed_and_linked(name):
+    first, second = example(name), example(name)
+    seen = []
+    trait = next(iter(first._state()))
+    first.observe(seen.append, trait)
+    traitlets.link((first, trait), (second, trait))
+    assert not seen
+
+
+def test_a_subclass_draws_its_own_still_picture():
+    class Bare(Explorer):
+        script = "temperature"
+        sentence = ""
+
+    with pytest.raises(NotImplementedError):
+        Bare().to_html()
+
+
+# --- on a page ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.browser
+@every_explorer
+def test_every_control_moves_by_keyboard(name, show):
+    with show(example(name)) as page:
+        sliders = page.locator("input[type=range]:visible")
+        assert sliders.count()
+        for i in range(sliders.count()):
+            before = look(page)
+            sliders.nth(i).focus()
+            page.keyboard.press("ArrowLeft")
+            assert look(page) != before, sliders.nth(i).evaluate("s => s.parentElement.innerText")
+        for control in page.locator("select:visible").all():
+            before = look(page)
+            control.focus()
+            page.keyboard.press("ArrowUp" if control.evaluate("s => s.selectedIndex") else "ArrowDown")
+            assert look(page) != before
+
+
+@pytest.mark.browser
+@every_explorer
+def test_every_slider_moves_by_mouse(name, show):
+    with show(example(name)) as page:
+        sliders = page.locator("input[type=range]:visible")
+        for i in range(sliders.count()):
+            for share in (0.1, 0.6):
+                before = look(page)
+                box = sliders.nth(i).bounding_box()
+                page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
+                assert look(page) != before
+
+
+@pytest.mark.browser
+@every_explorer
+def test_two_on_a_page_do_not_disturb_each_other(name, show):
+    with show(example(name), example(name)) as page:
+        before = look(page)
+        assert look(page, 1) == before
+        page.locator("div.explorer").nth(1).locator("input[type=range]").first.press("ArrowLeft")
+        assert look(page) == before
+        assert look(page, 1) != before
+
+
+@pytest.mark.browser
+@every_explorer
+def test_the_live_region_speaks_when_the_hand_rests(name, show):
+    with show(example(name)) as page:
+        region = page.locator("[aria-live=polite]")
+        assert region.count() == 1
+        page.wait_for_function("document.querySelector('[aria-live]').textContent")
+        first = region.text_content()
+        page.locator("input[type=range]").first.press("ArrowLeft")
+        page.wait_for_function("first => document.querySelector('[aria-live]').textContent !== first", arg=first)
+
+
+@pytest.mark.browser
+@every_explorer
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing(name, theme, show):
+    style = {"dark": "background: #14181e; color: #ced6dd", "light": ""}[theme]
+    with show(example(name), theme=theme) as page:
+        page.evaluate("style => { document.body.style = style; }", style)
+        violations = (
+            Axe().run(page, options={"rules": {"page-has-heading-one": {"enabled": False}}}).response["violations"]
+        )
+    assert not [(v["id"], node["html"][:120]) for v in violations for node in v["nodes"]]
+
+
+@pytest.mark.browser
+@every_explorer
+def test_without_scripts_a_picture_and_a_sentence_remain(name, show):
+    explorer = example(name)
+    with show(explorer, java_script_enabled=False) as page:
+        assert page.locator("svg[role=img]").is_visible()
+        assert len(page.locator("svg[role=img]").get_attribute("aria-label").split()) > 3
+        assert explorer.sentence in page.locator("div.explorer").inner_text()
+    with show(explorer) as page:
+        assert page.locator(".x-still").count() == 0
+
+
+@pytest.mark.browser
+@every_explorer
+@pytest.mark.parametrize("java_script_enabled", [True, False], ids=["live", "still"])
+def test_a_phone_needs_no_sideways_scroll(name, java_script_enabled, show):
+    with show(example(name), width=360, java_script_enabled=java_script_enabled) as page:
+        edges = page.locator("div.explorer *").evaluate_all("all => all.map(e => e.getBoundingClientRect().right)")
+        assert max(edges) <= 360
+
+
+@pytest.mark.browser
+@every_explorer
+def test_controls_are_large_enough_for_a_finger(name, show):
+    with show(example(name), width=360) as page:
+        for control in page.locator("input:visible, select:visible, button:visible").all():
+            box = control.bounding_box()
+            assert box["height"] >= 24, control.evaluate("c => c.outerHTML")
+            assert box["width"] >= 24, control.evaluate("c => c.outerHTML")
+
+
+@pytest.mark.browser
+@every_explorer
+def test_dark_mode_follows_at_once(name, show):
+    colours = "root => [getComputedStyle(root).getPropertyValue('--first'), getComputedStyle(root).colorScheme]"
+    with show(example(name)) as page:
+        light = page.locator("div.explorer").evaluate(colours)
+        page.evaluate("document.documentElement.dataset.theme = 'dark'")
+        assert page.locator("div.explorer").evaluate(colours) == ["#56b4e9", "dark"] != light
+
+
+@pytest.mark.browser
+@every_explorer
+def test_nothing_moves_the_layout_while_dragging(name, show):
+    """What the reader reads may change; where the controls are may not, or they slip from under the hand."""
+    places = "all => all.map(e => { const b = e.getBoundingClientRect(); return [b.x, b.y, b.width, b.height]; })"
+    with show(example(name)) as page:
+        controls = page.locator("input[type=range]:visible")
+        before = controls.evaluate_all(places)
+        for i in range(controls.count()):
+            for key in ("Home", "End"):
+                controls.nth(i).press(key)
+                assert controls.evaluate_all(places) == before
+
+
+# --- in a live notebook ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.browser
+@every_explorer
+def test_every_trait_set_from_outside_moves_the_picture(name, mount):
+    assert set(changes(name)) == set(example(name)._state())
+    page = mount(example(name))
+    for trait, value in changes(name).items():
+        before = page.locator("main").evaluate(LOOK)
+        page.evaluate("([trait, value]) => model.set(trait, value)", [trait, value])
+        assert page.locator("main").evaluate(LOOK) != before, trait
+        assert page.evaluate("saved") == 0, "what came from outside is not sent back"
+
+
+@pytest.mark.browser
+@every_explorer
+def test_a_moved_slider_is_saved(name, mount):
+    page = mount(example(name))
+    page.locator("input[type=range]:visible").first.press("ArrowLeft")
+    assert page.evaluate("saved") == 1
+
+
+@pytest.mark.browser
+@every_explorer
+def test_after_cleanup_nothing_listens_and_nothing_draws(name, mount):
+    page = mount(example(name))
+    assert page.evaluate("window.late = heard(), late.length") > 0
+    assert page.locator("main").inner_html() != ""
+    page.evaluate("leave()")
+    assert page.evaluate("heard().length") == 0
+    page.evaluate("late.forEach((f) => f())")  # a change that was already on its way
+    assert page.locator("main").inner_html() == ""
