@@ -6,6 +6,12 @@
     geometry        lengths and angles: what a dot product is made of
     masks           who may look at whom
     attention       the weighted average, and its backward pass by hand
+    positions       telling a set where its elements stand
+    multihead       several attentions side by side, grouped heads, the cache
+    feedforward     what happens to each token by itself
+    norms           layer norm and RMS norm
+    blocks          attention and feed-forward around a residual stream
+    data            tasks with known answers
     notebook        what a chapter's notebook asks for
     plots           tensors in, axes out
     widgets         explorers: a class and a module for the page each
