@@ -15,6 +15,7 @@ each pronoun, and exactly how surprising each word is.
 from bisect import bisect
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from math import log
 from typing import NamedTuple, TypeVar
@@ -28,7 +29,8 @@ from lessons_lib.shapes import check_size
 AnyBatch = TypeVar("AnyBatch")
 
 
-class Batch(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Batch:
     """Predict ``targets[b, i]`` from ``inputs[b, :i + 1]`` wherever ``loss_mask[b, i]`` is True."""
 
     inputs: Int[Tensor, "b n"]
@@ -98,12 +100,10 @@ def modular_sums(generator: torch.Generator, *, batch_size: int, modulus: int, n
     return _answered(terms, lambda terms: terms.sum(dim=-1, keepdim=True) % modulus, mark=modulus)
 
 
-class InductionBatch(NamedTuple):
-    """A batch of :func:`induction`: as :class:`Batch`, and the period of each row."""
+@dataclass(frozen=True, eq=False)
+class InductionBatch(Batch):
+    """A batch of :func:`induction`, with the period of each row."""
 
-    inputs: Int[Tensor, "b n"]
-    targets: Int[Tensor, "b n"]
-    loss_mask: Bool[Tensor, "b n"]
     periods: Int[Tensor, "b"]
 
 
@@ -314,17 +314,15 @@ _THRESHOLDS = {symbol: list(accumulate(rule.probability for rule in rules)) for 
 # --- stories: telling them ------------------------------------------------------------------------------------------
 
 
-class StoryBatch(NamedTuple):
-    """A batch of :func:`stories`: as :class:`Batch`, and what the grammar knows about each word.
+@dataclass(frozen=True, eq=False)
+class StoryBatch(Batch):
+    """A batch of :func:`stories`, with what the grammar knows about each word.
 
     ``subjects[b, i]`` is the position of the subject of the verb ``inputs[b, i]``, ``antecedents[b, i]`` that of the
     word for which the pronoun ``inputs[b, i]`` stands; -1 where the word is no verb, no pronoun. ``surprisals`` are
     those of the targets, in nats: the loss, position by position, of a model that knows the grammar.
     """
 
-    inputs: Int[Tensor, "b n"]
-    targets: Int[Tensor, "b n"]
-    loss_mask: Bool[Tensor, "b n"]
     subjects: Int[Tensor, "b n"]
     antecedents: Int[Tensor, "b n"]
     surprisals: Float[Tensor, "b n"]
