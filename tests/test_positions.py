@@ -1,0 +1,454 @@
+"""Positions equal the papers' formulas and the libraries' code, and have the laws that make them positions."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.testing import assert_close
+
+from lessons_lib.positions import (
+    AlibiBias,
+    DynamicNTK,
+    LearnedPositions,
+    Llama3,
+    NTKAware,
+    PositionInterpolation,
+    RotaryEmbedding,
+    YaRN,
+    change_pairing,
+    sinusoidal,
+    yarn_attention_factor,
+)
+
+seeds = st.integers(0, 2**31)
+pairings = st.sampled_from(["half", "interleaved"])
+
+
+def rotated_by_hand(x, positions, *, base=10_000.0, pairing="half"):
+    """One number at a time, as the definition has it."""
+    d = x.shape[-1]
+    out = torch.empty_like(x)
+    for row, position in enumerate(positions.tolist()):
+        for i in range(d // 2):
+            angle = position * base ** (-2 * i / d)
+            a, b = (i, i + d // 2) if pairing == "half" else (2 * i, 2 * i + 1)
+            out[..., row, a] = x[..., row, a] * math.cos(angle) - x[..., row, b] * math.sin(angle)
+            out[..., row, b] = x[..., row, a] * math.sin(angle) + x[..., row, b] * math.cos(angle)
+    return out
+
+
+# --- sinusoidal -----------------------------------------------------------------------------------------------------
+
+
+def test_sinusoidal_is_the_formula_entry_by_entry():
+    n, d = 53, 14
+    table = sinusoidal(n, d)
+    assert table.shape == (n, d)
+    for t in range(n):
+        for i in range(d // 2):
+            angle = t / 10_000 ** (2 * i / d)
+            assert table[t, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-12)
+            assert table[t, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-12)
+
+
+def test_sinusoidal_products_depend_on_the_distance_alone():
+    n, d = 211, 34
+    products = sinusoidal(n, d) @ sinusoidal(n, d).T
+    frequencies = 10_000.0 ** (-torch.arange(0, d, 2) / d)
+    distances = (torch.arange(n)[:, None] - torch.arange(n)).abs()
+    assert_close(products, torch.cos(distances[..., None] * frequencies).sum(-1))
+
+
+def test_sinusoidal_comes_in_the_default_type_and_is_rounded_once():
+    exact = sinusoidal(1009, 6)
+    torch.set_default_dtype(torch.float32)
+    assert_close(sinusoidal(1009, 6), exact.float(), rtol=0, atol=0)
+
+
+# --- learned --------------------------------------------------------------------------------------------------------
+
+
+def test_learned_positions_are_an_embedding():
+    ours, theirs = LearnedPositions(11, 3), nn.Embedding(11, 3)
+    theirs.load_state_dict(ours.state_dict())
+    positions = torch.randint(11, (2, 5))
+    assert_close(ours(positions), theirs(positions), rtol=0, atol=0)
+    assert ours(torch.arange(11)).shape == (11, 3)
+
+
+def test_learned_positions_start_small():
+    assert 0.018 < LearnedPositions(1009, 7).weight.std().item() < 0.022
+
+
+# --- rotary: definition and laws ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [(), (2,), (2, 3)], ids=str)
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_rotary_is_its_definition(batch, pairing):
+    x, positions = torch.randn(*batch, 5, 14), torch.tensor([0, 1, 7, 3, 1000])
+    rotary = RotaryEmbedding(14, base=500.0, pairing=pairing)
+    assert_close(rotary(x, positions), rotated_by_hand(x, positions, base=500.0, pairing=pairing))
+    assert_close(rotary(x), rotated_by_hand(x, torch.arange(5), base=500.0, pairing=pairing))
+
+
+def test_positions_may_differ_from_sequence_to_sequence():
+    x, positions = torch.randn(2, 3, 5, 14), torch.randint(100, (2, 5))
+    rotary = RotaryEmbedding(14)
+    together = rotary(x, positions[:, None, :])
+    assert_close(together, torch.stack([rotary(x[b], positions[b]) for b in range(2)]))
+
+
+@given(
+    query_at=st.integers(0, 10**5),
+    key_at=st.integers(0, 10**5),
+    shift=st.integers(0, 10**5),
+    pairing=pairings,
+    seed=seeds,
+)
+def test_scores_depend_on_the_distance_alone(query_at, key_at, shift, pairing, seed):
+    torch.manual_seed(seed)
+    q, k, rotary = torch.randn(1, 22), torch.randn(1, 22), RotaryEmbedding(22, pairing=pairing)
+
+    def score(offset):
+        return rotary(q, torch.tensor([query_at + offset])) @ rotary(k, torch.tensor([key_at + offset])).mT
+
+    # An angle of 2e5 radians is rounded by 3e-11 in float64; a score adds up 22 products of size 1.
+    assert_close(score(shift), score(0), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("start", [0, 1_000, 100_000])
+def test_in_single_precision_too_because_angles_are_not_rounded(start):
+    q, k = torch.randn(1, 64, dtype=torch.float32), torch.randn(1, 64, dtype=torch.float32)
+    rotary = RotaryEmbedding(64)
+
+    def score(q_, k_):
+        return rotary(q_, torch.tensor([start + 5])) @ rotary(k_, torch.tensor([start + 2])).mT
+
+    at_start_in_double = rotary(q.double(), torch.tensor([5])) @ rotary(k.double(), torch.tensor([2])).mT
+    # Measured 2e-6; with angles in float32 8e-4 at 1e5, with angles in bfloat16 1.4 at 1000.
+    assert_close(score(q, k).double(), at_start_in_double, rtol=0, atol=5e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_computed_in_single_and_rounded_once(dtype):
+    x, positions, rotary = torch.randn(5, 22).to(dtype), torch.randint(10**5, (5,)), RotaryEmbedding(22)
+    assert_close(rotary(x, positions), rotary(x.float(), positions).to(dtype), rtol=0, atol=0)
+
+
+@given(pairing=pairings, base=st.floats(2.0, 1e6), seed=seeds)
+def test_lengths_are_kept(pairing, base, seed):
+    torch.manual_seed(seed)
+    x, positions = torch.randn(2, 5, 14), torch.randint(10**5, (5,))
+    assert_close(RotaryEmbedding(14, base=base, pairing=pairing)(x, positions).norm(dim=-1), x.norm(dim=-1))
+
+
+def test_position_zero_changes_nothing_and_fractions_lie_between():
+    x, rotary = torch.randn(1, 14), RotaryEmbedding(14)
+    assert_close(rotary(x), x, rtol=0, atol=0)
+    twice = rotary(rotary(x, torch.tensor([0.25])), torch.tensor([0.5]))
+    assert_close(twice, rotary(x, torch.tensor([0.75])))
+
+
+def test_a_pattern_that_repeats_the_wavelength_of_the_only_pair():
+    rotary, x = RotaryEmbedding(2), torch.randn(1, 2)
+    assert_close(rotary(x, torch.tensor([2 * math.pi])), x)  # the fastest pair turns one radian per token
+
+
+# --- rotary: pairings -----------------------------------------------------------------------------------------------
+
+
+@given(h=st.sampled_from([1, 2, 5]), half=st.integers(1, 4), seed=seeds)
+def test_converted_weights_give_the_same_scores(h, half, seed):
+    torch.manual_seed(seed)
+    d, n, width = 2 * half, 7, 3
+    x, w_q, w_k = torch.randn(n, width), torch.randn(h * d, width), torch.randn(h * d, width)
+
+    def scores(w_q, w_k, pairing):
+        rotary = RotaryEmbedding(d, pairing=pairing)
+        q, k = (rotary((x @ w.T).reshape(n, h, d).transpose(0, 1)) for w in (w_q, w_k))
+        return q @ k.mT
+
+    convert = {"source": "interleaved", "target": "half"}
+    converted = scores(change_pairing(w_q, h, **convert), change_pairing(w_k, h, **convert), "half")
+    assert_close(converted, scores(w_q, w_k, "interleaved"))
+
+
+def test_conversion_is_the_published_one_and_back_again():
+    h, d, width = 3, 10, 7
+    weight = torch.randn(h * d, width)
+    # From Meta's checkpoints to Hugging Face's: `permute` in transformers' convert_llama_weights_to_hf.py.
+    published = weight.view(h, d // 2, 2, width).transpose(1, 2).reshape(h * d, width)
+    converted = change_pairing(weight, h, source="interleaved", target="half")
+    assert_close(converted, published, rtol=0, atol=0)
+    assert_close(change_pairing(converted, h, source="half", target="interleaved"), weight, rtol=0, atol=0)
+    assert_close(change_pairing(weight, h, source="half", target="half"), weight, rtol=0, atol=0)
+
+
+def test_a_vector_converts_like_a_weight():
+    x = torch.arange(6)
+    assert change_pairing(x, 1, source="interleaved", target="half").tolist() == [0, 2, 4, 1, 3, 5]
+
+
+# --- rotary: parity with transformers -------------------------------------------------------------------------------
+
+N_TRAINED = 64
+SCALINGS = {
+    "default": (None, {"rope_type": "default"}),
+    "linear": (PositionInterpolation(3.0), {"rope_type": "linear", "factor": 3.0}),
+    "dynamic": (DynamicNTK(3.0, N_TRAINED), {"rope_type": "dynamic", "factor": 3.0}),
+    "yarn": (
+        YaRN(5.0, N_TRAINED),
+        {"rope_type": "yarn", "factor": 5.0, "original_max_position_embeddings": N_TRAINED},
+    ),
+    "yarn, all options": (
+        YaRN(5.0, N_TRAINED, beta_fast=7.5, beta_slow=0.7, attention_factor=1.3, truncate=False),
+        {
+            "rope_type": "yarn",
+            "factor": 5.0,
+            "original_max_position_embeddings": N_TRAINED,
+            "beta_fast": 7.5,
+            "beta_slow": 0.7,
+            "attention_factor": 1.3,
+            "truncate": False,
+        },
+    ),
+    "yarn, mscale": (
+        YaRN(5.0, N_TRAINED, attention_factor=yarn_attention_factor(5.0, 2.0) / yarn_attention_factor(5.0, 0.7)),
+        {
+            "rope_type": "yarn",
+            "factor": 5.0,
+            "original_max_position_embeddings": N_TRAINED,
+            "mscale": 2.0,
+            "mscale_all_dim": 0.7,
+        },
+    ),
+    "llama3": (
+        Llama3(8.0, N_TRAINED, low_freq_factor=1.5, high_freq_factor=5.0),
+        {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.5,
+            "high_freq_factor": 5.0,
+            "original_max_position_embeddings": N_TRAINED,
+        },
+    ),
+}
+
+
+def rotated_by_transformers(x, positions, parameters, *, base):
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+
+    n_max = N_TRAINED if parameters["rope_type"] in ("default", "dynamic") else 5 * N_TRAINED
+    config = LlamaConfig(
+        hidden_size=x.shape[1] * x.shape[-1],
+        num_attention_heads=x.shape[1],
+        max_position_embeddings=n_max,
+        rope_parameters={"rope_theta": base, **parameters},
+    )
+    cosines, sines = LlamaRotaryEmbedding(config)(x, positions)
+    return apply_rotary_pos_emb(x, x, cosines, sines)[0]
+
+
+@pytest.mark.parametrize("furthest", [40, 300], ids=["as trained", "beyond"])
+@pytest.mark.parametrize("name", SCALINGS)
+def test_matches_transformers(name, furthest):
+    scaling, parameters = SCALINGS[name]
+    x = torch.randn(2, 3, 5, 22, dtype=torch.float32)
+    positions = torch.randint(furthest, (2, 5))
+    positions[1, 2] = furthest
+    rotary = RotaryEmbedding(22, base=1000.0, scaling=scaling)
+    theirs = rotated_by_transformers(x, positions, parameters, base=1000.0)
+    # Measured 3e-5: transformers rounds angles of up to 300 radians to float32.
+    assert_close(rotary(x, positions[:, None, :]), theirs, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", [name for name in SCALINGS if name != "default"])
+def test_parity_would_notice_a_forgotten_scaling(name):
+    _, parameters = SCALINGS[name]
+    x, positions = torch.randn(2, 3, 5, 22, dtype=torch.float32), torch.arange(296, 301).expand(2, 5)
+    theirs = rotated_by_transformers(x, positions, parameters, base=1000.0)
+    assert not torch.allclose(RotaryEmbedding(22, base=1000.0)(x, positions[:, None, :]), theirs, atol=0.1)
+
+
+# --- rotary: what the scalings promise ------------------------------------------------------------------------------
+
+
+def frequencies(scaling, *, d_head=22, base=1000.0, n=5):
+    return RotaryEmbedding(d_head, base=base, scaling=scaling).frequencies(torch.arange(n))
+
+
+def test_interpolation_is_a_shorter_ruler():
+    x, positions = torch.randn(5, 14), torch.arange(0, 35, 7)
+    squeezed = RotaryEmbedding(14, scaling=PositionInterpolation(7.0))(x, positions)
+    assert_close(squeezed, RotaryEmbedding(14)(x, torch.arange(5)))
+
+
+def test_ntk_keeps_the_fastest_pair_and_interpolates_the_slowest():
+    ratio = frequencies(None) / frequencies(NTKAware(6.0))
+    assert_close(ratio[[0, -1]], torch.tensor([1.0, 6.0]))
+    assert (ratio.diff() > 0).all()
+
+
+def test_dynamic_ntk_grows_with_the_sequence():
+    dynamic = DynamicNTK(3.0, N_TRAINED)
+    assert_close(frequencies(dynamic, n=N_TRAINED), frequencies(None), rtol=0, atol=0)
+    # At twice the trained length a factor of 3 stretches by 3 * 2 - 2 = 4.
+    assert_close(frequencies(dynamic, n=2 * N_TRAINED), frequencies(NTKAware(4.0)))
+
+
+@pytest.mark.parametrize("scaling", [YaRN(6.0, 512), Llama3(6.0, 512)], ids=["yarn", "llama3"])
+def test_many_turns_are_kept_and_less_than_one_is_interpolated(scaling):
+    trained, scaled = frequencies(None, d_head=46), frequencies(scaling, d_head=46)
+    turns = 512 * trained / (2 * math.pi)
+    assert (turns > 32).any()
+    assert (turns < 1).any()
+    assert_close(scaled[turns > 32], trained[turns > 32])
+    assert_close(scaled[turns < 0.5], trained[turns < 0.5] / 6.0)  # YaRN's ramp ends on a whole pair, past one turn
+    assert ((trained / scaled).diff() >= 0).all()
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [PositionInterpolation(1.0), NTKAware(1.0), YaRN(1.0, 512), Llama3(1.0, 512)],
+    ids=str,
+)
+def test_a_factor_of_one_changes_nothing(scaling):
+    x = torch.randn(7, 22)
+    assert_close(RotaryEmbedding(22, scaling=scaling)(x), RotaryEmbedding(22)(x))
+
+
+def test_yarn_lengthens_vectors_by_its_attention_factor():
+    x, rotary = torch.randn(7, 22), RotaryEmbedding(22, scaling=YaRN(6.0, 512))
+    assert yarn_attention_factor(6.0) == pytest.approx(0.1 * math.log(6.0) + 1.0)
+    assert_close(rotary(x).norm(dim=-1), yarn_attention_factor(6.0) * x.norm(dim=-1))
+
+
+def test_equal_settings_are_equal_objects():
+    assert RotaryEmbedding(22, scaling=YaRN(6.0, 512)) == RotaryEmbedding(22, scaling=YaRN(6.0, 512))
+    assert RotaryEmbedding(22, scaling=YaRN(6.0, 512)) != RotaryEmbedding(22, scaling=YaRN(6.0, 511))
+    assert hash(RotaryEmbedding(22)) == hash(RotaryEmbedding(22))
+
+
+# --- ALiBi ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("h", [1, 2, 3, 6, 8, 12, 16, 20])
+def test_alibi_slopes_match_bloom_and_mpt(h):
+    from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+    from transformers.models.mpt.modeling_mpt import build_mpt_alibi_tensor
+
+    n = 7
+    ours = AlibiBias(h)(torch.arange(n), torch.arange(n), dtype=torch.float32)
+    assert ours.shape == (h, n, n)
+    # Bloom adds slope * j, we subtract slope * (i - j): each row differs by a constant, here ours on the diagonal.
+    bloom = build_alibi_tensor(torch.ones(1, n, dtype=torch.int64), h, torch.float32)
+    assert_close(ours.tril(), (bloom - bloom.mT).tril())
+    # MPT gives the last row, whose query sees every key.
+    assert_close(ours[:, -1:, :], build_mpt_alibi_tensor(h, n))
+
+
+def test_alibi_slopes_by_hand():
+    assert AlibiBias(8).slopes == tuple(2.0**-i for i in range(1, 9))
+    assert AlibiBias(3).slopes == (2.0**-4, 2.0**-8, 2.0**-2)
+
+
+def test_alibi_is_symmetric_and_takes_positions_of_each_sequence():
+    h, n, m = 3, 5, 7
+    query_positions, key_positions = torch.randint(50, (2, n)), torch.randint(50, (2, m))
+    bias = AlibiBias(h)(query_positions, key_positions)
+    assert bias.shape == (2, h, n, m)
+    assert bias.dtype == torch.float64
+    slope, i, j = AlibiBias(h).slopes[1], 3, 6
+    assert bias[1, 1, i, j].item() == -slope * abs(query_positions[1, i] - key_positions[1, j]).item()
+    assert_close(bias, AlibiBias(h)(key_positions, query_positions).mT)
+    assert_close(AlibiBias(h)(query_positions[0], key_positions)[1], AlibiBias(h)(query_positions[0], key_positions[1]))
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: sinusoidal(5, 7), "d_model must be even: coordinates come in pairs, got 7"),
+        (lambda: sinusoidal(0, 6), "n must be at least 1, got 0"),
+        (lambda: sinusoidal(5, 6, base=1.0), r"base must be finite and above 1, got 1\.0"),
+        (lambda: LearnedPositions(0, 3), "n_max must be at least 1, got 0"),
+        (lambda: RotaryEmbedding(7), "d_head must be even: coordinates come in pairs, got 7"),
+        (lambda: RotaryEmbedding(6, base=float("inf")), "base must be finite and above 1, got inf"),
+        (lambda: RotaryEmbedding(6, pairing="halves"), "pairing must be one of 'half', 'interleaved', got 'halves'"),
+        (lambda: RotaryEmbedding(2, scaling=NTKAware(2.0)), "d_head must be at least 4 for an NTK scaling"),
+        (lambda: PositionInterpolation(0.5), r"factor must be finite and at least 1, got 0\.5"),
+        (lambda: NTKAware(float("nan")), "factor must be finite and at least 1, got nan"),
+        (lambda: DynamicNTK(2.0, 0), "n_trained must be at least 1, got 0"),
+        (lambda: YaRN(2.0, 64, beta_fast=1.0, beta_slow=1.0), r"beta_fast must be finite and above 1\.0, got 1\.0"),
+        (lambda: YaRN(2.0, 64, attention_factor=0.0), r"attention_factor must be finite and above 0, got 0\.0"),
+        (lambda: Llama3(2.0, 64, low_freq_factor=5.0), r"high_freq_factor must be finite and above 5\.0, got 4\.0"),
+        (lambda: AlibiBias(0), "n_heads must be at least 1, got 0"),
+        (lambda: AlibiBias(3)(torch.arange(2), torch.arange(2), dtype=torch.int64), "dtype must be a floating-point"),
+        (lambda: AlibiBias(3)(torch.zeros(2, 5), torch.zeros(3, 5)), r"must broadcast, got \(2, 5\) and \(3, 5\)"),
+        (lambda: change_pairing(torch.randn(9, 2), 3, source="half", target="half"), r"n_heads=3 and shape \(9, 2\)"),
+        (lambda: change_pairing(torch.randn(8, 2), 2, source="half", target="x"), "target must be one of 'half', "),
+    ],
+)
+def test_nonsense_is_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("x", "positions", "message"),
+    [
+        (torch.ones(5, 8), None, r"x must be \(\*batch, n, d_head\) with d_head=6, got \(5, 8\)"),
+        (torch.ones(6), None, r"with d_head=6, got \(6,\)"),
+        (torch.ones(5, 6, dtype=torch.int64), None, r"x must hold floating-point numbers, got torch\.int64"),
+        (torch.ones(5, 6), torch.arange(4), r"one entry for each row of x and broadcast to \(5,\), got \(4,\)"),
+        (torch.ones(5, 6), torch.ones(2, 5), r"broadcast to \(5,\), got \(2, 5\)"),
+        (torch.ones(2, 3, 5, 6), torch.ones(2, 5), r"\(batch, n\) becomes \(batch, 1, n\)"),
+        (torch.ones(5, 6), torch.ones(5, dtype=torch.bool), r"positions must be integers, .*, got torch\.bool"),
+        (torch.ones(5, 6), torch.ones(5, dtype=torch.bfloat16), r"in at least float32, got torch\.bfloat16"),
+        (torch.ones(5, 6), torch.tensor(3), "positions must have one entry for each token"),
+    ],
+)
+def test_rows_and_positions_must_fit(x, positions, message):
+    with pytest.raises(ValueError, match=message):
+        RotaryEmbedding(6)(x, positions)
+
+
+@pytest.mark.rejects
+def test_positions_without_a_vector_are_refused():
+    with pytest.raises(ValueError, match=r"positions must be in 0 \.\. 6: .*, got 0 \.\. 7; build with a larger n_max"):
+        LearnedPositions(7, 3)(torch.arange(8))
+    with pytest.raises(ValueError, match=r"got -1 \.\. 0"):
+        LearnedPositions(7, 3)(torch.tensor([-1, 0]))
+    with pytest.raises(ValueError, match=r"positions must be integers, got torch\.float64"):
+        LearnedPositions(7, 3)(torch.zeros(2))
+
+
+# --- the tests themselves -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param(lambda x, p: RotaryEmbedding(14)(x), id="ignores the positions"),
+        pytest.param(lambda x, p: RotaryEmbedding(14)(x, -p), id="turns the other way"),
+        pytest.param(lambda x, p: RotaryEmbedding(14)(x, p + 1), id="counts from one"),
+        pytest.param(lambda x, p: RotaryEmbedding(14, pairing="interleaved")(x, p), id="pairs the other way"),
+        pytest.param(lambda x, p: RotaryEmbedding(14, base=10_001.0)(x, p), id="has another base"),
+        pytest.param(
+            lambda x, p: RotaryEmbedding(16)(nn.functional.pad(x, (0, 2)), p)[..., :14], id="divides by d + 2"
+        ),
+    ],
+)
+def test_the_definition_would_notice(wrong):
+    x, positions = torch.randn(3, 5, 14), torch.tensor([4, 1, 7, 3, 1000])
+    with pytest.raises(AssertionError):
+        assert_close(wrong(x, positions), rotated_by_hand(x, positions))
