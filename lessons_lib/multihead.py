@@ -1,0 +1,250 @@
+"""Multi-head attention: several attentions side by side, each in a subspace of its own; with groups and a cache.
+
+One layer covers self-attention, cross-attention (``context``), grouped-query and multi-query attention
+(``n_kv_heads``) and step-by-step decoding (``cache``). What it averages with can be looked at: ``weights``.
+"""
+
+from collections.abc import Callable
+from copy import copy
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float, Num
+from torch import Tensor, nn
+
+from lessons_lib.attention import attention, attention_weights
+from lessons_lib.positions import AlibiBias
+from lessons_lib.shapes import check_size
+
+
+class KVCache:
+    """The keys and values of the positions that one layer has seen, so that decoding computes each of them once.
+
+    It holds two tensors over ``(b, g, n, d_head)``: every position costs ``2 * g * d_head`` numbers in each sequence
+    and each layer, whatever the number of query heads. Making ``g`` small is what grouped heads are for. Keys are kept
+    with their position applied. Appending copies what is there, so decoding ``n`` tokens copies on the order of
+    ``n**2`` rows; a server would write into a buffer instead.
+    """
+
+    def __init__(self) -> None:
+        self._kept: tuple[Tensor, Tensor] | None = None
+
+    def __len__(self) -> int:
+        """The number of positions seen."""
+        return 0 if self._kept is None else self._kept[0].shape[-2]
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory that the keys and values take."""
+        return 0 if self._kept is None else sum(kept.numel() * kept.element_size() for kept in self._kept)
+
+    def append(
+        self, k: Float[Tensor, "b g n d_head"], v: Float[Tensor, "b g n d_head"]
+    ) -> tuple[Float[Tensor, "b g m d_head"], Float[Tensor, "b g m d_head"]]:
+        """Add the keys and values of the next ``n`` positions and return those of all ``m`` seen so far.
+
+        Raises:
+            ValueError: if they are not a pair of one shape over ``(b, g, n, d_head)``, or do not continue what is kept
+                (another batch, number of heads, width, type or device).
+        """
+        if k.ndim != 4 or k.shape != v.shape:
+            raise ValueError(f"k and v must both be (b, g, n, d_head), got {tuple(k.shape)} and {tuple(v.shape)}")
+        if self._kept is not None:
+            for name, new, kept in zip("kv", (k, v), self._kept, strict=True):
+                if _all_but_length(new) != _all_but_length(kept):
+                    raise ValueError(
+                        f"{name} must continue what the cache keeps, {_described(kept)}, got {_described(new)}; "
+                        "a new batch needs a new cache"
+                    )
+            k, v = (torch.cat(pair, dim=-2) for pair in zip(self._kept, (k, v), strict=True))
+        self._kept = k, v
+        return k, v
+
+
+class MultiHeadAttention(nn.Module):
+    r"""Attend :math:`h` times in parallel, each time in a subspace, and add up what the heads bring back.
+
+    .. math::
+        \operatorname{MHA}(X, C) = \sum_{i=1}^{h} A_i\, C\, W^V_{g(i)}\, W^O_i, \qquad
+        A_i = \operatorname{softmax}\!\left(\frac{X W^Q_i \left(C W^K_{g(i)}\right)^{\!\top}}{\sqrt{d_\text{head}}}
+              \right)
+
+    :math:`C = X` unless a context is given. Concatenating the heads and multiplying by ``w_o`` is this sum, computed
+    in one product. With :math:`g < h` key/value heads, consecutive query heads share one [2]_; :math:`g = 1` is
+    multi-query attention [3]_.
+
+    It has :math:`2 (h + g)\, d_\text{head}\, d_\text{model}` weights: with :math:`g = h` and
+    :math:`h\, d_\text{head} = d_\text{model}` these are :math:`4 d_\text{model}^2`, however many heads there are.
+    Biases add :math:`(h + 2g)\, d_\text{head} + d_\text{model}`.
+
+    Args:
+        d_model: width of the vectors that come in and go out.
+        n_heads: number of query heads :math:`h`.
+        n_kv_heads: number of key/value heads :math:`g`; must divide ``n_heads``. As many as query heads if omitted.
+        d_head: width of a head. If omitted, ``d_model / n_heads``, which must be whole.
+        bias: whether the four projections have biases.
+        dropout: probability of dropping a weight, in training only.
+        position: applied to the queries and the keys of each head as ``position(x, positions)``, for instance a rotary
+            embedding; must keep the shape. It relates places of one sequence, so such a layer takes no context.
+        implementation: computes the attention: any function with the call shape of
+            :func:`lessons_lib.attention.attention`, which is the specification. It receives
+            ``(q, k, v, mask, bias=…, dropout_p=…)`` with queries over ``(b, h, n, d_head)`` and keys and values over
+            ``(b, g, m, d_head)``, not repeated.
+
+    Raises:
+        ValueError: if a size is not a positive integer, if the head counts do not divide as said, or if dropout is
+            not in ``[0, 1)``.
+
+    .. [1] Vaswani et al., *Attention Is All You Need*, 2017, section 3.2.2. arXiv:1706.03762.
+    .. [2] Ainslie et al., *GQA*, 2023. arXiv:2305.13245.
+    .. [3] Shazeer, *Fast Transformer Decoding: One Write-Head is All You Need*, 2019. arXiv:1911.02150.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        *,
+        n_kv_heads: int | None = None,
+        d_head: int | None = None,
+        bias: bool = False,
+        dropout: float = 0.0,
+        position: Callable[[Tensor, Tensor], Tensor] | None = None,
+        implementation: Callable[..., Tensor] = attention,
+    ) -> None:
+        super().__init__()
+        n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
+        for name, size in {"d_model": d_model, "n_heads": n_heads, "n_kv_heads": n_kv_heads}.items():
+            check_size(name, size, at_least=1)
+        if n_heads % n_kv_heads:
+            raise ValueError(f"n_kv_heads must divide n_heads, got n_kv_heads={n_kv_heads}, n_heads={n_heads}")
+        if d_head is None:
+            if d_model % n_heads:
+                raise ValueError(
+                    f"n_heads must divide d_model, got n_heads={n_heads}, d_model={d_model}; or give d_head itself"
+                )
+            d_head = d_model // n_heads
+        check_size("d_head", d_head, at_least=1)
+        if not 0 <= dropout < 1:
+            raise ValueError(f"dropout must be in [0, 1), got {dropout}")
+        if isinstance(position, AlibiBias):
+            raise ValueError("position must rotate queries and keys; what AlibiBias returns goes to forward as bias")
+
+        self.d_model, self.n_heads, self.n_kv_heads, self.d_head = d_model, n_heads, n_kv_heads, d_head
+        self.dropout, self.position, self.implementation = dropout, position, implementation
+        self.w_q = nn.Linear(d_model, n_heads * d_head, bias=bias)
+        self.w_k = nn.Linear(d_model, n_kv_heads * d_head, bias=bias)
+        self.w_v = nn.Linear(d_model, n_kv_heads * d_head, bias=bias)
+        self.w_o = nn.Linear(n_heads * d_head, d_model, bias=bias)
+
+    def forward(
+        self,
+        x: Float[Tensor, "b n d_model"],
+        context: Float[Tensor, "b m d_model"] | None = None,
+        mask: Bool[Tensor, "*#batch #n #m"] | None = None,
+        cache: KVCache | None = None,
+        *,
+        positions: Num[Tensor, "*#rows n"] | None = None,
+        bias: Float[Tensor, "*#batch #n #m"] | None = None,
+    ) -> Float[Tensor, "b n d_model"]:
+        """Let each position of ``x`` gather from ``x`` itself, or from ``context``.
+
+        Args:
+            x: what the queries are made from, and without ``context`` the keys and values too.
+            context: what the keys and values are made from instead (cross-attention).
+            mask: True where a query may attend to a key: over ``(n, m)``, or with axes for batch and heads, each of
+                which may be 1. Three axes are refused: nothing would tell a batch from heads.
+            cache: what earlier calls left; the new keys and values are added to it, and ``m`` counts both. The layer
+                hides nothing by itself: a decoder passes ``masks.causal(n, m)``. After an error start a new one.
+            positions: where the rows of ``x`` stand, for ``position``, over ``(n,)`` or ``(b, n)``. If omitted they
+                follow on from the cache.
+            bias: added to the scores of each head, for instance ALiBi's.
+
+        Raises:
+            ValueError: if a shape does not fit, if context comes with a cache or to a layer with positions, or if
+                positions come to a layer without.
+        """
+        q, k, v = self._heads(x, context, mask, cache, positions)
+        dropout_p = self.dropout if self.training else 0.0
+        out = self.implementation(q, k, v, mask, bias=bias, dropout_p=dropout_p)
+        return self.w_o(rearrange(out, "b h n d -> b n (h d)"))
+
+    def weights(
+        self,
+        x: Float[Tensor, "b n d_model"],
+        context: Float[Tensor, "b m d_model"] | None = None,
+        mask: Bool[Tensor, "*#batch #n #m"] | None = None,
+        cache: KVCache | None = None,
+        *,
+        positions: Num[Tensor, "*#rows n"] | None = None,
+        bias: Float[Tensor, "*#batch #n #m"] | None = None,
+    ) -> Float[Tensor, "b h n m"]:
+        """Return the pattern of every head: the weights that ``forward`` averages with, before dropout.
+
+        Arguments and errors as ``forward``, except that the cache is only looked at. Whatever ``implementation`` is,
+        the pattern is the specification's, from the same queries and keys.
+        """
+        q, k, _ = self._heads(x, context, mask, copy(cache), positions)
+        return attention_weights(q, k, mask, bias=bias)
+
+    def _heads(
+        self,
+        x: Tensor,
+        context: Tensor | None,
+        mask: Tensor | None,
+        cache: KVCache | None,
+        positions: Tensor | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The queries over ``(b, h, n, d_head)``; all keys and values, the cache's included, over ``(b, g, m, …)``."""
+        self._check(x, context, mask, cache, positions)
+        source = x if context is None else context
+        q = rearrange(self.w_q(x), "b n (h d) -> b h n d", h=self.n_heads)
+        k = rearrange(self.w_k(source), "b m (g d) -> b g m d", g=self.n_kv_heads)
+        v = rearrange(self.w_v(source), "b m (g d) -> b g m d", g=self.n_kv_heads)
+        if self.position is not None:
+            if positions is None:
+                seen = 0 if cache is None else len(cache)
+                positions = torch.arange(seen, seen + x.shape[1], device=x.device)
+            positions = rearrange(positions, "... n -> ... 1 n") if positions.ndim == 2 else positions
+            q, k = self.position(q, positions), self.position(k, positions)
+        if cache is not None:
+            k, v = cache.append(k, v)
+        return q, k, v
+
+    def _check(
+        self,
+        x: Tensor,
+        context: Tensor | None,
+        mask: Tensor | None,
+        cache: KVCache | None,
+        positions: Tensor | None,
+    ) -> None:
+        for name, rows in {"x": x, "context": x if context is None else context}.items():
+            if rows.ndim != 3 or rows.shape[-1] != self.d_model or rows.shape[0] != x.shape[0]:
+                raise ValueError(
+                    f"{name} must be (b, rows, d_model={self.d_model}) with one b for all, got {tuple(rows.shape)}"
+                )
+        if context is not None and cache is not None:
+            raise ValueError("a cache continues the sequence itself; give context or cache, not both")
+        if context is not None and self.position is not None:
+            raise ValueError("position relates places of one sequence; make a layer without it to attend to a context")
+        if mask is not None and mask.ndim == 3:
+            raise ValueError(
+                f"mask must be (n, m) or (b, h, n, m), where 1 may stand for b or h, got {tuple(mask.shape)}; "
+                "write mask[:, None] for one mask per sequence, mask[None] for one per head"
+            )
+        if positions is not None:
+            if self.position is None:
+                raise ValueError("positions were given to a layer without position, which would ignore them")
+            if positions.shape not in {(x.shape[1],), (1, x.shape[1]), tuple(x.shape[:2])}:
+                raise ValueError(
+                    f"positions must be (n,) or (b, n) for x over {tuple(x.shape[:2])}, got {tuple(positions.shape)}"
+                )
+
+
+def _all_but_length(kept: Tensor) -> tuple:
+    return kept.shape[:-2], kept.shape[-1], kept.dtype, kept.device
+
+
+def _described(kept: Tensor) -> str:
+    return f"{tuple(kept.shape)} of {kept.dtype} on {kept.device}"
