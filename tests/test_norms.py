@@ -146,7 +146,7 @@ def test_settings_out_of_range_are_refused(norm, d_model, options, message):
 def test_wrong_vectors_are_refused(norm):
     with pytest.raises(ValueError, match=r"x must end in an axis of size d_model=7, got shape \(7, 1\)"):
         norm(7)(torch.randn(7, 1))  # would broadcast
-    with pytest.raises(ValueError, match="x must hold floating-point numbers, got torch.int64"):
+    with pytest.raises(ValueError, match=r"x must hold floating-point numbers, got torch\.int64"):
         norm(7)(torch.ones(3, 7, dtype=torch.int64))
 
 

@@ -1,0 +1,337 @@
+"""The networks equal their formulas; the sparse one equals a loop over tokens, and says what it dropped."""
+
+import math
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from lessons_lib.feedforward import (
+    FeedForward,
+    MixtureOfExperts,
+    SwiGLU,
+    gelu,
+    gelu_tanh,
+    relu,
+    swiglu_width,
+)
+
+BATCHES = [(), (2,), (2, 3)]
+
+
+def n_parameters(module):
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+# --- activations ----------------------------------------------------------------------------------------------------
+
+
+def test_activations_are_their_formulas():
+    x = 3 * torch.randn(101)
+    assert_close(relu(x), x * (x > 0))
+    assert_close(gelu(x), x * torch.special.ndtr(x))
+    assert_close(gelu_tanh(x), x / 2 * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
+
+
+def test_the_approximation_of_gelu_is_as_good_as_it_says():
+    x = torch.linspace(-10, 10, 10_001)
+    assert 4e-4 < (gelu(x) - gelu_tanh(x)).abs().max() < 5e-4
+
+
+# --- dense ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", BATCHES, ids=str)
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+@pytest.mark.parametrize("activation", [relu, gelu, gelu_tanh])
+def test_feedforward_is_its_formula(activation, bias, batch):
+    network, x = FeedForward(5, 11, activation=activation, bias=bias), torch.randn(*batch, 5)
+    up, down = network.w_up, network.w_down
+    assert (up.bias is not None) == (down.bias is not None) == bias
+    shift_up, shift_down = (up.bias, down.bias) if bias else (0, 0)
+    assert_close(network(x), activation(x @ up.weight.T + shift_up) @ down.weight.T + shift_down)
+
+
+@pytest.mark.parametrize("batch", BATCHES, ids=str)
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no bias"])
+def test_swiglu_is_its_formula(bias, batch):
+    network, x = SwiGLU(5, 11, bias=bias), torch.randn(*batch, 5)
+    gate, up, down = network.w_gate, network.w_up, network.w_down
+    assert all((part.bias is not None) == bias for part in (gate, up, down))
+    gated, value = gate(x), x @ up.weight.T + (up.bias if bias else 0)
+    assert_close(network(x), down(gated / (1 + (-gated).exp()) * value))
+
+
+def test_swiglu_matches_llamas():
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaMLP
+
+    theirs = LlamaMLP(LlamaConfig(hidden_size=6, intermediate_size=11, num_attention_heads=2, num_hidden_layers=1))
+    ours, x = SwiGLU(6, 11), torch.randn(2, 3, 6)
+    for name, part in (("w_gate", theirs.gate_proj), ("w_up", theirs.up_proj), ("w_down", theirs.down_proj)):
+        getattr(ours, name).load_state_dict(part.state_dict())
+    assert_close(ours(x), theirs(x))
+
+
+def test_dropout_falls_on_the_hidden_entries_and_in_training_alone():
+    network, x = FeedForward(5, 701, bias=False, dropout=0.25), torch.randn(3, 5)
+    hidden = []
+    network.w_down.register_forward_pre_hook(lambda module, given: hidden.append(*given))
+    network(x)
+    network.eval()(x)
+    trained, plain = hidden
+    kept = trained != 0
+    assert_close(trained[kept], plain[kept] / 0.75)
+    assert 0.7 < kept.double().mean() < 0.8
+
+
+@pytest.mark.parametrize("d_model", [3, 6, 96, 767])
+def test_the_eight_thirds_rule_makes_parameter_counts_equal(d_model):
+    gated = n_parameters(SwiGLU(d_model, swiglu_width(d_model)))
+    plain = n_parameters(FeedForward(d_model, 4 * d_model, bias=False))
+    assert plain - 3 * d_model < gated <= plain
+
+
+def test_widths_of_published_models():
+    assert swiglu_width(4096, multiple_of=256) == 11008  # Llama 7B
+    assert swiglu_width(5120, multiple_of=256) == 13824  # Llama 13B
+    assert swiglu_width(96) == 256
+
+
+# --- mixture: what it computes --------------------------------------------------------------------------------------
+
+
+def one_token_at_a_time(moe, x, capacity=math.inf):
+    """The definition: every token asks its experts in order of preference, and all first choices come first."""
+    tokens = x.reshape(-1, x.shape[-1])
+    out, load, dropped = torch.zeros_like(tokens), [0] * len(moe.experts), []
+    for choice in range(moe.top_k):
+        for number, token in enumerate(tokens):
+            p = (moe.w_router.weight @ token).softmax(-1)
+            chosen = p.argsort(descending=True)[: moe.top_k]
+            expert = chosen[choice].item()
+            weight = p[expert] / p[chosen].sum() if moe.renormalise else p[expert]
+            if load[expert] < capacity:
+                load[expert] += 1
+                out[number] = out[number] + weight * moe.experts[expert](token)
+            else:
+                dropped.append((number, choice))
+    return out.reshape(x.shape), load, dropped
+
+
+@pytest.mark.parametrize("batch", BATCHES, ids=str)
+@pytest.mark.parametrize(
+    ("top_k", "renormalise"), [(1, False), (2, True), (2, False), (5, True)], ids=["switch", "mixtral", "raw", "all"]
+)
+def test_mixture_equals_a_loop_over_tokens_gradients_included(top_k, renormalise, batch):
+    moe, x = MixtureOfExperts(3, 7, 5, top_k, renormalise=renormalise), torch.randn(*batch, 3, requires_grad=True)
+    expected, load, _ = one_token_at_a_time(moe, x)
+    out, routing = moe.forward_with_routing(x)
+    assert_close(out, expected)
+    assert_close(moe(x), out, rtol=0, atol=0)
+    assert routing.load.tolist() == load
+    assert not routing.dropped.any()
+    assert routing.capacity is None
+
+    upstream, leaves = torch.randn_like(x), (x, *moe.parameters())
+    ours = torch.autograd.grad(out, leaves, upstream, materialize_grads=True)
+    theirs = torch.autograd.grad(expected, leaves, upstream, materialize_grads=True)
+    for a, b in zip(ours, theirs, strict=True):
+        assert_close(a, b)
+
+
+@pytest.mark.parametrize("capacity_factor", [0.3, 0.8, 1.0, 100.0])
+@pytest.mark.parametrize("top_k", [1, 2])
+def test_a_full_expert_drops_what_the_loop_drops_and_says_so(top_k, capacity_factor):
+    moe = MixtureOfExperts(3, 7, 5, top_k, capacity_factor=capacity_factor, renormalise=top_k > 1)
+    x = torch.randn(2, 13, 3)
+    capacity = math.ceil(capacity_factor * 26 * top_k / 5)
+    expected, load, dropped = one_token_at_a_time(moe, x, capacity)
+    out, routing = moe.forward_with_routing(x)
+    assert_close(out, expected)
+    assert routing.capacity == capacity
+    assert routing.load.tolist() == load
+    assert sorted(map(tuple, routing.dropped.reshape(26, top_k).nonzero().tolist())) == sorted(dropped)
+    assert routing.load.sum() + routing.dropped.sum() == 26 * top_k
+    assert bool(dropped) == (capacity_factor < 2)  # or nothing would be compared
+
+
+def test_a_token_that_every_expert_refuses_gets_zero():
+    moe = MixtureOfExperts(3, 7, 2, 2, capacity_factor=0.5)
+    x = torch.randn(4, 3)
+    out, routing = moe.forward_with_routing(x)
+    refused = routing.dropped.all(-1)
+    assert refused.any()
+    assert_close(out[refused], torch.zeros(int(refused.sum()), 3), rtol=0, atol=0)
+
+
+def test_routing_is_what_forward_uses_and_nothing_is_kept():
+    moe, x = MixtureOfExperts(3, 7, 5, 2, capacity_factor=0.8), torch.randn(2, 13, 3)
+    before = {name: value for name, value in vars(moe).items() if not name.startswith("_")}
+    for a, b in zip(moe.route(x), moe.forward_with_routing(x)[1], strict=True):
+        assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+    assert before == {name: value for name, value in vars(moe).items() if not name.startswith("_")}
+
+
+def test_without_capacity_a_token_does_not_mind_its_company():
+    moe, x = MixtureOfExperts(3, 7, 5, 2), torch.randn(2, 13, 3)
+    assert_close(moe(x)[1, 4], moe(x[1, 4]))
+
+
+def test_mixture_matches_mixtrals():
+    from transformers import MixtralConfig
+    from transformers.models.mixtral.modeling_mixtral import MixtralSparseMoeBlock, load_balancing_loss_func
+
+    d_model, d_ff, n_experts, top_k = 6, 11, 5, 2
+    config = MixtralConfig(
+        hidden_size=d_model, intermediate_size=d_ff, num_local_experts=n_experts, num_experts_per_tok=top_k
+    )
+    config._experts_implementation = "eager"
+    theirs, ours = MixtralSparseMoeBlock(config), MixtureOfExperts(d_model, d_ff, n_experts, top_k)
+    theirs.gate.weight.data = ours.w_router.weight.data
+    for number, expert in enumerate(ours.experts):
+        both = torch.cat([expert.w_gate.weight, expert.w_up.weight]).detach()
+        theirs.experts.gate_up_proj.data[number] = both
+        theirs.experts.down_proj.data[number] = expert.w_down.weight.detach()
+    x = torch.randn(2, 13, d_model)
+    out, routing = ours.forward_with_routing(x)
+    # Measured 3e-8: their router rounds its probabilities to float32.
+    assert_close(out, theirs(x), rtol=0, atol=1e-6)
+    their_loss = load_balancing_loss_func((ours.w_router(x.reshape(-1, d_model)),), n_experts, top_k)
+    assert_close(top_k * routing.balance_loss.float(), their_loss, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_routes_in_single_and_returns_its_own_type(dtype):
+    moe, x = MixtureOfExperts(3, 7, 5, 2).to(dtype), torch.randn(2, 13, 3).to(dtype)
+    out, routing = moe.forward_with_routing(x)
+    assert out.dtype == dtype
+    assert routing.probabilities.dtype == routing.weights.dtype == routing.balance_loss.dtype == torch.float32
+    assert_close(routing.weights.sum(-1), torch.ones(2, 13, dtype=torch.float32))
+
+
+@pytest.mark.parametrize("expert", [SwiGLU, FeedForward])
+def test_parameters_grow_with_the_experts_and_work_does_not(expert):
+    moe = MixtureOfExperts(3, 7, 5, 2, expert=expert)
+    assert n_parameters(moe) == 5 * n_parameters(expert(3, 7)) + 5 * 3
+    assert moe.route(torch.randn(13, 3)).load.sum() == 2 * 13
+
+
+# --- mixture: balance -----------------------------------------------------------------------------------------------
+
+
+def test_balance_loss_is_its_formula():
+    n_experts, top_k = 5, 2
+    moe, x = MixtureOfExperts(3, 7, n_experts, top_k), torch.randn(2, 13, 3)
+    routing = moe.route(x)
+    total = 0.0
+    for expert in range(n_experts):
+        share = (routing.experts == expert).sum() / (26 * top_k)
+        total += n_experts * share * routing.probabilities[..., expert].mean()
+    assert_close(routing.balance_loss, total)
+
+
+def test_balance_loss_counts_choices_before_any_are_dropped():
+    free, x = MixtureOfExperts(3, 7, 5, 2), torch.randn(2, 13, 3)
+    full = MixtureOfExperts(3, 7, 5, 2, capacity_factor=0.3)
+    full.load_state_dict(free.state_dict())
+    assert_close(full.route(x).balance_loss, free.route(x).balance_loss)
+
+
+def test_balance_loss_is_one_when_balanced_and_largest_when_a_favourite_takes_all():
+    moe = MixtureOfExperts(5, 7, 5, 1, renormalise=False)
+    moe.w_router.weight.data = 50 * torch.eye(5)  # token e_i goes to expert i
+    assert_close(moe.route(torch.eye(5)).balance_loss, torch.tensor(1.0))
+    assert_close(moe.route(torch.eye(5)[[2, 2, 2]]).balance_loss, torch.tensor(5.0))
+
+
+def test_following_the_balance_loss_balances():
+    moe = MixtureOfExperts(3, 7, 5, 2)
+    x = torch.randn(101, 3) + 1  # off centre, so that favourites exist
+    at_first = moe.route(x)
+    optimiser = torch.optim.SGD(moe.w_router.parameters(), lr=0.3)
+    for _ in range(100):
+        optimiser.zero_grad()
+        moe.route(x).balance_loss.backward()
+        optimiser.step()
+    at_last = moe.route(x)
+    assert at_last.balance_loss < at_first.balance_loss
+    assert at_last.load.max() - at_last.load.min() < 0.5 * (at_first.load.max() - at_first.load.min())
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: FeedForward(0, 7), "d_model must be at least 1, got 0"),
+        (lambda: FeedForward(3, 7.0), r"d_ff must be an integer, got 7\.0"),
+        (lambda: FeedForward(3, 7, dropout=1.0), r"dropout must be in \[0, 1\), got 1\.0"),
+        (lambda: SwiGLU(3, -1), "d_ff must be at least 1, got -1"),
+        (lambda: swiglu_width(0), "d_model must be at least 1, got 0"),
+        (lambda: swiglu_width(3, multiple_of=0), "multiple_of must be at least 1, got 0"),
+        (lambda: MixtureOfExperts(3, 7, 0, 1), "n_experts must be at least 1, got 0"),
+        (lambda: MixtureOfExperts(3, 7, 5, 6), "top_k must be at most 5, got 6"),
+        (lambda: MixtureOfExperts(3, 7, 5, 1), "renormalise must be False with top_k=1"),
+        (lambda: MixtureOfExperts(3, 7, 5, 2, capacity_factor=0.0), r"positive and finite, or None .*, got 0\.0"),
+        (lambda: MixtureOfExperts(3, 7, 5, 2, capacity_factor=math.inf), "positive and finite, or None .*, got inf"),
+    ],
+)
+def test_settings_out_of_range_are_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    "network",
+    [FeedForward(3, 7), SwiGLU(3, 7), MixtureOfExperts(3, 7, 5, 2)],
+    ids=lambda network: type(network).__name__,
+)
+def test_wrong_vectors_are_refused(network):
+    with pytest.raises(ValueError, match=r"x must end in an axis of size d_model=3, got shape \(3, 2\)"):
+        network(torch.randn(3, 2))
+    with pytest.raises(ValueError, match=r"x must hold floating-point numbers, got torch\.int64"):
+        network(torch.ones(2, 3, dtype=torch.int64))
+
+
+@pytest.mark.rejects
+def test_a_mixture_of_nothing_is_refused():
+    with pytest.raises(ValueError, match=r"x must hold at least one token, got shape \(0, 3\)"):
+        MixtureOfExperts(3, 7, 5, 2)(torch.randn(0, 3))
+
+
+# --- the tests themselves -------------------------------------------------------------------------------------------
+
+
+class Wrong(MixtureOfExperts):
+    """A mixture with one thing wrong."""
+
+    def __init__(self, fault):
+        super().__init__(3, 7, 5, 2)
+        self.fault = fault
+
+    def route(self, x):
+        routing = super().route(x)
+        match self.fault:
+            case "weights over all experts":
+                return routing._replace(weights=routing.probabilities.gather(-1, routing.experts))
+            case "weights of the wrong expert":
+                return routing._replace(weights=routing.weights.flip(-1))
+            case "drops silently":
+                late = torch.arange(len(x))[:, None].expand_as(routing.dropped) > 10
+                return routing._replace(dropped=late)
+            case "the worst experts":
+                return routing._replace(experts=routing.probabilities.argsort(-1)[..., :2])
+        return routing
+
+
+@pytest.mark.parametrize(
+    "fault", ["weights over all experts", "weights of the wrong expert", "drops silently", "the worst experts", None]
+)
+def test_the_loop_would_notice(fault):
+    moe, x = Wrong(fault), torch.randn(13, 3)
+    expected, *_ = one_token_at_a_time(moe, x)
+    assert torch.allclose(moe(x), expected) == (fault is None)
