@@ -1,0 +1,47 @@
+"""Train a small model for a few steps, on one process or, started by torchrun, on several; save what comes out.
+
+python -m torch.distributed.run --standalone --nproc-per-node 2 tests/data_parallel_worker.py OUT
+"""
+
+import os
+import sys
+from dataclasses import replace
+
+import torch
+from safetensors.torch import save_file
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from lessons_lib import data
+from lessons_lib.norms import LayerNorm
+from lessons_lib.training import train
+
+N_STEPS = 6
+
+
+def share(batches, rank, n_processes):
+    """The rows of every batch that are this process's."""
+    for batch in batches:
+        rows = slice(rank, None, n_processes)
+        yield replace(batch, **{name: tensor[rows] for name, tensor in vars(batch).items()})
+
+
+def main(out: str) -> None:
+    rank, n_processes = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    torch.set_default_dtype(torch.float64)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Embedding(11, 7), LayerNorm(7), nn.Linear(7, 13), nn.GELU(), nn.Linear(13, 11))
+    task = {"batch_size": 4, "n": 17, "n_symbols": 11, "min_period": 2, "max_period": 9}
+    batches = share(data.stream(data.induction, torch.Generator().manual_seed(0), **task), rank, n_processes)
+    if n_processes == 1:
+        records = list(train(model, batches, n_steps=N_STEPS, lr=0.01, progress=False))
+    else:
+        distributed.init_process_group("gloo")
+        records = list(train(DistributedDataParallel(model), batches, n_steps=N_STEPS, lr=0.01, progress=False))
+        distributed.destroy_process_group()
+    if rank == 0:
+        save_file(model.state_dict() | {"records": torch.tensor(records)}, out)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,505 @@
+"""The loop does what a loop written out by hand does, and goes on after a stop as though there had been none."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, replace
+from itertools import islice, pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.optim.lr_scheduler import CosineAnnealingLR
+from torch.testing import assert_close
+
+from lessons_lib import data, norms, training
+from lessons_lib.feedforward import FeedForward
+from lessons_lib.multihead import MultiHeadAttention
+from lessons_lib.training import TrainConfig, Training, load_training_state, save_training_state, train, warmup_cosine
+
+TASK = {"batch_size": 3, "n": 13, "n_symbols": 7, "min_period": 2, "max_period": 5}
+
+
+class Tiny(nn.Module):
+    """Stands in for a model: tokens to logits, with dropout, a bare parameter and tied weights."""
+
+    def __init__(self, width=5, dropout=0.2):
+        super().__init__()
+        self.embedding = nn.Embedding(7, width)
+        self.places = nn.Parameter(torch.randn(13, width))
+        self.norm, self.dropout = norms.LayerNorm(width), nn.Dropout(dropout)
+        self.w_down = nn.Linear(width, width)
+        self.head = nn.Linear(width, 7, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        x = self.embedding(tokens) + self.places
+        return self.head(self.norm(x + self.w_down(self.dropout(x.cumsum(dim=1)))))
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def batches(source=None):
+    return data.stream(data.induction, source or generator(), **TASK)
+
+
+def weights(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def identical(ours, theirs):
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+# --- how fast -------------------------------------------------------------------------------------------------------
+
+
+def test_the_rate_falls_like_pytorchs_cosine_after_the_warmup():
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    theirs = CosineAnnealingLR(optimizer, T_max=17 - 5, eta_min=0.1)
+    for step in range(5, 17):
+        assert warmup_cosine(step, n_warmup=5, n_steps=17, final_share=0.1) == pytest.approx(theirs.get_last_lr()[0])
+        optimizer.step()
+        theirs.step()
+
+
+def test_the_rate_rises_in_a_line_and_stays_down_after_the_end():
+    shares = [warmup_cosine(step, n_warmup=5, n_steps=17) for step in range(41)]
+    assert shares[:6] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
+    assert all(later < earlier for earlier, later in pairwise(shares[5:18]))
+    assert shares[17:] == [0.0] * 24
+
+
+def test_a_final_share_of_one_is_constant_and_no_warmup_starts_at_the_peak():
+    assert [warmup_cosine(step, n_warmup=2, n_steps=5, final_share=1.0) for step in range(7)] == [0.5, *[1.0] * 6]
+    assert warmup_cosine(0, n_warmup=0, n_steps=5) == 1.0
+    assert [warmup_cosine(step, n_warmup=3, n_steps=3) for step in range(3)] == pytest.approx([1 / 3, 2 / 3, 1.0])
+
+
+@pytest.mark.parametrize(
+    ("step", "settings", "message"),
+    [
+        (-1, {}, "step must be at least 0, got -1"),
+        (0, {"n_steps": 0}, "n_steps must be at least 1, got 0"),
+        (0, {"n_warmup": 18}, "n_warmup must be at most 17, got 18"),
+        (0, {"final_share": 1.5}, r"final_share must be in \[0, 1\], got 1.5"),
+    ],
+)
+def test_impossible_schedules_are_refused(step, settings, message):
+    with pytest.raises(ValueError, match=message):
+        warmup_cosine(step, **{"n_warmup": 5, "n_steps": 17} | settings)
+
+
+# --- where to start -------------------------------------------------------------------------------------------------
+
+
+class Layered(nn.Module):
+    """Large enough for a standard deviation to be measured: 1 / sqrt(2 * 6000) is 1 %."""
+
+    def __init__(self):
+        super().__init__()
+        self.places = nn.Parameter(torch.randn(101, 60))
+        self.experts = nn.Parameter(torch.randn(3, 60, 70))
+        self.norm, self.rms = norms.LayerNorm(60), nn.RMSNorm(60)
+        self.attention, self.feedforward = MultiHeadAttention(120, 2, bias=True), FeedForward(60, 120)
+
+
+def spread_by_name(model):
+    return {name: parameter.std().item() for name, parameter in model.named_parameters() if parameter.ndim > 1}
+
+
+def test_every_matrix_is_drawn_and_nothing_else():
+    model = Layered()
+    for parameter in model.parameters():
+        parameter.data.fill_(17.0)
+    training.initialise_normal(model, std=0.02, generator=generator())
+    assert all(std == pytest.approx(0.02, rel=0.05) for std in spread_by_name(model).values())
+    assert "places" in spread_by_name(model)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            assert (parameter == 0).all()
+        elif parameter.ndim == 1:
+            assert (parameter == 1).all()
+
+
+def test_visiting_linear_layers_alone_would_be_caught():
+    model = Layered()
+    model.apply(lambda module: module.weight.data.normal_(0, 0.02) if isinstance(module, nn.Linear) else None)
+    assert max(spread_by_name(model).values()) > 0.9
+
+
+def test_xavier_is_pytorchs():
+    model, theirs = Layered(), Layered()
+    training.initialise_xavier(model, generator=generator(1))
+    for name, parameter in theirs.named_parameters():
+        if parameter.ndim == 2:
+            nn.init.xavier_normal_(parameter)
+            assert spread_by_name(model)[name] == pytest.approx(parameter.std().item(), rel=0.05)
+    assert spread_by_name(model)["experts"] == pytest.approx(math.sqrt(2 / 130), rel=0.05)
+
+
+@pytest.mark.parametrize("initialise", [training.initialise_normal, training.initialise_xavier])
+def test_depth_makes_what_is_added_to_the_stream_smaller(initialise):
+    model, deep = Layered(), Layered()
+    initialise(model, generator=generator())
+    initialise(deep, n_layers=8, generator=generator())
+    for name, spread in spread_by_name(model).items():
+        share = 1 / 4 if name in ("attention.w_o.weight", "feedforward.w_down.weight") else 1
+        assert spread_by_name(deep)[name] == pytest.approx(share * spread)
+
+
+def test_the_generator_alone_decides_the_start():
+    ours, again = Layered(), Layered()
+    before = torch.get_rng_state()
+    training.initialise_normal(ours, generator=generator(3))
+    training.initialise_normal(again, generator=generator(3))
+    assert identical(weights(ours), weights(again))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_start_that_makes_no_sense_is_refused_before_anything_is_drawn():
+    model = Layered()
+    model.gain = nn.Parameter(torch.ones(3))
+    before = weights(model)
+    with pytest.raises(ValueError, match=r"a matrix, a bias or part of a norm, got gain of shape \(3,\)"):
+        training.initialise_normal(model)
+    with pytest.raises(ValueError, match="std must be positive and finite, got 0"):
+        training.initialise_normal(model, std=0.0)
+    with pytest.raises(ValueError, match="n_layers must be at least 1, got 0"):
+        training.initialise_xavier(model, n_layers=0)
+    with pytest.raises(ValueError, match="n_layers is for the matrices"):
+        training.initialise_xavier(nn.Linear(3, 5), n_layers=2)
+    assert identical(weights(model), before)
+
+
+# --- the loop -------------------------------------------------------------------------------------------------------
+
+
+def test_losses_are_pytorchs_where_targets_count():
+    batch, model = next(batches()), Tiny(dropout=0.0)
+    targets = batch.targets.masked_fill(~batch.loss_mask, -100)
+    theirs = cross_entropy(model(batch.inputs).mT, targets, reduction="none", ignore_index=-100)
+    assert_close(training.next_token_losses(model, batch), theirs[batch.loss_mask])
+
+
+def by_hand(model, n_steps):
+    matrices = [p for p in model.parameters() if p.ndim > 1]
+    others = [p for p in model.parameters() if p.ndim == 1]
+    groups = [{"params": matrices, "weight_decay": 0.3}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.98))
+    for step, batch in enumerate(islice(batches(), n_steps)):
+        lr = 0.02 * warmup_cosine(step, n_warmup=2, n_steps=n_steps, final_share=0.1)
+        for group in optimizer.param_groups:
+            group["lr"] = lr
+        loss = cross_entropy(model(batch.inputs)[batch.loss_mask], batch.targets[batch.loss_mask])
+        optimizer.zero_grad()
+        loss.backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        yield training.Record(step, loss.item(), lr, norm.item())
+
+
+def test_training_is_the_loop_written_out():
+    ours, theirs = Tiny(dropout=0.0), Tiny(dropout=0.0)
+    theirs.load_state_dict(ours.state_dict())
+    settings = {"n_warmup": 2, "weight_decay": 0.3, "clip": 0.5}
+    records = list(train(ours, batches(), n_steps=7, lr=0.02, progress=False, **settings))
+    expected = list(by_hand(theirs, 7))
+    assert_close(torch.tensor(records), torch.tensor(expected))
+    assert any(record.grad_norm > 0.5 for record in records)
+    assert_close(weights(ours), weights(theirs))
+
+
+def test_targets_that_do_not_count_change_nothing():
+    ours, theirs = Tiny(dropout=0.0), Tiny(dropout=0.0)
+    theirs.load_state_dict(ours.state_dict())
+    batch = next(batches())
+    other = replace(batch, targets=torch.where(batch.loss_mask, batch.targets, (batch.targets + 1) % 7))
+    list(train(ours, [batch], n_steps=1, lr=0.01, progress=False))
+    list(train(theirs, [other], n_steps=1, lr=0.01, progress=False))
+    assert identical(weights(ours), weights(theirs))
+
+
+def test_another_optimizer_and_objective_fit_in():
+    """Gradient descent on (w - 3)^2: w halves its distance at every step of lr 1/4."""
+    model = nn.Linear(1, 1, bias=False)
+    model.weight.data.fill_(11.0)
+    run = Training(
+        model,
+        TrainConfig(n_steps=3, lr=0.25, final_share=1.0, clip=None),
+        optimizer=torch.optim.SGD(model.parameters()),
+        losses=lambda model, batch: (model(batch) - 3.0).square().flatten(),
+    )
+    losses = [record.loss for record in run.run([torch.ones(1, 1)] * 3, progress=False)]
+    assert losses == pytest.approx([64.0, 16.0, 4.0])
+    assert model.weight.item() == pytest.approx(4.0)
+
+
+def test_nothing_happens_until_a_record_is_asked_for():
+    model, source = Tiny(), generator()
+    before, state = weights(model), source.get_state()
+    records = train(model, batches(source), n_steps=5, lr=0.1, progress=False)
+    assert identical(weights(model), before)
+    assert torch.equal(source.get_state(), state)
+    next(records)
+    assert not identical(weights(model), before)
+
+
+def test_an_evaluation_in_between_does_not_turn_dropout_off():
+    ours, theirs = Tiny(), Tiny()
+    theirs.load_state_dict(ours.state_dict())
+    torch.manual_seed(1)
+    for _ in train(ours, batches(), n_steps=5, lr=0.1, progress=False):
+        ours.eval()
+    torch.manual_seed(1)
+    list(train(theirs, batches(), n_steps=5, lr=0.1, progress=False))
+    assert identical(weights(ours), weights(theirs))
+
+
+def test_the_bar_can_be_turned_off(capsys):
+    list(train(Tiny(), batches(), n_steps=2, lr=0.1, progress=False))
+    assert capsys.readouterr() == ("", "")
+    list(train(Tiny(), batches(), n_steps=2, lr=0.1))
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "2/2" in err
+    assert "loss=" in err
+
+
+def test_batches_that_end_too_early_are_refused():
+    with pytest.raises(ValueError, match="batches must last for n_steps=5, got no more after 3"):
+        list(train(Tiny(), islice(batches(), 3), n_steps=5, lr=0.1, progress=False))
+
+
+def test_a_batch_in_which_nothing_counts_is_refused():
+    batch = next(batches())
+    batch = replace(batch, loss_mask=torch.zeros_like(batch.loss_mask))
+    with pytest.raises(ValueError, match="no target that counts"):
+        list(train(Tiny(), [batch], n_steps=1, lr=0.1, progress=False))
+    with pytest.raises(ValueError, match="must have a target that counts"):
+        training.evaluate(Tiny(), [batch])
+    with pytest.raises(ValueError, match="must have a target that counts"):
+        training.evaluate(Tiny(), [])
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_step():
+    model = Tiny()
+    model.places.data[3, 2] = torch.inf
+    before = weights(model)
+    with pytest.raises(FloatingPointError, match="loss nan with a gradient of norm nan at step 0: try a lower lr"):
+        list(train(model, batches(), n_steps=5, lr=0.1, progress=False))
+    assert identical(weights(model), before)
+
+
+def test_a_model_without_parameters_is_refused():
+    with pytest.raises(ValueError, match="parameters that require gradients, got none"):
+        train(nn.Identity(), batches(), n_steps=1, lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"n_steps": 0}, "n_steps must be at least 1, got 0"),
+        ({"lr": 0.0}, "lr must be positive and finite, got 0.0"),
+        ({"lr": math.inf}, "lr must be positive and finite, got inf"),
+        ({"clip": -1.0}, "clip must be positive and finite, got -1.0"),
+        ({"weight_decay": -0.1}, "weight_decay must be finite and not negative, got -0.1"),
+        ({"betas": (0.9, 1.0)}, r"betas must be two numbers in \[0, 1\), got \(0.9, 1.0\)"),
+        ({"n_warmup": 6}, "n_warmup must be at most 5, got 6"),
+        ({"final_share": -0.1}, "final_share must be in"),
+    ],
+)
+def test_impossible_configs_are_refused_at_once(settings, message):
+    with pytest.raises(ValueError, match=message):
+        train(Tiny(), batches(), **{"n_steps": 5, "lr": 0.1} | settings)
+
+
+def test_a_config_is_frozen_and_knows_no_other_settings():
+    with pytest.raises(FrozenInstanceError):
+        TrainConfig(n_steps=5, lr=0.1).lr = 0.2
+    with pytest.raises(TypeError, match="momentum"):
+        train(Tiny(), batches(), n_steps=5, lr=0.1, momentum=0.9)
+
+
+def test_evaluation_weighs_targets_alike_without_dropout_and_leaves_no_trace():
+    model, found = Tiny(), list(islice(batches(), 3))
+    model.norm.eval()
+    before = weights(model)
+    ours = training.evaluate(model, found)
+    assert model.training
+    assert not model.norm.training
+    assert identical(weights(model), before)
+    model.eval()
+    losses = [training.next_token_losses(model, batch) for batch in found]
+    assert ours == pytest.approx(torch.cat(losses).mean().item())
+    assert ours != pytest.approx(torch.stack([loss.mean() for loss in losses]).mean().item())
+
+
+# --- going on after a stop ------------------------------------------------------------------------------------------
+
+CONFIG = TrainConfig(n_steps=11, lr=0.02, n_warmup=2)
+
+
+def new_run(seed, config=CONFIG, width=5, **kwargs):
+    torch.manual_seed(seed)
+    source = generator(seed)
+    return Training(Tiny(width), config, generators={"data": source}, **kwargs), batches(source)
+
+
+def rest(run, stream):
+    return list(run.run(stream, progress=False))
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """A run that was saved after 6 steps: the file, and the 5 records and the weights that came after."""
+    run, stream = new_run(0)
+    list(islice(run.run(stream, progress=False), 6))
+    path = tmp_path / "run.safetensors"
+    save_training_state(run, path)
+    return path, rest(run, stream), weights(run.model)
+
+
+def test_a_run_goes_on_bit_for_bit(saved):
+    path, records, after = saved
+    run, stream = new_run(1)
+    load_training_state(run, path)
+    assert run.step == 6
+    assert rest(run, stream) == records
+    assert identical(weights(run.model), after)
+
+
+@pytest.mark.parametrize("forgotten", ["dropout", "data", "memory", "step"])
+def test_whatever_is_forgotten_shows(saved, forgotten):
+    path, records, after = saved
+    run, stream = new_run(1)
+    load_training_state(run, path)
+    if forgotten == "dropout":
+        torch.manual_seed(1)
+    elif forgotten == "data":
+        run.generators["data"].manual_seed(1)
+    elif forgotten == "memory":
+        run.optimizer.state.clear()
+    else:
+        run.step = 5
+    assert rest(run, stream) != records
+    assert not identical(weights(run.model), after)
+
+
+def test_the_config_and_tied_weights_are_in_the_file(saved):
+    path, *_ = saved
+    with training.safe_open(path, framework="pt") as file:
+        assert json.loads(file.metadata()["settings"])["config"]["lr"] == 0.02
+    assert torch.equal(load_file(path)["model.head.weight"], load_file(path)["model.embedding.weight"])
+
+
+def test_a_run_that_has_not_begun_can_be_saved_too(tmp_path):
+    run, stream = new_run(0)
+    save_training_state(run, tmp_path / "start.safetensors")
+    records = rest(run, stream)
+    again, stream = new_run(1)
+    rest(again, stream)
+    load_training_state(again, tmp_path / "start.safetensors")
+    assert rest(again, stream) == records
+
+
+def test_a_stop_while_saving_leaves_the_last_file(saved, monkeypatch):
+    path, *_ = saved
+    before = path.read_bytes()
+
+    def half(tensors, file, metadata):
+        Path(file).write_bytes(before[:100])
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(training, "save_file", half)
+    with pytest.raises(OSError, match="no space left"):
+        save_training_state(new_run(1)[0], path)
+    assert path.read_bytes() == before
+    assert os.listdir(path.parent) == [path.name]
+
+
+def everything(run):
+    return training._tensors(run) | {"step": torch.tensor(run.step)}
+
+
+def refused(path, message, run=None):
+    """The file is refused, and the run is as it was."""
+    run = run or new_run(1)[0]
+    before = everything(run)
+    with pytest.raises(ValueError, match=message):
+        load_training_state(run, path)
+    assert identical(everything(run), before)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.5, 0.999])
+def test_a_truncated_file_is_refused(saved, share):
+    path, *_ = saved
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(share * len(whole))])
+    refused(path, "must be a whole safetensors file")
+
+
+def test_a_foreign_file_is_refused(saved):
+    path, *_ = saved
+    save_file(load_file(path), path)
+    refused(path, "must have the format 'lessons_lib training state, version 1', got None")
+    path.write_text("not a checkpoint")
+    refused(path, "must be a whole safetensors file")
+    with pytest.raises(FileNotFoundError):
+        load_training_state(new_run(1)[0], path.with_name("absent.safetensors"))
+
+
+def test_the_file_of_another_run_is_refused(saved):
+    path, *_ = saved
+    refused(path, "another config", new_run(1, replace(CONFIG, lr=0.03))[0])
+    wider, _ = new_run(1, width=6)
+    refused(path, r"model.embedding.weight must be torch.float64 over \(7, 6\), got torch.float64 over \(7, 5\)", wider)
+    deeper, _ = new_run(1)
+    deeper.model.extra = nn.Parameter(torch.zeros(2, 3), requires_grad=False)
+    refused(path, r"lacks \['model.extra'\] and has \[\] besides", deeper)
+    fewer, _ = new_run(1)
+    fewer.generators.clear()
+    refused(path, r"lacks \[\] and has \['generator.data'\] besides", fewer)
+    descending, _ = new_run(1)
+    descending.optimizer = torch.optim.SGD(descending.model.parameters())
+    refused(path, "another optimizer", descending)
+    half, _ = new_run(1)
+    half.model.float()
+    refused(path, r"must be torch.float32 over", half)
+
+
+def test_an_optimizer_that_keeps_other_things_cannot_be_saved(tmp_path):
+    run, _ = new_run(0)
+    run.optimizer = torch.optim.LBFGS(run.model.parameters())
+    run.optimizer.state[run.parameters[0]]["n_iter"] = 3
+    with pytest.raises(ValueError, match="must keep tensors alone to be saved, got 3 as its n_iter"):
+        save_training_state(run, tmp_path / "run.safetensors")
+    assert not os.listdir(tmp_path)
+
+
+# --- on several processes -------------------------------------------------------------------------------------------
+
+WORKER = Path(__file__).with_name("data_parallel_worker.py")
+
+
+def worker(launcher, file):
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "127.0.0.1"}
+    command = [sys.executable, *launcher, str(WORKER), str(file)]
+    finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert finished.returncode == 0, finished.stderr
+    return load_file(file)
+
+
+def test_two_processes_take_the_steps_of_one_with_the_joined_batch(tmp_path):
+    """Measured after 6 steps: weights 6e-17 apart, losses 9e-16. The shares of a batch count different numbers of
+    targets: averaging the means of the processes, as is often done, ends 1.5e-2 away."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    one, two = worker([], tmp_path / "one"), worker(launcher, tmp_path / "two")
+    assert_close(two, one, rtol=0, atol=1e-13)
