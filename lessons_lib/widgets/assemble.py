@@ -14,13 +14,18 @@ STATIC = Path(__file__).parent / "static"
 
 _IMPORT = re.compile(r'^import (\{[\w\s,]+\}) from "\./(\w+)\.js";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:function|const|class) (\w+))", re.MULTILINE)
+_COMMENT = re.compile(r"^[ \t]*(?:/\*.*?\*/[ \t]*\n?|//[^\n]*\n)", re.MULTILINE | re.DOTALL)
 _KEYWORD = re.compile(r"^\s*(?:import|export)\b", re.MULTILINE)
+_ANY_IMPORT = re.compile(r"\bimport\b\s*[\w{*\"'(]")
 _DEFAULT = re.compile(r"^export default (?=\{)", re.MULTILINE)
 
 
 def read(file: str) -> str:
-    """Return a file of ``static/``, refused if it could not stand inside an element of a page."""
-    text = (STATIC / file).read_text(encoding="utf-8")
+    """Return a file of ``static/`` without its comments, refused if it could not stand inside an element of a page.
+
+    A comment is dropped where it begins a line, which code and text inside a string must therefore not do.
+    """
+    text = _COMMENT.sub("", (STATIC / file).read_text(encoding="utf-8"))
     for closing in ("</script", "</style", "<!--"):
         assert closing not in text.lower(), f"{file}: {closing} would end the element that holds it"
     return text
@@ -31,9 +36,7 @@ def es_module(name: str) -> str:
     module = read(f"{name}.js")
     shared = dict.fromkeys(imported[2] for imported in _IMPORT.finditer(module))
     text = "\n".join([*map(_as_object, shared), _IMPORT.sub(r"const \1 = \2;", module)])
-    assert not re.search(r"\bimport\b\s*[\w{*\"'(]", _without_comments(text)), (
-        f"{name}.js: imports more than shared names"
-    )
+    assert not _ANY_IMPORT.search(text), f"{name}.js: imports more than names from shared files beside it"
     assert len(_DEFAULT.findall(text)) == 1, f"{name}.js: needs exactly one `export default {{ render }}`"
     return text
 
@@ -41,12 +44,8 @@ def es_module(name: str) -> str:
 def classic_script(name: str, state: dict[str, object]) -> str:
     """Return a script that makes the explorer in the element that holds it, beginning with ``state``."""
     module = _EXPORT.sub("", _DEFAULT.sub("const explorer = ", es_module(name)))
-    assert not re.search(r"^\s*export\b", module, re.MULTILINE), (
-        f"{name}.js: exports in a form that a script cannot take"
-    )
-    start = json.dumps(state, allow_nan=False).replace(
-        "<", "\\u003c"
-    )  # "</script" inside a string would end the script
+    assert not _KEYWORD.search(module), f"{name}.js: exports in a form that a script cannot take"
+    start = json.dumps(state, allow_nan=False).replace("<", "\\u003c")  # no label may end the script
     return f'(() => {{\n"use strict";\n{read("host.js")}\n{module}\nhost(explorer, {start});\n}})();'
 
 
@@ -54,11 +53,5 @@ def _as_object(name: str) -> str:
     text = read(f"{name}.js")
     exports = _EXPORT.findall(text)
     body = _EXPORT.sub("", text)
-    assert not re.search(r"^\s*(?:im|ex)port\b", body, re.MULTILINE), (
-        f"{name}.js: a shared file exports plain names only"
-    )
+    assert not _KEYWORD.search(body), f"{name}.js: a shared file imports nothing and exports plain names"
     return f"const {name} = (() => {{\n{body}\nreturn {{ {', '.join(exports)} }};\n}})();"
-
-
-def _without_comments(text: str) -> str:
-    return re.sub(r"/\*.*?\*/|//[^\n]*", "", text, flags=re.DOTALL)

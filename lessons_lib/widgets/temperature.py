@@ -52,7 +52,7 @@ class TemperatureExplorer(Explorer):
         labels = self.labels or [str(i + 1) for i in range(len(weights))]
         rows = [
             text(label, x=70, y=20 * i + 15, anchor="end")
-            + element("rect", class_="x-bar", x=80, y=20 * i + 4, width=float(180 * weight), height=14)
+            + element("rect", class_="x-solid", x=80, y=20 * i + 4, width=float(180 * weight), height=14)
             + text(f"{weight:.3f}", x=270, y=20 * i + 15)
             for i, (label, weight) in enumerate(zip(labels, weights, strict=True))
         ]

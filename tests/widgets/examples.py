@@ -1,6 +1,6 @@
 """One example of every explorer: each is put through all that an explorer must do."""
 
-from lessons_lib.widgets import TemperatureExplorer
+from lessons_lib.widgets import ScalingExplorer, TemperatureExplorer
 
 
 def examples():
@@ -9,6 +9,10 @@ def examples():
         (
             TemperatureExplorer(scores=[2.0, 1.5, -1.0], labels=["cat", "dog", "the"], temperature=0.5),
             {"scores": [1.0, 0.0, 3.0], "labels": ["a", "b", "c"], "temperature": 7.0},
+        ),
+        (
+            ScalingExplorer(width=128, n_keys=8, scaling="1", seed=5),
+            {"width": 2, "n_keys": 5, "scaling": "1/d", "seed": 6},
         ),
     ]
 

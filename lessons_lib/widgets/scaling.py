@@ -1,0 +1,61 @@
+"""The scaling explorer: what the width of a head does to scores, weights and gradient, under four scales."""
+
+import math
+
+import traitlets
+
+from lessons_lib.widgets.drawing import element, picture, text
+from lessons_lib.widgets.explorer import Explorer
+from lessons_lib.widgets.traits import Whole
+
+WIDTHS = [2**i for i in range(13)]
+SCALES = {
+    "1": lambda width: 1.0,
+    "1/sqrt(d)": lambda width: width**-0.5,
+    "1/d": lambda width: 1 / width,
+    "sqrt(d)": math.sqrt,
+}
+
+
+class ScalingExplorer(Explorer):
+    r"""Change the width and the scale: the spread of the scores, the weights, and the gradient that comes through.
+
+    .. math:: \operatorname{Var}(s \, q \cdot k) = s^2 d_k \quad\text{for independent standard normal entries}
+
+    The random scores have exactly the law of ``q @ k`` for 200 queries; ``seed`` makes them the same everywhere.
+
+    Raises:
+        ValueError: if ``width`` is not a power of two up to 4096, ``n_keys`` is not in 2 .. 64, ``scaling`` is not one
+            of the four, or ``seed`` is not in ``0 .. 2**31 - 1``.
+    """
+
+    script = "scaling"
+    sentence = (
+        "In the live figure the width and the scale can be changed and new queries drawn; the distribution of the "
+        "scores, the weights of one query, and the size of the gradient follow."
+    )
+
+    width = traitlets.Enum(WIDTHS, 64).tag(sync=True)
+    n_keys = Whole(16, min=2, max=64).tag(sync=True)
+    scaling = traitlets.Enum(list(SCALES), "1/sqrt(d)").tag(sync=True)
+    seed = Whole(0, min=0, max=2**31 - 1).tag(sync=True)
+
+    def __init__(self, width: int = 64, n_keys: int = 16, scaling: str = "1/sqrt(d)", seed: int = 0) -> None:
+        super().__init__(width=width, n_keys=n_keys, scaling=scaling, seed=seed)
+
+    def still(self) -> str:
+        """Draw the law of the scores beside the standard normal curve."""
+        std = SCALES[self.scaling](self.width) * math.sqrt(self.width)
+        limit = 4 * max(1.0, std)
+
+        def bell(spread: float, look: str) -> str:
+            steps = [t / 20 for t in range(-80, 81) if abs(t / 20 * spread) <= limit]
+            points = [f"{160 + 150 * t * spread / limit:.1f} {130 - 110 * math.exp(-t * t / 2):.1f}" for t in steps]
+            return element("path", class_=f"x-line {look}", d=f"M{'L'.join(points)}")
+
+        said = (
+            f"scores at width {self.width} and scale {self.scaling} spread by {std:.3g}, against a spread of 1 (dashed)"
+        )
+        marks = [text(f"{t * limit:.3g}", x=160 + 150 * t, y=148, anchor="middle") for t in (-0.5, 0.0, 0.5)]
+        axis = element("path", class_="x-axis", d="M8 130H312")
+        return picture(320, 152, said, bell(std, "x-first"), bell(1.0, "x-second x-dashed"), axis, *marks)

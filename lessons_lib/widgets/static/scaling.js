@@ -1,0 +1,218 @@
+// @ts-check
+/** Scores of standard normal queries and keys at every width, under four scales, and what the softmax makes of them. */
+
+import { entropy, median, normal, softmax, sum, uniform } from "./arithmetic.js";
+import { button, fixed, html, linear, picture, select, slider, stage, svg, tiny } from "./kit.js";
+
+const QUERIES = 200;
+export const WIDTHS = Array.from({ length: 13 }, (_, i) => 2 ** i);
+
+/** The factor that a score is multiplied by. @param {string} scaling @param {number} width */
+export function scale(scaling, width) {
+  return { "1": 1, "1/sqrt(d)": 1 / Math.sqrt(width), "1/d": 1 / width, "sqrt(d)": Math.sqrt(width) }[scaling];
+}
+
+/** Standard deviation of scale * q.k for independent standard normal entries: scale * sqrt(d). */
+export function scoreStd(/** @type {string} */ scaling, /** @type {number} */ width) {
+  return scale(scaling, width) * Math.sqrt(width);
+}
+
+/**
+ * Frobenius norm of the softmax Jacobian diag(p) - p p^T: the root of sum_i p_i^2 ((1 - p_i)^2 + sum_{j != i} p_j^2).
+ * Expanded, it would be a difference of numbers near 1 when one weight is, and lose all digits below 1e-8; so what is
+ * left beside p_i is summed, never subtracted.
+ * @param {number[]} p
+ */
+export function jacobianNorm(p) {
+  let squared = 0;
+  for (let i = 0; i < p.length; i++) {
+    let [rest, restSquared] = [0, 0];
+    for (let j = 0; j < p.length; j++) {
+      if (j === i) continue;
+      rest += p[j];
+      restSquared += p[j] * p[j];
+    }
+    squared += p[i] * p[i] * (rest * rest + restSquared);
+  }
+  return Math.sqrt(squared);
+}
+
+/**
+ * Lengths |q| at each of WIDTHS, and one standard normal number for each of n keys, for every query.
+ *
+ * Given q, the score q.k of a key with standard normal entries is normal with standard deviation |q|, and the keys are
+ * independent: |q| times these numbers has exactly the law of the scores. |q|^2 is a sum of squares of normal numbers,
+ * drawn two at a time as -2 log u, whose first is needed alone for width 1. A wider query continues a narrower one.
+ * @param {number} seed @param {number} n
+ */
+export function draw(seed, n) {
+  const random = uniform(seed);
+  return Array.from({ length: QUERIES }, () => {
+    const directions = Array.from({ length: n }, () => normal(random));
+    const pair = -2 * Math.log(random());
+    const lengths = [Math.sqrt(pair) * Math.abs(Math.cos(2 * Math.PI * random()))];
+    let squared = pair;
+    for (let width = 2; lengths.length < WIDTHS.length; width += 2) {
+      if (width === WIDTHS[lengths.length]) lengths.push(Math.sqrt(squared));
+      squared -= 2 * Math.log(random());
+    }
+    return { lengths, directions };
+  });
+}
+
+/** The scaled scores of every query. @param {ReturnType<typeof draw>} drawn @param {string} scaling @param {number} width */
+export function scores(drawn, scaling, width) {
+  const [factor, at] = [scale(scaling, width), WIDTHS.indexOf(width)];
+  return drawn.map(({ lengths, directions }) => directions.map((z) => factor * lengths[at] * z));
+}
+
+const MEASURES = [
+  ["entropy / log n", (p) => entropy(p) / Math.log(p.length), (x) => fixed(x, 3)],
+  ["largest weight", (p) => Math.max(...p), (x) => fixed(x, 3)],
+  ["norm of Jacobian", jacobianNorm, tiny],
+];
+const mean = (numbers) => sum(numbers) / numbers.length;
+
+function render({ model, el }) {
+  const on = stage({ model, el });
+  /** @type {ReturnType<typeof draw>} */
+  let drawn;
+  on.when(["seed", "n_keys"], () => { drawn = draw(on.read("seed"), on.read("n_keys")); });
+  const at = (width) => scores(drawn, on.read("scaling"), width);
+  const now = () => at(on.read("width"));
+  on.add(
+    html(
+      "div", {},
+      slider(on, "width", { label: "Width dₖ", min: 1, max: 4096, step: 1, place: Math.log2, value: (p) => 2 ** p }),
+      html(
+        "div", { class: "x-bench" },
+        select(on, "scaling", {
+          label: "Scale",
+          options: [["1", "1 (none)"], ["1/sqrt(d)", "1 / √dₖ"], ["1/d", "1 / dₖ"], ["sqrt(d)", "√dₖ"]],
+        }),
+        button("Draw again", () => on.write("seed", (on.read("seed") + 1) % 2 ** 31)),
+      ),
+    ),
+    html("div", { class: "x-panels" }, spread(on, now), weights(on, now), throughWidths(on, at), table(on, now)),
+  );
+  on.when(EVERYTHING, () => {
+    const [first] = now().map((row) => softmax(row));
+    const share = median(now().map((row) => MEASURES[0][1](softmax(row))));
+    on.say(
+      `Width ${on.read("width")}: the scores have standard deviation ${short(scoreStd(on.read("scaling"), on.read("width")))}; ` +
+        `the largest weight of this query is ${fixed(Math.max(...first))}; ` +
+        `the median entropy is ${fixed(100 * share, 0)} percent of the most possible.`,
+    );
+  });
+  return on.leave;
+}
+
+const EVERYTHING = ["width", "scaling", "seed", "n_keys"];
+const short = (x) => (x >= 100 || Number.isInteger(x) ? x.toFixed(0) : x.toPrecision(2));
+
+/** All scores as a histogram, the normal curve that they should follow, and the standard one; each curve as high as 1. */
+function spread(on, now) {
+  const [left, right, top, bottom] = [8, 312, 14, 130];
+  const drawing = picture(320, 152, "histogram of the scores");
+  const bell = (x, std, y) => {
+    const points = Array.from({ length: 161 }, (_, i) => (i - 80) / 20).map((t) => [x(t * std), y(Math.exp((-t * t) / 2))]);
+    return `M${points.filter(([px]) => px >= left && px <= right).map((p) => p.map((c) => c.toFixed(1)).join(" ")).join("L")}`;
+  };
+  on.when(EVERYTHING, () => {
+    const std = scoreStd(on.read("scaling"), on.read("width"));
+    const limit = 4 * Math.max(1, std);
+    const x = linear([-limit, limit], [left, right]);
+    const y = linear([0, 1.3], [bottom, top]);
+    const all = now().flat();
+    const bin = Math.min(std, limit) / 4;
+    const counts = new Map();
+    for (const s of all) counts.set(Math.floor(s / bin), (counts.get(Math.floor(s / bin)) ?? 0) + 1);
+    const peak = (all.length * bin) / (std * Math.sqrt(2 * Math.PI));
+    const bars = [...counts].filter(([i]) => i * bin >= -limit && (i + 1) * bin <= limit);
+    drawing.replaceChildren(
+      svg("path", {
+        class: "x-fill",
+        d: bars.map(([i, c]) => `M${x(i * bin)} ${bottom}V${y(Math.min(1.3, c / peak))}H${x((i + 1) * bin)}V${bottom}`).join(""),
+      }),
+      svg("path", { class: "x-line x-first", d: bell(x, std, y) }),
+      svg("path", { class: "x-line x-second x-dashed", d: bell(x, 1, y) }),
+      svg("path", { class: "x-axis", d: `M${left} ${bottom}H${right}` }),
+      svg("text", { x: left, y: top }, `standard deviation ${short(std)}`),
+      ...[-0.5, 0, 0.5].map((t) =>
+        svg("text", { x: x(t * limit), y: bottom + 16, "text-anchor": "middle" }, short(Math.abs(t * limit)).replace(/^/, t < 0 ? "−" : ""))),
+    );
+  });
+  return html(
+    "figure", { class: "x-panel" }, drawing,
+    html("figcaption", {}, `Scores of ${QUERIES} queries, and the normal curve of theory. Dashed: standard deviation 1. Both curves are drawn equally high.`),
+  );
+}
+
+/** The weights of one query, one bar for each key. */
+function weights(on, now) {
+  const [left, right, top, bottom] = [24, 312, 14, 130];
+  const drawing = picture(320, 152, "weights of one query");
+  on.when(EVERYTHING, () => {
+    const p = softmax(now()[0]);
+    const y = linear([0, 1], [bottom, top]);
+    const step = (right - left) / p.length;
+    drawing.replaceChildren(
+      svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${right}` }),
+      ...[0, 1].map((t) => svg("text", { x: left - 6, y: y(t) + 4, "text-anchor": "end" }, String(t))),
+      ...p.map((w, i) =>
+        svg("rect", { class: "x-solid", x: left + (i + 0.15) * step, y: y(w), width: 0.7 * step, height: bottom - y(w) })),
+      svg("text", { x: (left + right) / 2, y: bottom + 16, "text-anchor": "middle" }, `${p.length} keys`),
+    );
+  });
+  return html("figure", { class: "x-panel" }, drawing, html("figcaption", {}, "The weights of one query, after the softmax."));
+}
+
+/** What the weights are like: for this query, and over many. */
+function table(on, now) {
+  const cells = MEASURES.map(() => [0, 1, 2].map(() => html("td")));
+  on.when(EVERYTHING, () => {
+    const all = now().map((row) => softmax(row));
+    MEASURES.forEach(([, measure, show], i) => {
+      const values = all.map(measure);
+      [values[0], median(values), mean(values)].forEach((value, j) => { cells[i][j].textContent = show(value); });
+    });
+  });
+  return html(
+    "table", { class: "x-table" },
+    html("tr", {}, html("td"), ...["this query", "median", "mean"].map((head) => html("th", { scope: "col" }, head))),
+    ...MEASURES.map(([name], i) => html("tr", {}, html("th", { scope: "row" }, name), ...cells[i])),
+  );
+}
+
+/** The Jacobian's norm over all widths, on a logarithmic scale: what of the gradient comes through. */
+function throughWidths(on, at) {
+  const [left, right, top, bottom, floor] = [42, 312, 10, 118, -12];
+  const x = linear([0, WIDTHS.length - 1], [left, right]);
+  const y = linear([floor, 0], [bottom, top]);
+  const drawing = picture(320, 152, "norm of the softmax Jacobian against width");
+  const here = svg("path", { class: "x-axis" });
+  const lines = svg("g");
+  drawing.append(
+    svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${right}` }),
+    ...[0, -6, -12].map((e) => svg("text", { x: left - 6, y: y(e) + 4, "text-anchor": "end" }, e ? tiny(10 ** e).slice(2) : "1")),
+    ...[["1", 0, "middle"], ["64", 6, "middle"], ["dₖ", 9, "middle"], ["4096", 12, "end"]].map(([mark, i, anchor]) =>
+      svg("text", { x: x(i), y: bottom + 15, "text-anchor": anchor }, mark)),
+    here, lines,
+  );
+  on.when(["scaling", "seed", "n_keys"], () => {
+    const norms = WIDTHS.map((width) => at(width).map((row) => jacobianNorm(softmax(row))));
+    const line = (values) =>
+      values.map((v, i) => `${i ? "L" : "M"}${x(i)} ${y(Math.max(floor, Math.log10(v || 1e-99))).toFixed(1)}`).join("");
+    lines.replaceChildren(
+      svg("path", { class: "x-line x-first", d: line(norms.map(median)) }),
+      svg("path", { class: "x-line x-second x-dashed", d: line(norms.map(mean)) }),
+    );
+  });
+  on.when(["width"], () => here.setAttribute("d", `M${x(Math.log2(on.read("width")))} ${top}V${bottom}`));
+  return html(
+    "figure", { class: "x-panel" }, drawing,
+    html("figcaption", {}, "Norm of the Jacobian at every width: what of the gradient comes through. Line: median query; dashed: mean."),
+  );
+}
+
+export default { render };
