@@ -5,7 +5,8 @@ explorer                      what every explorer is
 temperature, scaling, masks   one explorer each, and its script in ``static/``
 """
 
+from lessons_lib.widgets.plane import PlaneExplorer
 from lessons_lib.widgets.scaling import ScalingExplorer
 from lessons_lib.widgets.temperature import TemperatureExplorer
 
-__all__ = ["ScalingExplorer", "TemperatureExplorer"]
+__all__ = ["PlaneExplorer", "ScalingExplorer", "TemperatureExplorer"]

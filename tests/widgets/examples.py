@@ -1,6 +1,6 @@
 """One example of every explorer: each is put through all that an explorer must do."""
 
-from lessons_lib.widgets import ScalingExplorer, TemperatureExplorer
+from lessons_lib.widgets import PlaneExplorer, ScalingExplorer, TemperatureExplorer
 
 
 def examples():
@@ -13,6 +13,16 @@ def examples():
         (
             ScalingExplorer(width=128, n_keys=8, scaling="1", seed=5),
             {"width": 2, "n_keys": 5, "scaling": "1/d", "seed": 6},
+        ),
+        (
+            PlaneExplorer(query=[1.2, 0.9], key=[[1.8, 0.4], [-0.6, 1.7]]),
+            {
+                "query": [-1.0, 0.5],
+                "key": [[0.5, 1.0], [1.5, -1.0]],
+                "value": [[1.0, 0.0], [0.0, -2.0]],
+                "temperature": 4.0,
+                "similarity": "cosine",
+            },
         ),
     ]
 

@@ -1,0 +1,117 @@
+"""The plane explorer: lengths and angles of keys and query, who wins where, and where the average can land."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import traitlets
+
+from lessons_lib.widgets.drawing import element, picture, text
+from lessons_lib.widgets.explorer import Explorer
+from lessons_lib.widgets.traits import Real
+
+SHORTEST, LONGEST = 0.1, 3.0
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
+
+
+class PlaneExplorer(Explorer):
+    """Drag query, keys and values in the plane: weights, the keys' soft cells, and the averaged value follow.
+
+    .. math:: p = \\operatorname{softmax}(s / T), \\qquad s_j = \\lVert q \\rVert \\lVert k_j \\rVert \\cos\\theta_j
+
+    With ``similarity="cosine"`` the score is :math:`\\cos\\theta_j` alone. Without ``value`` the keys are their own
+    values.
+
+    Raises:
+        ValueError: if there is no key or there are more than six, a key or the query is not between 0.1 and 3 long, a
+            value lies outside the square from -3 to 3, values are not as many as keys, the temperature is not between
+            0.05 and 20, or the similarity is neither ``dot`` nor ``cosine``.
+    """
+
+    script = "plane"
+    sentence = (
+        "In the live figure query, keys and values can be dragged, and each length has a slider; "
+        "the weights, the regions in which each key wins, and the averaged value follow."
+    )
+
+    query = traitlets.List(Real(), minlen=2, maxlen=2).tag(sync=True)
+    key = traitlets.List(traitlets.List(Real(), minlen=2, maxlen=2), minlen=1, maxlen=6).tag(sync=True)
+    value = traitlets.List(
+        traitlets.List(Real(min=-3.0, max=3.0), minlen=2, maxlen=2), default_value=None, allow_none=True
+    ).tag(sync=True)
+    temperature = Real(1.0, min=0.05, max=20.0).tag(sync=True)
+    similarity = traitlets.Enum(("dot", "cosine"), default_value="dot").tag(sync=True)
+
+    def __init__(
+        self,
+        query: Sequence[float],
+        key: Sequence[Sequence[float]],
+        value: Sequence[Sequence[float]] | None = None,
+        temperature: float = 1.0,
+        similarity: str = "dot",
+    ) -> None:
+        super().__init__(
+            query=list(query),
+            key=[list(point) for point in key],
+            value=None if value is None else [list(point) for point in value],
+            temperature=temperature,
+            similarity=similarity,
+        )
+
+    @traitlets.validate("query", "key")
+    def _neither_short_nor_long(self, proposal: Any) -> list:
+        name, given = proposal["trait"].name, proposal["value"]
+        for point in given if name == "key" else [given]:
+            length = round(math.hypot(*point), 6)  # a slider's end may be off by a rounding
+            if not SHORTEST <= length <= LONGEST:
+                raise traitlets.TraitError(
+                    f"{name} must be between {SHORTEST:g} and {LONGEST:g} long, got {point}, {length:g} long"
+                )
+        return given
+
+    @traitlets.validate("value")
+    def _one_value_per_key(self, proposal: Any) -> list | None:
+        given = proposal["value"]
+        if given is not None and len(given) != len(self.key):
+            raise traitlets.TraitError(
+                f"value must be as many as key, got {len(given)} values for {len(self.key)} keys"
+            )
+        return given
+
+    def still(self) -> str:
+        """Draw keys and query on the left, values and their average on the right."""
+        keys, query = np.array(self.key), np.array(self.query)
+        values = keys if self.value is None else np.array(self.value)
+        scores = keys @ query
+        if self.similarity == "cosine":
+            scores = scores / (np.linalg.norm(keys, axis=1) * np.linalg.norm(query))
+        unnormalised = np.exp((scores - scores.max()) / self.temperature)
+        weights = unnormalised / unnormalised.sum()
+        output = weights @ values
+        said = ", ".join(f"key {j + 1} {weight:.2f}" for j, weight in enumerate(weights))
+        return picture(
+            320,
+            160,
+            f"query, keys and values in the plane; weights: {said}; output at {output[0]:.2f}, {output[1]:.2f}",
+            *_plane(80, keys, query, "query", rays=True),
+            *_plane(240, values, output, "output", rays=False),
+        )
+
+
+def _plane(middle: float, points: np.ndarray, special: np.ndarray, name: str, *, rays: bool) -> list[str]:
+    """Numbered points and one special point, seen from above."""
+
+    def place(point: np.ndarray) -> tuple[float, float]:
+        return float(middle + 22 * point[0]), float(80 - 22 * point[1])
+
+    drawn = []
+    for j, point in enumerate([*points, special]):
+        x, y = place(point)
+        last = j == len(points)
+        if rays:
+            drawn.append(element("line", class_="x-axis", x1=middle, y1=80, x2=x, y2=y))
+        look = {"class_": "x-dot x-first"} if last else {"fill": _COLOURS[j]}
+        drawn.append(element("circle", cx=x, cy=y, r=5, **look))
+        drawn.append(text(name if last else str(j + 1), x=x + 7, y=y - 5))
+    return drawn
