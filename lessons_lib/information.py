@@ -23,7 +23,8 @@ def entropy(p: Float[Tensor, "*rows m"]) -> Float[Tensor, "*rows"]:
     Raises:
         ValueError: if a row of ``p`` is not a distribution.
     """
-    return -_mean_log(_checked("p", p), p).to(p.dtype)
+    exact = _checked("p", p)
+    return -_mean_log(exact, exact).to(p.dtype)
 
 
 def effective_count(p: Float[Tensor, "*rows m"]) -> Float[Tensor, "*rows"]:
@@ -36,7 +37,8 @@ def effective_count(p: Float[Tensor, "*rows m"]) -> Float[Tensor, "*rows"]:
     Raises:
         ValueError: if a row of ``p`` is not a distribution.
     """
-    return (-_mean_log(_checked("p", p), p)).exp().to(p.dtype)
+    exact = _checked("p", p)
+    return (-_mean_log(exact, exact)).exp().to(p.dtype)
 
 
 def cross_entropy(p: Float[Tensor, "*#rows m"], q: Float[Tensor, "*#rows m"]) -> Float[Tensor, "*rows"]:

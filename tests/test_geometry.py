@@ -42,6 +42,14 @@ def test_length_does_not_matter_to_a_cosine_or_an_angle(n, m, d, stretch, seed):
     assert_close(angles(q, stretch * k), angles(q, k))
 
 
+def test_a_cosine_never_exceeds_one_by_rounding():
+    q = torch.randn(1009, 7)
+    directions = q / q.norm(dim=-1, keepdim=True)
+    assert (directions @ directions.mT).max() > 1  # so there is something to be caught
+    assert cosine_similarity(q, q).max() == 1
+    assert cosine_similarity(q, -q).min() == -1
+
+
 @pytest.mark.parametrize("length", [1e-25, 1.0, 1e25])
 def test_squares_that_would_leave_the_range_of_float32_do_not(length):
     q = length * torch.tensor([[3.0, 4.0]], dtype=torch.float32)

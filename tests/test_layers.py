@@ -39,7 +39,7 @@ READING_ORDER = [
 ]
 CORE = READING_ORDER[: READING_ORDER.index("notebook")]
 NEEDED_BY_ALL = {"torch", "numpy", "einops", "jaxtyping"}
-NEEDED_BY = {"training": {"tqdm"}, "gpt": {"safetensors"}, "flash": {"triton"}}  # beyond NEEDED_BY_ALL
+NEEDED_BY = {"training": {"tqdm", "safetensors"}, "gpt": {"safetensors"}, "flash": {"triton"}}  # beyond NEEDED_BY_ALL
 
 ROOT = Path(lessons_lib.__file__).parent
 

@@ -259,6 +259,12 @@ def test_half_outputs_merge_in_single_precision(dtype):
     exact, exact_lse = merge_attention(out_a.float(), lse_a, out_b.float(), lse_b)
     assert_close(out, exact.to(dtype), rtol=0, atol=0)
     assert_close(lse, exact_lse, rtol=0, atol=0)
+    assert_close(
+        merge_attention(out_a, lse_a.to(dtype), out_b, lse_b.to(dtype)),
+        merge_attention(out_a, lse_a.to(dtype).float(), out_b, lse_b.to(dtype).float()),
+        rtol=0,
+        atol=0,
+    )
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------
