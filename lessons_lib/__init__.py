@@ -4,14 +4,21 @@
     softmax         scores into weights; two softmaxes merged into one
     information     entropy, divergence, mutual information
     geometry        lengths and angles: what a dot product is made of
+    markov          attention as a walk from token to token
     masks           who may look at whom
     attention       the weighted average, and its backward pass by hand
+    patterns        what a head does, read off its weights
     positions       telling a set where its elements stand
     multihead       several attentions side by side, grouped heads, the cache
     feedforward     what happens to each token by itself
     norms           layer norm and RMS norm
     blocks          attention and feed-forward around a residual stream
+    gpt             the whole language model, and weights from elsewhere
+    generation      writing, one token after another
     data            tasks with known answers
+    training        how fast to learn, where to start, and the loop
+    diagnostics     looking inside a model while it runs
+    flash           the same attention in tiles, never the whole matrix
     notebook        what a chapter's notebook asks for
     plots           tensors in, axes out
     widgets         explorers: a class and a module for the page each
