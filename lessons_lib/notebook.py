@@ -14,7 +14,8 @@ def glue(name: str, value: Any, spec: str = "") -> None:
     notebook itself; MyST-NB finds it when the book is built. It is the same output that ``myst_nb.glue`` makes,
     without the need to have MyST-NB, which Colab does not.
 
-    An exponent is written as a power of ten: ``4e-08`` becomes ``4×10⁻⁸``.
+    A negative number gets a true minus sign, and an exponent is written as a power of ten: ``4e-08`` becomes
+    ``4×10⁻⁸``.
 
     Args:
         name: the name the prose uses, once per notebook.
@@ -47,4 +48,5 @@ def _text(value: Any, spec: str) -> str:
         raise ValueError(f"spec must format the value, got {spec!r} for a {type(value).__name__}: {error}") from error
     if isinstance(value, str):
         return text
+    text = re.sub(r"^-", "\u2212", text)
     return re.sub(r"e([+-]\d+)$", lambda power: "\u00d710" + str(int(power[1])).translate(_SUPERSCRIPTS), text)

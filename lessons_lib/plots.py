@@ -1,4 +1,4 @@
-"""Four figures: tensors in, ``Axes`` out. The caption is the title, so a figure has none; nothing here calls ``show``.
+"""Five figures: tensors in, ``Axes`` out. The caption is the title, so a figure has none; nothing here calls ``show``.
 
 Colours are those of Okabe and Ito, which readers with any common colour blindness can tell apart; curves and bars
 also differ in marker and hatching, for print in black and white. The size is that of a phone's screen, so that the
@@ -13,8 +13,9 @@ import torch
 from jaxtyping import Bool, Num
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.patches import Rectangle
-from matplotlib.ticker import MaxNLocator
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Polygon, Rectangle
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from torch import Tensor
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
@@ -143,6 +144,10 @@ def lines(
     for i, (name, where) in enumerate((marks or {}).items()):
         ax.axvline(where, label=name, color="0.4", linestyle=("--", ":", "-.")[i % 3], linewidth=1)
     ax.set(xlabel=xlabel, ylabel=ylabel, xscale="log" if logx else "linear", yscale="log" if logy else "linear")
+    if logx:
+        _logarithmic_ticks(ax.xaxis, points)
+    if logy:
+        _logarithmic_ticks(ax.yaxis, np.concatenate(list(sets.values())))
     ax.grid(alpha=0.3)
     return _legend(ax, {**sets, **(marks or {})})
 
@@ -180,6 +185,50 @@ def histogram(
         x = torch.linspace(low, high, 200, dtype=torch.float64)
         ax.plot(x.numpy(), density_curve(x).numpy(), color="black", linewidth=1.5)
     ax.set(xlabel=xlabel, ylabel="density")
+    return _legend(ax, sets)
+
+
+def plane(
+    points: Mapping[str, Num[Tensor, "_ 2"]],
+    *,
+    outline: Num[Tensor, "corners 2"] | None = None,
+    cells: Callable[[Tensor], Tensor] | None = None,
+    ax: Axes | None = None,
+) -> Axes:
+    """Draw sets of points in the plane; a set of at most seven is numbered from 1.
+
+    Args:
+        points: the points, by the name of the set.
+        outline: corners of a polygon, in order.
+        cells: a function from places ``(p, 2)`` to weights ``(p, m)`` of at most seven keys; every place gets the
+            keys' colours mixed by its weights, so that a key's region shows its colour.
+        ax: where to draw; a new figure when omitted.
+
+    Raises:
+        ValueError: if there is no set, or one is empty, not finite, or not in the plane.
+    """
+    sets = {name: _finite(f"points[{name!r}]", xy, axes=2) for name, xy in _named(points, "points").items()}
+    for name, xy in sets.items():
+        if xy.shape[1] != 2:
+            raise ValueError(f"points[{name!r}] must have two coordinates each, got {xy.shape[1]}")
+    reach = 1.2 * max(float(np.abs(xy).max()) for xy in sets.values()) or 1.0
+
+    ax = _axes(ax)
+    if cells is not None:
+        side = (torch.arange(160) + 0.5) / 80 * reach - reach
+        weights = cells(torch.cartesian_prod(side, side)).detach().double().numpy()
+        mixed = weights @ np.array([to_rgb(_pick(COLOURS, j)) for j in range(weights.shape[1])])
+        image = mixed.reshape(160, 160, 3).swapaxes(0, 1)
+        ax.imshow(image, origin="lower", extent=(-reach, reach, -reach, reach), alpha=0.45)
+    if outline is not None:
+        ax.add_patch(Polygon(_finite("outline", outline, axes=2), facecolor="0.93", edgecolor="0.4"))
+    for i, (name, xy) in enumerate(sets.items()):
+        few = len(xy) <= len(COLOURS)
+        colours = [_pick(COLOURS, j) for j in range(len(xy))] if few else "0.3"
+        ax.scatter(*xy.T, label=name, c=colours, marker=_pick(_MARKERS, i), s=36 if few else 5, zorder=2, linewidths=0)
+        for j, (x, y) in enumerate(xy if few else ()):
+            ax.annotate(str(j + 1), (x, y), xytext=(5, 4), textcoords="offset points")
+    ax.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xlabel="first entry", ylabel="second entry")
     return _legend(ax, sets)
 
 
@@ -236,6 +285,14 @@ def _name_ticks(axis: Axis, labels: Sequence[str] | None) -> None:
         axis.set_major_locator(MaxNLocator(integer=True))
     else:
         axis.set_ticks(range(len(labels)), labels)
+
+
+def _logarithmic_ticks(axis: Axis, values: np.ndarray) -> None:
+    """Label 1, 2, 5, 10 … where less than three decades are shown, else powers of ten."""
+    if values.max() < 1000 * values.min():
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _pick(choices: Sequence[str], i: int) -> str:

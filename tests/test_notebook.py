@@ -45,6 +45,7 @@ def test_same_display_data_as_myst_nb(outputs):
         (torch.tensor([[2.0]]), ".0f", "2"),
         (4.2e-8, ".0e", "4\u00d710⁻⁸"),
         (6.5e12, ".1e", "6.5\u00d710¹²"),
+        (-0.5, ".1f", "\u22120.5"),
         (12, "", "12"),
         ("size-1e+2", "", "size-1e+2"),
     ],

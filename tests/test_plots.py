@@ -21,6 +21,7 @@ WEIGHTS = torch.rand(3, 5).softmax(-1)
 ROW = torch.tensor([0.5, 0.3, 0.2])
 X = torch.tensor([1, 2, 4, 8])
 DRAWS = torch.linspace(-2, 2, 101)
+CORNERS = torch.tensor([[2.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
 
 
 def draw(ax=None):
@@ -29,6 +30,7 @@ def draw(ax=None):
     yield plots.bars(ROW, ax=ax)
     yield plots.lines(X, X**2, xlabel="$d_k$", ylabel="variance", ax=ax)
     yield plots.histogram(DRAWS, xlabel="score", ax=ax)
+    yield plots.plane({"key": CORNERS}, ax=ax)
 
 
 def test_every_figure_names_its_axes_and_leaves_the_title_to_the_caption():
@@ -39,7 +41,7 @@ def test_every_figure_names_its_axes_and_leaves_the_title_to_the_caption():
 
 
 def test_every_figure_draws_where_it_is_told():
-    for i in range(4):
+    for i in range(5):
         _, ax = plt.subplots()
         figures = plt.get_fignums()
         drawn = list(draw(ax))[i]
@@ -112,6 +114,13 @@ def test_lines_pass_through_the_points_on_the_axes_asked_for():
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a", "here"]
 
 
+def test_a_short_logarithmic_axis_is_labelled_with_plain_numbers():
+    ax = plots.lines(torch.tensor([0.25, 1.0, 8.0]), torch.ones(3), xlabel="c", ylabel="loss", logx=True)
+    ax.figure.canvas.draw()
+    shown = [tick.get_text() for tick in ax.get_xticklabels() if 0.25 <= tick.get_position()[0] <= 8]
+    assert shown == ["0.5", "1", "2", "5"]
+
+
 def test_one_unnamed_set_needs_no_legend():
     assert plots.lines(X, X, xlabel="x", ylabel="y").get_legend() is None
 
@@ -135,6 +144,30 @@ def test_histogram_compares_with_a_density():
     assert (float(x.min()), float(x.max())) == (-2.0, 2.0)
 
 
+def test_plane_puts_points_where_they_are_and_numbers_few():
+    many = torch.randn(20, 2)
+    ax = plots.plane({"key": CORNERS, "query": many}, outline=CORNERS)
+    drawn = [torch.tensor(points.get_offsets().data) for points in ax.collections]
+    torch.testing.assert_close(drawn, [CORNERS.double(), many])
+    assert [text.get_text() for text in ax.texts] == ["1", "2", "3"]
+    torch.testing.assert_close(torch.tensor(ax.patches[0].get_xy())[:3], CORNERS.double())
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["key", "query"]
+
+
+def test_plane_colours_every_place_by_its_weights():
+    """The upper left belongs to the first key, the rest to the second."""
+
+    def cells(places):
+        first = ((places[:, 0] < 0) & (places[:, 1] > 0)).double()
+        return torch.stack([first, 1 - first], dim=-1)
+
+    image = plots.plane({"": CORNERS}, cells=cells).images[0]
+    colours = [tuple(image.get_array()[row, column]) for row, column in ((-1, 0), (0, 0), (0, -1), (-1, -1))]
+    assert image.origin == "lower"
+    first, second = (mpl.colors.to_rgb(colour) for colour in plots.COLOURS[:2])
+    assert colours == [first, second, second, second]
+
+
 @pytest.mark.rejects
 @pytest.mark.parametrize(
     ("call", "says"),
@@ -154,6 +187,9 @@ def test_histogram_compares_with_a_density():
         (lambda: plots.lines(X, X / 0, xlabel="x", ylabel="y"), "must be finite"),
         (lambda: plots.histogram(DRAWS, xlabel="x", bins=0), "bins must be at least 1"),
         (lambda: plots.histogram(WEIGHTS, xlabel="x"), "must have 1 axes"),
+        (lambda: plots.plane({}), "at least one set"),
+        (lambda: plots.plane({"a": WEIGHTS}), "must have two coordinates each, got 5"),
+        (lambda: plots.plane({"a": CORNERS / 0}), "must be finite"),
     ],
 )
 def test_bad_input_is_refused(call, says):

@@ -1,0 +1,141 @@
+"""The masters are solved and graded; what students get is neither solved nor stale, and runs to its end."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+MASTERS = sorted((ROOT / "assignments/source").glob("*/*.ipynb"))
+STUB = "raise NotImplementedError  # your code here"
+
+pytest.importorskip("nbgrader")
+
+
+@pytest.fixture(params=MASTERS, ids=lambda path: path.stem)
+def master(request) -> Path:
+    return request.param
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    return nbformat.read(path, as_version=4)
+
+
+def released(master: Path) -> Path:
+    return ROOT / "book/exercises" / master.parent.name / master.name
+
+
+def about(cell: nbformat.NotebookNode) -> dict:
+    return cell.metadata.get("nbgrader", {})
+
+
+def graded_by_machine(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    return [cell for cell in notebook.cells if about(cell).get("grade") and not about(cell)["solution"]]
+
+
+def solutions(notebook: nbformat.NotebookNode) -> list[nbformat.NotebookNode]:
+    return [cell for cell in notebook.cells if about(cell).get("solution")]
+
+
+def exercises(master: Path) -> list[str]:
+    return [cell.source for cell in read(master).cells if cell.source.startswith("## Exercise ")]
+
+
+def failing(notebook: nbformat.NotebookNode) -> set[str]:
+    """Run the whole notebook and name the cells that raised."""
+    from nbclient import NotebookClient
+
+    NotebookClient(notebook, timeout=120, allow_errors=True, kernel_name="python3").execute()
+    return {
+        cell.id
+        for cell in notebook.cells
+        if cell.cell_type == "code" and any(output.output_type == "error" for output in cell.outputs)
+    }
+
+
+def test_there_are_masters():
+    assert MASTERS
+
+
+def test_solved_passes_everywhere(master):
+    notebook = read(master)
+    assert graded_by_machine(notebook)
+    assert failing(notebook) == set()
+
+
+def test_unsolved_fails_in_every_graded_cell(master):
+    from nbgrader.preprocessors import ClearSolutions
+
+    unsolved, _ = ClearSolutions(code_stub={"python": STUB}).preprocess(read(master), {})
+    failed = failing(unsolved)
+    assert {cell.id for cell in graded_by_machine(unsolved)} <= failed
+    harmless = {cell.id for cell in unsolved.cells if "raises-exception" in cell.metadata.get("tags", [])}
+    assert failed <= harmless, "tag the cells that fail in an unsolved notebook with raises-exception"
+
+
+def test_the_release_is_current(master, tmp_path):
+    folder = master.parent.name
+    command = [Path(sys.executable).with_name("nbgrader"), "generate_assignment", folder, "--no-db", "--force"]
+    command.append(f"--CourseDirectory.release_directory={tmp_path}")
+    subprocess.run(command, cwd=ROOT / "assignments", check=True, capture_output=True)
+    fresh = (tmp_path / folder / master.name).read_bytes()
+    assert fresh == released(master).read_bytes(), "the hand-out is stale: run tools/release_assignments.py"
+
+
+def test_the_hand_out_holds_no_solution(master):
+    from nbgrader.preprocessors import ClearSolutions
+
+    text = released(master).read_text(encoding="utf-8")
+    for mark in ("BEGIN SOLUTION", "END SOLUTION", "BEGIN HIDDEN TESTS", "END HIDDEN TESTS"):
+        assert mark not in text
+    cleared, _ = ClearSolutions(code_stub={"python": STUB}).preprocess(read(master), {})
+    kept = {cell.id: cell.source for cell in cleared.cells}
+    given = {cell.id: cell.source for cell in read(released(master)).cells}
+    assert solutions(cleared)
+    for cell in solutions(read(master)):
+        assert cell.source != kept[cell.id], f"nothing to solve in {cell.id}"
+        if cell.cell_type == "code":
+            assert given[cell.id] == kept[cell.id]
+        else:
+            assert given[cell.id] == "*Your answer here.*"
+
+
+def test_every_exercise_says_what_it_asks(master):
+    assert len(exercises(master)) >= 3
+    for text in exercises(master):
+        heading = text.splitlines()[0]
+        assert "difficulty ★" in text, heading
+        assert " minutes · " in text, heading
+        assert " points*" in text, heading
+        assert "<summary>Hint</summary>" in text, heading
+
+
+def test_points_add_up_to_what_the_exercises_promise(master):
+    promised, given = [], []
+    for cell in read(master).cells:
+        if cell.source.startswith("## Exercise "):
+            promised.append(int(cell.source.split(" minutes · ")[1].split(" points*")[0]))
+            given.append(0)
+        elif about(cell).get("grade"):
+            given[-1] += about(cell)["points"]
+    assert given == promised
+
+
+def test_some_exercises_are_on_paper_some_in_code_some_open(master):
+    kinds = {text.split("\n\n")[1].strip("*").split(" · ")[0] for text in exercises(master)}
+    assert kinds == {"On paper", "Code", "Open"}
+
+
+def test_the_chapter_exists_and_lists_every_exercise(master):
+    (chapter,) = (ROOT / "book").glob(f"*/{master.name}")
+    text = "\n".join(cell.source for cell in read(chapter).cells)
+    assert f"../exercises/{master.parent.name}/{master.name}" in text
+    listed = text.split("\n## Exercises\n")[1].split("\n## ")[0]
+    asked = [
+        re.match(r"## Exercise (\d+)\..*?difficulty ([★☆]+) · (\d+ minutes)", exercise, re.DOTALL).groups()
+        for exercise in exercises(master)
+    ]
+    assert re.findall(r"^(\d+)\. .*, ([★☆]+), (\d+ minutes)\.\*$", listed, re.MULTILINE) == asked
