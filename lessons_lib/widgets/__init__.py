@@ -1,12 +1,12 @@
 """Figures that the reader can move, in a notebook and in a page without one. They need no torch.
 
-assemble, drawing, traits     one script in two forms; still pictures; numbers with bounds
-explorer                      what every explorer is
-temperature, scaling, masks   one explorer each, and its script in ``static/``
+``explorer`` holds what every explorer is, made from ``assemble`` (one script in two forms), ``drawing`` (still
+pictures) and ``traits`` (numbers with bounds); each further file is one explorer, and its script is in ``static/``.
 """
 
+from lessons_lib.widgets.masks import MasksExplorer
 from lessons_lib.widgets.plane import PlaneExplorer
 from lessons_lib.widgets.scaling import ScalingExplorer
 from lessons_lib.widgets.temperature import TemperatureExplorer
 
-__all__ = ["PlaneExplorer", "ScalingExplorer", "TemperatureExplorer"]
+__all__ = ["MasksExplorer", "PlaneExplorer", "ScalingExplorer", "TemperatureExplorer"]

@@ -21,11 +21,12 @@ _DEFAULT = re.compile(r"^export default (?=\{)", re.MULTILINE)
 
 
 def read(file: str) -> str:
-    """Return a file of ``static/`` without its comments, refused if it could not stand inside an element of a page.
+    """Return a file of ``static/`` without comments and indentation, refused if an element of a page cannot hold it.
 
-    A comment is dropped where it begins a line, which code and text inside a string must therefore not do.
+    Both are dropped at the beginning of a line, so a string must not go on over several lines.
     """
     text = _COMMENT.sub("", (STATIC / file).read_text(encoding="utf-8"))
+    text = re.sub(r"^\s+", "", text, flags=re.MULTILINE)
     for closing in ("</script", "</style", "<!--"):
         assert closing not in text.lower(), f"{file}: {closing} would end the element that holds it"
     return text

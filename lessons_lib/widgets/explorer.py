@@ -66,5 +66,5 @@ class Explorer(anywidget.AnyWidget):
 
     def __repr__(self) -> str:
         given = {name: getattr(self, name) for name in inspect.signature(self.__init__).parameters}
-        arguments = ", ".join(f"{name}={value!r}" for name, value in given.items() if value is not None)
+        arguments = ", ".join(f"{name}={value!r}" for name, value in given.items() if value not in (None, []))
         return f"{type(self).__name__}({arguments})"

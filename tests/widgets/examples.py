@@ -1,6 +1,6 @@
 """One example of every explorer: each is put through all that an explorer must do."""
 
-from lessons_lib.widgets import PlaneExplorer, ScalingExplorer, TemperatureExplorer
+from lessons_lib.widgets import MasksExplorer, PlaneExplorer, ScalingExplorer, TemperatureExplorer
 
 
 def examples():
@@ -13,6 +13,10 @@ def examples():
         (
             ScalingExplorer(width=128, n_keys=8, scaling="1", seed=5),
             {"width": 2, "n_keys": 5, "scaling": "1/d", "seed": 6},
+        ),
+        (
+            MasksExplorer(n=6, parts=["sliding_window 2", "| dilated 3 2", "| random_sparse 0.2 1"], layers=2),
+            {"n": 9, "parts": ["block 3"], "layers": 5, "painted": [[0, 3, 1], [1, 1, 0]]},
         ),
         (
             PlaneExplorer(query=[1.2, 0.9], key=[[1.8, 0.4], [-0.6, 1.7]]),

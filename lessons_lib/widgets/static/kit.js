@@ -170,14 +170,14 @@ export function logSlider(on, path, options) {
 }
 
 /**
- * A labelled choice among values; `options` pairs each value with what is read.
- * @param {Scope} on @param {Path} path @param {{ label: string, options: [string, string][] }} options
+ * A labelled choice among values; `options` pairs each value with what is read. `plain` is as in `slider`.
+ * @param {Scope} on @param {Path} path @param {{ label: string, options: [string, string][], plain?: boolean }} options
  */
-export function select(on, path, { label, options }) {
+export function select(on, path, { label, options, plain }) {
   const input = html("select", {}, ...options.map(([value, words]) => html("option", { value }, words)));
   input.addEventListener("change", () => on.write(path, input.value));
   on.when([trait(path)], () => { input.value = on.read(path); });
-  return html("label", { class: "x-control" }, html("span", {}, label), input);
+  return html("label", { class: plain ? "x-plain" : "x-control" }, html("span", { class: plain ? "x-said" : "" }, label), input);
 }
 
 /** @param {Scope} on @param {Path} path @param {{ label: string }} options */
@@ -188,9 +188,9 @@ export function checkbox(on, path, { label }) {
   return html("label", { class: "x-check" }, input, label);
 }
 
-/** @param {string} label @param {() => void} press */
-export function button(label, press) {
-  const made = html("button", { type: "button" }, label);
+/** `name` says what a sign means that stands for words. @param {string} label @param {() => void} press @param {string} [name] */
+export function button(label, press, name) {
+  const made = html("button", { type: "button", "aria-label": name }, label);
   made.addEventListener("click", press);
   return made;
 }

@@ -1,0 +1,182 @@
+"""The masks explorer: who may look at whom, composed, painted, and followed through layers.
+
+The masks are defined here once more, without torch, because a page is drawn without it; the tests hold these
+definitions, the script's and those of ``lessons_lib.masks`` together.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import traitlets
+
+from lessons_lib.widgets.drawing import element, picture, text
+from lessons_lib.widgets.explorer import Explorer
+from lessons_lib.widgets.traits import Whole
+
+LARGEST = 32
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of mask: may query ``i`` attend to key ``j`` among ``n``, and the numbers that this depends on."""
+
+    allows: Callable[..., Any]
+    defaults: tuple[float, ...] = ()
+    least: tuple[float, ...] = ()
+    many: bool = False  # any number of numbers, each bound as the first is
+
+
+KINDS = {
+    "causal": Kind(lambda i, j, n: j <= i),
+    "bidirectional": Kind(lambda i, j, n: np.full((n, n), True)),
+    "sliding_window": Kind(lambda i, j, n, window: (j <= i) & (i - j < window), (4,), (1,)),
+    "two_sided_window": Kind(lambda i, j, n, window: abs(i - j) < window, (3,), (1,)),
+    "dilated": Kind(
+        lambda i, j, n, window, step: (j <= i) & (i - j < window * step) & ((i - j) % step == 0), (3, 2), (1, 1)
+    ),
+    "block": Kind(lambda i, j, n, size: i // size == j // size, (4,), (1,)),
+    "documents": Kind(lambda i, j, n, *lengths: _document(i, lengths) == _document(j, lengths), (5,), (1,), many=True),
+    "prefix": Kind(lambda i, j, n, prefix: (j <= i) | (j < prefix), (4,), (0,)),
+    "global_tokens": Kind(lambda i, j, n, *places: np.isin(i, places) | np.isin(j, places), (0,), (0,), many=True),
+    "random_sparse": Kind(lambda i, j, n, density, seed: (i == j) | (_uniform(n, seed) < density), (0.2, 0), (0, 0)),
+}
+
+
+class MasksExplorer(Explorer):
+    """Put masks together, paint cells, and see density, rows that see nothing, and the reach of several layers.
+
+    ``parts`` are joined from left to right: ``["causal", "& sliding_window 4", "| global_tokens 0"]``. A part is
+    ``&`` or ``|`` (the first has none), a kind, and its numbers, or none of them for the kind's own:
+
+    | part | the mask of ``lessons_lib.masks`` |
+    |---|---|
+    | ``causal``, ``bidirectional`` | of the same name |
+    | ``sliding_window 4``, ``dilated 3 2``, ``block 4``, ``prefix 4`` | of the same name |
+    | ``two_sided_window 3`` | ``sliding_window(n, 3, causal=False)`` |
+    | ``global_tokens 0 6`` | ``global_tokens(n, [0, 6])``; positions beyond ``n`` are left out |
+    | ``documents 5 3`` | ``documents`` of 5 and 3 positions, and of those that are left |
+    | ``random_sparse 0.2 0`` | ``random_sparse`` of density 0.2, drawn by another generator, from the seed 0 |
+
+    ``painted`` holds cells ``[query, key, 1 or 0]`` that the composition does not decide. ``mask`` follows from all
+    this, in Python as in the figure: ``torch.tensor(explorer.mask)`` is what the reader sees, True = may attend.
+
+    Raises:
+        ValueError: if ``n`` is not in 2 .. 32, ``layers`` not in 1 .. 32, a part is not written as above, or a number
+            of it is too small.
+    """
+
+    script = "masks"
+    sentence = (
+        "In the live figure masks are joined by and and or, cells are painted by mouse or keyboard, and the lighter "
+        "cells show what is within reach after several layers."
+    )
+
+    n = Whole(12, min=2, max=LARGEST).tag(sync=True)
+    parts = traitlets.List(traitlets.Unicode(), ["causal"], minlen=1, maxlen=4).tag(sync=True)
+    layers = Whole(1, min=1, max=LARGEST).tag(sync=True)
+    painted = traitlets.List(traitlets.List(Whole(min=0, max=LARGEST - 1), minlen=3, maxlen=3)).tag(sync=True)
+    mask = traitlets.List(traitlets.List(traitlets.Bool()), read_only=True)
+
+    def __init__(
+        self,
+        n: int = 12,
+        parts: Sequence[str] = ("causal",),
+        layers: int = 1,
+        painted: Sequence[Sequence[int]] = (),
+    ) -> None:
+        super().__init__(n=n, parts=list(parts), layers=layers, painted=[list(cell) for cell in painted])
+
+    @traitlets.validate("parts")
+    def _parts_can_be_read(self, proposal: Any) -> list[str]:
+        for index, part in enumerate(proposal["value"]):
+            _parse(index, part)
+        return proposal["value"]
+
+    @traitlets.default("mask")
+    def _mask(self) -> list[list[bool]]:
+        mask = compose(self.n, self.parts)
+        for query, key, allowed in self.painted:
+            if query < self.n and key < self.n:
+                mask[query, key] = bool(allowed)
+        return mask.tolist()
+
+    @traitlets.observe("n", "parts", "painted")
+    def _follow(self, _: Any) -> None:
+        self.set_trait("mask", self._mask())
+
+    def still(self) -> str:
+        """Draw the matrix."""
+        side = 288 / self.n
+        rows = [
+            f"M{start * side:.4g} {row * side:.4g}H{stop * side:.4g}v{side - 1:.4g}H{start * side:.4g}z"
+            for row, allowed in enumerate(self.mask)
+            for start, stop in _runs(allowed)
+        ]
+        allowed = sum(map(sum, self.mask))
+        said = f"mask over {self.n} positions, {', '.join(self.parts)}: {allowed} of {self.n**2} pairs may attend"
+        ground = element("rect", class_="x-ground", x=0, y=0, width=288, height=288)
+        cells = element("path", class_="x-may", d="".join(rows))
+        return picture(300, 308, said, ground, cells, text("rows: queries, columns: keys", x=0, y=304))
+
+
+def compose(n: int, parts: Sequence[str]) -> np.ndarray:
+    """Return the mask of the parts, joined from left to right."""
+    i, j = np.indices((n, n))
+    mask = np.full((n, n), False)
+    for index, part in enumerate(parts):
+        operation, kind, numbers = _parse(index, part)
+        allowed = KINDS[kind].allows(i, j, n, *numbers)
+        mask = mask & allowed if operation == "&" else mask | allowed
+    return mask
+
+
+def _parse(index: int, part: str) -> tuple[str, str, tuple[float, ...]]:
+    """Read one part of a mask, or say what is wrong with it."""
+    where = f"parts[{index}]"
+    operation, _, rest = part.partition(" ") if part.startswith(("&", "|")) else ("", "", part)
+    if (operation not in "&|" or not operation) != (index == 0):
+        rule = "must not begin with an operation" if index == 0 else "must begin with '& ' or '| '"
+        raise traitlets.TraitError(f"{where} {rule}, got {part!r}")
+    name, *written = rest.split(" ")
+    if name not in KINDS:
+        raise traitlets.TraitError(f"{where} must name one of {', '.join(KINDS)}, got {part!r}")
+    kind = KINDS[name]
+    if not all(re.fullmatch(r"\d{1,4}(\.\d+)?", number) for number in written):
+        raise traitlets.TraitError(f"{where} takes numbers after its name, separated by single spaces, got {part!r}")
+    numbers = tuple(float(number) if "." in number else int(number) for number in written) or kind.defaults
+    least = kind.least * (len(numbers) if kind.many else 1)
+    if len(numbers) != len(least):
+        raise traitlets.TraitError(f"{where} takes {len(least)} numbers after {name}, got {part!r}")
+    if any(number < bound for number, bound in zip(numbers, least, strict=True)):
+        raise traitlets.TraitError(f"{where} takes numbers of at least {', '.join(map(str, least))}, got {part!r}")
+    if any(isinstance(number, float) for number in numbers[name == "random_sparse" :]):
+        raise traitlets.TraitError(f"{where} takes whole numbers, got {part!r}")
+    if name == "random_sparse" and numbers[0] > 1:
+        raise traitlets.TraitError(f"{where} takes a density of at most 1, got {part!r}")
+    return operation, name, numbers
+
+
+def _runs(row: Sequence[bool]) -> list[tuple[int, int]]:
+    """Where a row allows one cell after another: first cell, and the one behind the last."""
+    edges = np.flatnonzero(np.diff([0, *row, 0])).tolist()
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def _document(position: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
+    return np.searchsorted(np.cumsum(lengths), position, side="right")
+
+
+def _uniform(n: int, seed: int) -> np.ndarray:
+    """The numbers that the script draws from the same seed (the generator mulberry32)."""
+
+    def stream(state: int) -> Iterator[float]:
+        while True:
+            state = (state + 0x6D2B79F5) & 0xFFFFFFFF
+            z = (state ^ state >> 15) * (state | 1) & 0xFFFFFFFF
+            z ^= (z + ((z ^ z >> 7) * (z | 61) & 0xFFFFFFFF)) & 0xFFFFFFFF
+            yield ((z ^ z >> 14) + 0.5) / 2**32
+
+    return np.fromiter(stream(seed), float, n * n).reshape(n, n)
