@@ -25,7 +25,7 @@ from lessons_lib.softmax import softmax
 
 def attention_weights(
     query: Float[Tensor, "*batch_q n d_k"],
-    key: Float[Tensor, "*batch_kv m d_k"],
+    key: Float[Tensor, "*#batch_kv m d_k"],
     mask: Bool[Tensor, "*#batch #n #m"] | None = None,
     *,
     scale: float | None = None,
@@ -60,8 +60,8 @@ def attention_weights(
 
 def attention(
     query: Float[Tensor, "*batch_q n d_k"],
-    key: Float[Tensor, "*batch_kv m d_k"],
-    value: Float[Tensor, "*batch_kv m d_v"],
+    key: Float[Tensor, "*#batch_kv m d_k"],
+    value: Float[Tensor, "*#batch_kv m d_v"],
     mask: Bool[Tensor, "*#batch #n #m"] | None = None,
     *,
     scale: float | None = None,
@@ -73,7 +73,7 @@ def attention(
     .. math:: O = A V
 
     Args:
-        value: one row per key, with the keys' leading axes.
+        value: one row per key, with the keys' leading axes or ones that broadcast with them.
         dropout_p: each weight is dropped with this probability and the rest divided by ``1 - dropout_p``, *every
             time*: a layer passes 0 outside training. Rows of weights then sum to one only on average.
     """
@@ -95,8 +95,8 @@ class AttentionGradients(NamedTuple):
 
 def attention_vjp(
     query: Float[Tensor, "*batch_q n d_k"],
-    key: Float[Tensor, "*batch_kv m d_k"],
-    value: Float[Tensor, "*batch_kv m d_v"],
+    key: Float[Tensor, "*#batch_kv m d_k"],
+    value: Float[Tensor, "*#batch_kv m d_v"],
     grad_output: Float[Tensor, "*batch n d_v"],
     mask: Bool[Tensor, "*#batch #n #m"] | None = None,
     *,

@@ -93,6 +93,15 @@ def test_leading_axes_broadcast_as_in_a_matrix_product(batch, batch_kv, result):
     assert attention_weights(query, key).shape == (*result, N, M)
 
 
+def test_keys_may_be_shared_where_values_are_not():
+    query, key, value = torch.randn(2, 6, N, D_K), torch.randn(1, M, D_K), torch.randn(2, 6, M, D_V)
+    upstream = torch.randn(2, 6, N, D_V)
+    whole = [query, key.expand(2, 6, M, D_K).clone(), value]
+    assert_close(attention(query, key, value), attention(*whole))
+    shared, each = attention_vjp(query, key, value, upstream), attention_vjp(*whole, upstream)
+    assert_close((shared.query, shared.key, shared.value), (each.query, each.key.sum((0, 1))[None], each.value))
+
+
 def error(ours, exact):
     return (ours.double() - exact.double()).abs().max().item()
 
