@@ -1,0 +1,392 @@
+r"""Looking inside a model while it runs, and two remedies for what one may find there.
+
+:func:`observe` reads the real forward and backward pass: the weights that each head averaged with, what each block was
+given and returned, the gradient that came back. Afterwards the model is as it was. What is seen is measured by
+:func:`attention_entropy` and :func:`token_spread` (with :func:`lessons_lib.geometry.effective_rank`), judged by
+:func:`entropy_collapse` and :func:`rank_collapse`, and treated with :class:`SigmaReparam` or :class:`QKNorm`.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Num
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+from torch.nn.utils import parametrize
+
+from lessons_lib.attention import attention_weights
+from lessons_lib.blocks import CrossAttentionBlock, TransformerBlock
+from lessons_lib.geometry import effective_rank
+from lessons_lib.information import entropy
+from lessons_lib.multihead import MultiHeadAttention
+from lessons_lib.norms import RMSNorm
+from lessons_lib.shapes import at_least_single, check_floating, check_mask
+
+# --- looking --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Observation:
+    """What :func:`observe` saw, by the names that ``model.named_modules()`` gives, in the order of computation.
+
+    ``weights`` and ``visible`` are of the attention layers: what each head averaged with, before dropout, and which
+    keys it was allowed to see. ``inputs``, ``outputs`` and ``gradients`` are of the blocks: the residual stream before
+    and after each, and the gradient of what was differentiated with respect to the stream after it. All are detached.
+    """
+
+    weights: dict[str, Float[Tensor, "b h n m"]] = field(default_factory=dict)
+    visible: dict[str, Bool[Tensor, "b h n m"]] = field(default_factory=dict)
+    inputs: dict[str, Float[Tensor, "b n d"]] = field(default_factory=dict)
+    outputs: dict[str, Float[Tensor, "b n d"]] = field(default_factory=dict)
+    gradients: dict[str, Float[Tensor, "b n d"]] = field(default_factory=dict)
+
+
+@contextmanager
+def observe(model: nn.Module) -> Iterator[Observation]:
+    """Watch the passes made inside the ``with``; a later pass replaces what an earlier one left.
+
+    ::
+
+        with observe(model) as seen:
+            loss(model(tokens)).backward()  # the backward pass too, if gradients are wanted
+        seen.weights["blocks.0.attention.sublayer"]
+
+    Attention is read where it is computed, from the very queries and keys; it costs the weights once more. What is
+    watched are the :class:`~lessons_lib.multihead.MultiHeadAttention` and the blocks of :mod:`lessons_lib.blocks`
+    inside ``model``. When the ``with`` ends, by an error too, nothing of this remains on the model.
+
+    Raises:
+        ValueError: if there is nothing of that kind to watch.
+    """
+    seen = Observation()
+    attentions = {name: module for name, module in model.named_modules() if isinstance(module, MultiHeadAttention)}
+    blocks = {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, TransformerBlock | CrossAttentionBlock)
+    }
+    if not attentions and not blocks:
+        raise ValueError(f"model must contain a MultiHeadAttention or a block, got {type(model).__name__} without")
+    with ExitStack() as undo:
+        for name, layer in attentions.items():
+            undo.callback(setattr, layer, "implementation", layer.implementation)
+            layer.implementation = _recording(layer.implementation, name, seen)
+        for name, block in blocks.items():
+            undo.callback(block.register_forward_hook(_recorder(name, seen, undo)).remove)
+        yield seen
+
+
+def _recording(implementation: Callable[..., Tensor], name: str, seen: Observation) -> Callable[..., Tensor]:
+    """The same implementation, which writes down its weights first."""
+
+    def recording(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, bias: Tensor | None, dropout_p: float):
+        with torch.no_grad():
+            weights = attention_weights(q, k, mask, bias=bias)
+            visible = torch.ones_like(weights, dtype=torch.bool)
+            if mask is not None:
+                visible = visible & mask
+            if bias is not None:
+                visible = visible & (bias > -torch.inf)
+            seen.weights[name], seen.visible[name] = weights, visible
+        return implementation(q, k, v, mask, bias=bias, dropout_p=dropout_p)
+
+    return recording
+
+
+def _recorder(name: str, seen: Observation, undo: ExitStack) -> Callable[..., None]:
+    """A hook that writes down what goes into a block and comes out, and later the gradient of the latter."""
+
+    def write_gradient(gradient: Tensor) -> None:
+        seen.gradients[name] = gradient.detach()
+
+    def write(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        seen.inputs[name], seen.outputs[name] = args[0].detach(), output.detach()
+        if output.requires_grad:
+            undo.callback(output.register_hook(write_gradient).remove)
+
+    return write
+
+
+# --- measuring ------------------------------------------------------------------------------------------------------
+
+
+def attention_entropy(
+    weights: Float[Tensor, "b h n m"], mask: Bool[Tensor, "*#batch #n #m"] | None = None
+) -> Float[Tensor, " h"]:
+    r"""Return how spread out each head's attention is: from 0 (one key) to 1 (all visible keys alike).
+
+    .. math:: \frac{1}{|R|} \sum_{i \in R} \frac{H(a_i)}{\log v_i}
+
+    where :math:`v_i` is the number of keys that query :math:`i` may see and :math:`R` holds the queries, of all
+    sequences, that see at least two: the first row of a causal head has no choice and would always be 0. Entropy in
+    nats could not be compared between rows: 0.5 is 72 % of the most that two keys allow, and 7 % for 1024.
+
+    Raises:
+        ValueError: if the mask does not fit, if a row is not a distribution, or if no query sees two keys.
+    """
+    check_floating(weights=weights)
+    visible = torch.ones_like(weights, dtype=torch.bool)
+    if mask is not None:
+        check_mask(mask, weights)
+        visible = visible & mask
+    n_visible = visible.sum(-1)
+    has_choice = n_visible >= 2
+    if not has_choice.any((0, 2)).all():
+        raise ValueError("in every head some query must see at least two keys, or there is no entropy to measure")
+    rows = torch.where(has_choice[..., None], weights, 1 / weights.shape[-1])
+    entropies = at_least_single(entropy(rows))
+    shares = (entropies / n_visible.clamp_min(2).to(entropies).log()).masked_fill(~has_choice, 0.0)
+    return (shares.sum((0, 2)) / has_choice.sum((0, 2))).to(weights.dtype)
+
+
+def head_entropies(seen: Observation) -> dict[str, Float[Tensor, " _"]]:
+    """Return :func:`attention_entropy` of every layer that was seen.
+
+    Raises:
+        ValueError: as there.
+    """
+    return {name: attention_entropy(weights, seen.visible[name]) for name, weights in seen.weights.items()}
+
+
+def token_spread(x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
+    r"""Return how different the tokens of a sequence still are: from 1 (their mean is zero) to 0 (all the same).
+
+    .. math:: r = \frac{\lVert X - \mathbf 1 \bar x^\top \rVert_F}{\lVert X \rVert_F}
+
+    This is the share of :math:`X` that lies outside the matrices of equal rows, to which attention alone contracts
+    everything, doubly exponentially with depth [1]_.
+
+    Raises:
+        ValueError: if a sequence is zero or not finite.
+
+    .. [1] Dong et al., *Attention is not all you need*, 2021. arXiv:2103.03404.
+    """
+    check_floating(x=x)
+    exact = at_least_single(x)
+    length = torch.linalg.matrix_norm(exact)
+    if not length.isfinite().all() or (length == 0).any():
+        raise ValueError(f"x must be finite and not zero in every sequence, got norms {length.tolist()}")
+    return (torch.linalg.matrix_norm(exact - exact.mean(-2, keepdim=True)) / length).to(x.dtype)
+
+
+class LayerSummary(NamedTuple):
+    """One block in four numbers, averaged over the sequences."""
+
+    activation_norm: float  # length of a token's vector in the stream after the block
+    gradient_norm: float  # of the gradient with respect to the whole stream after the block; NaN if none was seen
+    token_spread: float
+    effective_rank: float
+
+
+def summarise(seen: Observation) -> dict[str, LayerSummary]:
+    """Return the norms, the spread and the rank of the stream after each block that was seen.
+
+    Raises:
+        ValueError: as :func:`token_spread`.
+    """
+    return {
+        name: LayerSummary(
+            activation_norm=stream.norm(dim=-1).mean().item(),
+            gradient_norm=seen.gradients[name].norm().item() if name in seen.gradients else math.nan,
+            token_spread=token_spread(stream).mean().item(),
+            effective_rank=effective_rank(stream).mean().item(),
+        )
+        for name, stream in seen.outputs.items()
+    }
+
+
+def parameter_gradient_norms(model: nn.Module) -> dict[str, float]:
+    """Return the norm of the gradient of every parameter that has one, after a backward pass.
+
+    Raises:
+        ValueError: if none has.
+    """
+    norms = {name: p.grad.norm().item() for name, p in model.named_parameters() if p.grad is not None}
+    if not norms:
+        raise ValueError("model must have gradients, got none; call backward() on a loss first")
+    return norms
+
+
+# --- judging --------------------------------------------------------------------------------------------------------
+
+
+def entropy_collapse(
+    now: Mapping[str, Float[Tensor, " _"]], before: Mapping[str, Float[Tensor, " _"]], *, share: float = 0.5
+) -> list[tuple[str, int]]:
+    """Return the heads, as (layer, number), whose entropy has fallen below ``share`` of what it was before.
+
+    Compare :func:`head_entropies` during training with those at its start. A threshold in nats would mean different
+    things for different lengths. *A sharp head is not yet a fault*: a head that has found the previous token is as
+    sharp. It is one where many heads fall early and the loss stops falling with them [2]_.
+
+    Raises:
+        ValueError: if the two are not of the same heads, or ``share`` is not in (0, 1).
+
+    .. [2] Zhai et al., *Stabilizing Transformer Training by Preventing Attention Entropy Collapse*, 2023.
+       arXiv:2303.06296.
+    """
+    _check_share(share)
+    if {name: len(heads) for name, heads in now.items()} != {name: len(heads) for name, heads in before.items()}:
+        raise ValueError(f"now and before must be of the same heads, got layers {list(now)} and {list(before)}")
+    return [
+        (name, head)
+        for name, heads in now.items()
+        for head in (heads < share * before[name]).nonzero().flatten().tolist()
+    ]
+
+
+def rank_collapse(seen: Observation, *, share: float = 0.1) -> list[str]:
+    """Return the blocks after which :func:`token_spread` is below ``share`` of that of the stream before the first.
+
+    Three things are called rank collapse. This is the one with *depth*: tokens become the same [1]_. It says nothing
+    of the rank of weight matrices, which may be full while all tokens are equal.
+
+    Raises:
+        ValueError: as :func:`token_spread`, or if ``share`` is not in (0, 1) or no block was seen.
+    """
+    _check_share(share)
+    if not seen.inputs:
+        raise ValueError("no block was seen; run the model inside `with observe(model) as seen:`")
+    at_start = token_spread(next(iter(seen.inputs.values()))).mean()
+    return [name for name, stream in seen.outputs.items() if token_spread(stream).mean() < share * at_start]
+
+
+# --- treating -------------------------------------------------------------------------------------------------------
+
+
+class SigmaReparam(nn.Module):
+    r"""Let a matrix choose its largest singular value as a number of its own [2]_.
+
+    .. math:: \hat W = \frac{\gamma}{\sigma(W)}\, W, \qquad \sigma(W) = \max_{u, v} \frac{u^\top W v}{|u|\,|v|}
+
+    with :math:`\gamma` learned, starting at 1: spectral *normalisation* would fix it. Scores are bounded by the
+    spectral norms of the query and key matrices, so their growth, which drives attention to one key, now has to pass
+    through :math:`\gamma`. The singular vectors are exact at the start and followed by one step of power iteration in
+    each forward pass of training.
+
+    It is a parametrisation in the sense of ``torch.nn.utils.parametrize``: see :func:`apply_sigma_reparam`.
+
+    Raises:
+        ValueError: if the weight is not a matrix, or is zero.
+    """
+
+    u: Tensor
+    v: Tensor
+
+    def __init__(self, weight: Float[Tensor, "d_out d_in"]) -> None:
+        super().__init__()
+        if weight.ndim != 2 or not weight.any():
+            raise ValueError(f"weight must be a matrix that is not zero, got shape {tuple(weight.shape)}")
+        left, _, right = torch.linalg.svd(weight.detach(), full_matrices=False)
+        self.register_buffer("u", left[:, 0].clone())
+        self.register_buffer("v", right[0].clone())
+        self.gamma = nn.Parameter(torch.ones_like(weight[0, 0]))
+
+    def forward(self, weight: Float[Tensor, "d_out d_in"]) -> Float[Tensor, "d_out d_in"]:
+        """Return the matrix to use instead of ``weight``."""
+        if self.training:
+            self._follow(weight.detach())
+        u, v = self.u.clone(), self.v.clone()  # a later step must not change what this one's gradient needs
+        return self.gamma / (u @ weight @ v) * weight
+
+    @torch.no_grad()
+    def _follow(self, weight: Tensor) -> None:
+        self.u.copy_(normalize(weight @ self.v, dim=0))
+        self.v.copy_(normalize(weight.mT @ self.u, dim=0))
+
+
+def apply_sigma_reparam(module: nn.Module) -> None:
+    """Put every ``nn.Linear`` inside ``module`` under :class:`SigmaReparam`, in place; before the optimizer is made.
+
+    Usually the blocks alone: ``apply_sigma_reparam(gpt.blocks)``. Each matrix starts with spectral norm 1, whatever it
+    was initialised to. :func:`remove_sigma_reparam` makes ordinary matrices of them again, for saving.
+
+    Raises:
+        ValueError: if there is no such layer, one is under it already, or shares its weight with another part.
+    """
+    layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Linear)}
+    if not layers:
+        raise ValueError(f"module must contain an nn.Linear, got {type(module).__name__} without")
+    uses = Counter(id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False))
+    for name, layer in layers.items():
+        if parametrize.is_parametrized(layer, "weight"):
+            raise ValueError(f"the weight of every layer must be plain, but that of {name!r} is parametrised already")
+        if uses[id(layer.weight)] > 1:
+            raise ValueError(f"{name!r} shares its weight with another part; apply this to the blocks alone")
+    for layer in layers.values():
+        reparam = SigmaReparam(layer.weight).train(layer.training)
+        parametrize.register_parametrization(layer, "weight", reparam)
+
+
+def remove_sigma_reparam(module: nn.Module) -> None:
+    """Turn every matrix that :func:`apply_sigma_reparam` changed into an ordinary one of the same value.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    reparams = {
+        layer: [part for part in layer.modules() if isinstance(part, SigmaReparam)]
+        for layer in module.modules()
+        if parametrize.is_parametrized(layer, "weight")
+    }
+    if not any(reparams.values()):
+        raise ValueError(f"module must contain a layer under SigmaReparam, got {type(module).__name__} without")
+    for layer, parts in reparams.items():
+        for part in parts:
+            part.eval()  # or it would take one more step, and the value would be another
+            parametrize.remove_parametrizations(layer, "weight")
+
+
+class QKNorm(nn.Module):
+    r"""Bring queries and keys to one length before they meet, so that a score cannot outgrow a learned gain [3]_.
+
+    .. math:: s_{ij} = \frac{\operatorname{norm}(q_i) \cdot \operatorname{norm}(k_j)}{\sqrt{d_k}}
+              \quad\Rightarrow\quad |s_{ij}| \le \sqrt{d_k}\, \max_c g_c^2
+
+    with the RMS norm and its gains :math:`g`, here one vector for queries and keys. It is given to a
+    :class:`~lessons_lib.multihead.MultiHeadAttention` as ``position``, where a rotary embedding may follow inside.
+
+    Args:
+        d_head: width of a head.
+        position: what is applied after the norm.
+
+    .. [3] Dehghani et al., *Scaling Vision Transformers to 22 Billion Parameters*, 2023. arXiv:2302.05442.
+    """
+
+    def __init__(self, d_head: int, position: Callable[[Tensor, Tensor], Tensor] | None = None) -> None:
+        super().__init__()
+        self.norm, self.position = RMSNorm(d_head), position
+
+    def forward(
+        self, x: Float[Tensor, "*batch n d_head"], positions: Num[Tensor, "*#batch n"]
+    ) -> Float[Tensor, "*batch n d_head"]:
+        """Normalise each query or key, then tell it its place."""
+        x = self.norm(x)
+        return x if self.position is None else self.position(x, positions)
+
+
+def apply_qk_norm(module: nn.Module) -> None:
+    """Put :class:`QKNorm` into every attention layer inside ``module``, in place; before the optimizer is made.
+
+    Raises:
+        ValueError: if there is no such layer, or one has it already.
+    """
+    layers = [layer for layer in module.modules() if isinstance(layer, MultiHeadAttention)]
+    if not layers or any(isinstance(layer.position, QKNorm) for layer in layers):
+        raise ValueError(f"module must contain attention layers without QKNorm, got {type(module).__name__}")
+    for layer in layers:
+        like = layer.w_q.weight
+        layer.position = QKNorm(layer.d_head, layer.position).to(device=like.device, dtype=like.dtype)
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def _check_share(share: float) -> None:
+    if not 0 < share < 1:
+        raise ValueError(f"share must be between 0 and 1, got {share}")
