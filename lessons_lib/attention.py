@@ -68,14 +68,19 @@ def attention(
     bias: Float[Tensor, "*#batch #n #m"] | None = None,
     dropout_p: float = 0.0,
 ) -> Float[Tensor, "*batch n d_v"]:
-    r"""Average the values with :func:`attention_weights`. Arguments and errors as there, and:
+    r"""Average the values with :func:`attention_weights`; arguments as there, and two more.
 
     .. math:: O = A V
+
+    A forbidden key's value is multiplied by zero, not skipped: it has to be finite.
 
     Args:
         value: one row per key, with the keys' leading axes or ones that broadcast with them.
         dropout_p: each weight is dropped with this probability and the rest divided by ``1 - dropout_p``, *every
             time*: a layer passes 0 outside training. Rows of weights then sum to one only on average.
+
+    Raises:
+        ValueError: as :func:`attention_weights`, if value does not fit key, or dropout_p is not in ``[0, 1)``.
     """
     _check_value(query, key, value)
     if not 0 <= dropout_p < 1:
