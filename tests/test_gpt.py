@@ -1,0 +1,466 @@
+"""The model is causal whatever its parts, counts its weights, starts small, and survives a file or is refused."""
+
+import dataclasses
+import json
+import math
+import os
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from test_multihead import flash
+from torch import nn
+from torch.testing import assert_close
+
+from lessons_lib import gpt as gpt_file
+from lessons_lib import masks
+from lessons_lib.gpt import GPT, GPTConfig, gpt2_medium, gpt2_small, llama3_8b, llama_tiny
+from lessons_lib.positions import DynamicNTK, Llama3, NTKAware, PositionInterpolation, YaRN
+
+B, N, V, CONTEXT, D, L, H = 2, 7, 13, 11, 24, 3, 6  # batch, tokens, vocabulary, context, model, layers, heads
+
+LLAMA = {"n_kv_heads": 2, "feedforward": "swiglu", "norm": "rms", "position": "rotary", "bias": False, "tied": False}
+FLAVOURS = {
+    "gpt2": {},
+    "untied, wide heads": {"tied": False, "d_head": 5, "d_ff": 19, "attention_bias": False},
+    "llama": LLAMA,
+    "llama with biases": LLAMA | {"bias": True, "attention_bias": False, "norm_eps": 0.1, "n_kv_heads": 1},
+    "interpolated": LLAMA | {"rope_scaling": PositionInterpolation(2.0), "rope_base": 500.0},
+    "ntk": LLAMA | {"rope_scaling": NTKAware(2.0)},
+    "dynamic": LLAMA | {"rope_scaling": DynamicNTK(2.0, 10)},
+    "yarn": LLAMA | {"rope_scaling": YaRN(4.0, 5, beta_fast=3.0)},
+    "llama3": LLAMA | {"rope_scaling": Llama3(8.0, 6)},
+    "2017": {"position": "sinusoidal", "feedforward": "relu", "norm_eps": 0.0},
+    "alibi": {"position": "alibi", "feedforward": "gelu", "attention_bias": True, "bias": False},
+    "attention alone": {"position": "none", "feedforward": "none", "norm": "rms"},
+}
+each_flavour = pytest.mark.parametrize("flavour", FLAVOURS)
+
+
+def config_of(flavour: str, **changes) -> GPTConfig:
+    return dataclasses.replace(GPTConfig(V, CONTEXT, D, L, H, **FLAVOURS[flavour]), **changes)
+
+
+def lively(model: GPT) -> GPT:
+    """Weights at which every part tells: at its start a model hardly looks at its input."""
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.4)
+    return model
+
+
+def tokens_and_model(flavour: str, **changes) -> tuple[torch.Tensor, GPT]:
+    return torch.randint(V, (B, N)), lively(GPT(config_of(flavour, **changes)))
+
+
+# --- causal ---------------------------------------------------------------------------------------------------------
+
+
+def assert_causal(model, tokens):
+    """A later token changes no earlier logit, not even in its last bit, and does change its own."""
+    logits = model(tokens)
+    for t in range(tokens.shape[1] - 1):
+        changed = tokens.clone()
+        changed[:, t + 1 :] = (tokens[:, t + 1 :] + 1) % V
+        after = model(changed)
+        assert_close(after[:, : t + 1], logits[:, : t + 1], rtol=0, atol=0)
+        assert (after[:, t + 1] - logits[:, t + 1]).abs().amax(-1).min() > 1e-3
+
+
+@each_flavour
+def test_no_logit_depends_on_a_later_token(flavour):
+    tokens, model = tokens_and_model(flavour)
+    assert_causal(model, tokens)
+
+
+@each_flavour
+def test_no_mask_opens_the_future(flavour):
+    tokens, model = tokens_and_model(flavour)
+    assert_close(model(tokens, mask=masks.bidirectional(N)), model(tokens), rtol=0, atol=0)
+
+
+def test_a_forgotten_mask_is_caught(monkeypatch):
+    tokens, model = tokens_and_model("gpt2")
+    monkeypatch.setattr(gpt_file.masks, "causal", masks.bidirectional)
+    with pytest.raises(AssertionError):
+        assert_causal(model, tokens)
+
+
+def test_without_positions_one_layer_sees_a_set_and_two_see_an_order():
+    """Ledger 004-19: the causal mask alone tells places apart, from the second layer on."""
+    tokens = torch.randint(V, (B, N))
+    shuffled = torch.cat([tokens[:, :-1].flip(1), tokens[:, -1:]], dim=1)
+    moved = []
+    for n_layers in (1, 2):
+        model = lively(GPT(config_of("attention alone", n_layers=n_layers)))
+        moved.append((model(tokens) - model(shuffled))[:, -1].abs().max().item())
+    assert moved[0] < 1e-12
+    assert moved[1] > 1e-2
+
+
+# --- masks, caches, implementations ---------------------------------------------------------------------------------
+
+
+@each_flavour
+@pytest.mark.parametrize("steps", [[1] * N, [4, 1, 2]], ids=str)
+def test_with_caches_equals_without(flavour, steps):
+    tokens, model = tokens_and_model(flavour)
+    caches = model.new_caches()
+    parts = [model(part, caches=caches) for part in tokens.split(steps, dim=1)]
+    assert [len(cache) for cache in caches] == [N] * L
+    assert_close(torch.cat(parts, dim=1), model(tokens))
+
+
+@each_flavour
+def test_hidden_padding_on_the_left_changes_nothing(flavour):
+    tokens, model = tokens_and_model(flavour)
+    padded = torch.cat([torch.randint(V, (B, 3)), tokens], dim=1)
+    place = torch.arange(N + 3) - 3
+    real = (place >= 0)[None, :]
+    logits = model(padded, positions=place.clamp(min=0), mask=real)
+    assert_close(logits[:, 3:], model(tokens))
+
+    caches = model.new_caches()
+    parts = [
+        model(padded[:, i : i + 1], caches=caches, positions=place.clamp(min=0)[i : i + 1], mask=real[:, : i + 1])
+        for i in range(N + 3)
+    ]
+    assert_close(torch.cat(parts, dim=1)[:, 3:], model(tokens))
+
+
+@each_flavour
+def test_a_mask_says_what_else_is_hidden(flavour):
+    """Two documents in one row, with positions that start again, are two rows."""
+    tokens, model = tokens_and_model(flavour)
+    ids, positions = torch.tensor([0, 0, 0, 1, 1, 1, 1]), torch.tensor([0, 1, 2, 0, 1, 2, 3])
+    packed = model(tokens, positions=positions, mask=masks.documents(ids))
+    assert_close(packed, torch.cat([model(tokens[:, :3]), model(tokens[:, 3:])], dim=1))
+
+
+@each_flavour
+def test_another_implementation_gives_the_same(flavour):
+    tokens, model = tokens_and_model(flavour)
+    other = GPT(model.config, implementation=flash)
+    other.load_state_dict(model.state_dict())
+    assert_close(other(tokens), model(tokens))
+
+
+@pytest.mark.parametrize("flavour", ["llama", "yarn", "alibi"])
+def test_only_distances_count_with_rotary_and_alibi(flavour):
+    tokens, model = tokens_and_model(flavour)
+    assert_close(model(tokens, positions=torch.arange(N) + torch.tensor([[3], [29]])), model(tokens))
+
+
+def test_positions_of_each_row():
+    tokens, model = tokens_and_model("gpt2")
+    positions = torch.stack([torch.randperm(CONTEXT)[:N] for _ in range(B)])
+    rows = [model(row[None], positions=place) for row, place in zip(tokens, positions, strict=True)]
+    assert_close(model(tokens, positions=positions), torch.cat(rows))
+
+
+def test_dropout_acts_in_training_only():
+    tokens, model = tokens_and_model("gpt2", dropout=0.5)
+    assert not torch.equal(model(tokens), model(tokens))
+    model.eval()
+    assert_close(model(tokens), model(tokens), rtol=0, atol=0)
+    without = GPT(dataclasses.replace(model.config, dropout=0.0))
+    without.load_state_dict(model.state_dict())
+    assert_close(model(tokens), without(tokens))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@each_flavour
+def test_runs_in_other_precisions(flavour, dtype):
+    tokens, model = tokens_and_model(flavour)
+    exact = model(tokens)
+    logits = model.to(dtype)(tokens)
+    assert logits.dtype == dtype
+    # Measured over the flavours: relative errors of at most 8e-7 (float32) and 0.023 (bfloat16).
+    error = (logits.double() - exact).norm() / exact.norm()
+    assert error < {torch.float32: 5e-6, torch.bfloat16: 0.1}[dtype]
+
+
+# --- weights --------------------------------------------------------------------------------------------------------
+
+
+def counted(config: GPTConfig) -> int:
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in GPT(config).parameters())
+
+
+@each_flavour
+def test_weights_are_counted_by_the_formula(flavour):
+    assert counted(config_of(flavour)) == config_of(flavour).n_parameters()
+
+
+@pytest.mark.parametrize(
+    ("config", "n_parameters"),
+    [
+        (gpt2_small(), 124_439_808),
+        (dataclasses.replace(gpt2_small(), tied=False), 163_037_184),
+        (gpt2_medium(), 354_823_168),
+        (llama_tiny(), 122_944),
+        (llama3_8b(), 8_030_261_248),
+    ],
+)
+def test_presets_have_as_many_weights_as_published(config, n_parameters):
+    assert config.n_parameters() == counted(config) == n_parameters
+
+
+def test_a_tied_head_is_the_embedding():
+    model = GPT(config_of("gpt2"))
+    assert model.head.weight is model.embedding.weight
+    tokens = torch.randint(V, (B, N))
+    model(tokens).sum().backward()
+    absent = sorted(set(range(V)) - set(tokens.flatten().tolist()))
+    assert absent
+    assert model.embedding.weight.grad[absent].abs().min() > 0, "the head's gradient must reach absent tokens too"
+
+
+@pytest.mark.parametrize("feedforward", ["gelu", "swiglu", "none"])
+def test_weights_start_small_and_smaller_where_they_write_into_the_stream(feedforward):
+    model = GPT(GPTConfig(997, 61, 128, 8, 4, feedforward=feedforward))
+    branches = 8 if feedforward == "none" else 16
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            assert (parameter == 0).all(), name
+        elif "norm" in name:
+            assert (parameter == 1).all(), name
+        else:
+            writes = name.endswith(("w_o.weight", "w_down.weight"))
+            std = 0.02 / math.sqrt(branches) if writes else 0.02
+            # 7808 entries at least: five standard errors of a standard deviation are 5 / sqrt(2 * 7808) = 4 %.
+            assert parameter.std().item() == pytest.approx(std, rel=0.04), name
+            assert abs(parameter.mean().item()) < 5 * std / math.sqrt(7808), name
+
+
+@pytest.mark.parametrize("position", ["learned", "sinusoidal"])
+@pytest.mark.parametrize("d_model", [16, 256])
+def test_positions_start_no_larger_than_tokens(position, d_model):
+    """Ledger 004-47: positions of standard deviation 1 beside tokens of 0.02 drown them."""
+    model = GPT(GPTConfig(997, 64, d_model, 1, 4, position=position))
+    token_size = (model.embedding.weight * model.embedding_scale).std()
+    position_size = model.positions(torch.arange(64)).square().mean().sqrt()
+    assert 0.5 < position_size / token_size < 2
+
+
+@each_flavour
+def test_every_weight_learns(flavour):
+    tokens, model = tokens_and_model(flavour)
+    model(tokens).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        if name == "positions.weight":
+            assert (parameter.grad[:N].abs().sum(-1) > 0).all()
+            assert (parameter.grad[N:] == 0).all()
+        elif name.endswith("w_k.bias"):  # shifts all scores of a query alike, unless keys are turned
+            assert (parameter.grad.abs().max() > 1e-9) == (model.config.position == "rotary"), name
+        else:
+            assert parameter.grad.abs().max() > 1e-9, name
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+@each_flavour
+def test_a_file_brings_back_the_model(flavour, tmp_path):
+    tokens, model = tokens_and_model(flavour)
+    model.save(tmp_path / "model.safetensors")
+    before = torch.get_rng_state()
+    loaded = GPT.load(str(tmp_path / "model.safetensors"))
+    assert torch.equal(torch.get_rng_state(), before), "loading must not draw random numbers"
+    assert loaded.config == model.config
+    assert_close(loaded(tokens), model(tokens), rtol=0, atol=0)
+    assert loaded.state_dict().keys() == model.state_dict().keys()
+    assert all(parameter.requires_grad for parameter in loaded.parameters())
+    assert (loaded.head.weight is loaded.embedding.weight) == model.config.tied
+    assert os.listdir(tmp_path) == ["model.safetensors"]
+
+
+def test_types_are_kept_each_by_itself(tmp_path):
+    model = GPT(config_of("gpt2")).to(torch.bfloat16)
+    model.norm.float()
+    model.save(tmp_path / "model")
+    loaded = GPT.load(tmp_path / "model")
+    assert {name: t.dtype for name, t in loaded.state_dict().items()} == {
+        name: t.dtype for name, t in model.state_dict().items()
+    }
+
+
+def test_a_loaded_model_does_not_live_on_its_file(tmp_path):
+    tokens, model = tokens_and_model("gpt2")
+    path = tmp_path / "model"
+    model.save(path)
+    loaded = GPT.load(path)
+    path.write_bytes(b"")
+    assert_close(loaded(tokens), model(tokens), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("failing", ["save_file", "os.replace", "os.fsync"])
+def test_an_interrupted_save_leaves_the_old_file_and_nothing_else(failing, tmp_path, monkeypatch):
+    path = tmp_path / "model"
+    GPT(config_of("gpt2")).save(path)
+    old = path.read_bytes()
+
+    def interrupted(*given):
+        if failing == "save_file":
+            given[1].write_bytes(b"half of it")
+        raise KeyboardInterrupt
+
+    target = (gpt_file, failing) if failing == "save_file" else (os, failing.removeprefix("os."))
+    monkeypatch.setattr(*target, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        GPT(config_of("llama")).save(path)
+    assert path.read_bytes() == old
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_a_truncated_file_is_refused_wherever_it_ends(tmp_path):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    GPT(config_of("llama")).save(whole)
+    content = whole.read_bytes()
+    for length in [0, 4, 8, 100, len(content) // 2, len(content) - 1]:
+        cut.write_bytes(content[:length])
+        with pytest.raises(ValueError, match=r"must be a complete safetensors file"):
+            GPT.load(cut)
+
+
+def test_a_missing_file_is_missing(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        GPT.load(tmp_path / "nowhere")
+
+
+def rewritten(tmp_path, change):
+    """A saved model with its tensors and metadata changed."""
+    path = tmp_path / "changed"
+    model = GPT(config_of("gpt2"))
+    model.save(path)
+    tensors = load_file(path)
+    metadata = {"format": "lessons_lib.gpt", "config": model.config.to_json()}
+    change(tensors, metadata)
+    save_file(tensors, path, metadata)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda tensors, metadata: metadata.clear(), r"written by GPT.save.*from_huggingface"),
+        (lambda tensors, metadata: metadata.update(format="pt"), r"written by GPT.save"),
+        (lambda tensors, metadata: metadata.pop("config"), r"written by GPT.save"),
+        (lambda tensors, metadata: metadata.update(config="{"), r"what GPTConfig.to_json wrote; JSONDecodeError"),
+        (lambda tensors, metadata: metadata.update(config="[]"), r"what GPTConfig.to_json wrote"),
+        (lambda tensors, metadata: metadata.update(config='{"n_heads": 2}'), r"TypeError: .*missing .* required"),
+        (lambda tensors, metadata: set_config(metadata, depth=3), r"unexpected keyword argument 'depth'"),
+        (lambda tensors, metadata: set_config(metadata, n_heads=7), r"n_heads must divide d_model"),
+        (lambda tensors, metadata: set_config(metadata, rope_scaling={"type": "Spiral"}), r"KeyError: 'Spiral'"),
+        (lambda tensors, metadata: set_config(metadata, n_layers=2), r"must hold the tensors of its config.*blocks.2"),
+        (lambda tensors, metadata: set_config(metadata, d_ff=95), r"\(95, 24\), \(96, 24\)"),
+        (lambda tensors, metadata: set_config(metadata, tied=False), r"'head.weight': \(\(13, 24\), None\)"),
+        (lambda tensors, metadata: tensors.pop("norm.bias"), r"'norm.bias': \(\(24,\), None\)"),
+        (lambda tensors, metadata: tensors.update(extra=torch.zeros(5)), r"'extra': \(None, \(5,\)\)"),
+        (lambda tensors, metadata: tensors.update({"norm.bias": torch.zeros(24).char()}), r"floating-point tensors"),
+    ],
+)
+def test_a_file_that_is_not_what_its_config_says_is_refused(change, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        GPT.load(rewritten(tmp_path, change))
+
+
+def set_config(metadata, **changes):
+    metadata["config"] = json.dumps(json.loads(metadata["config"]) | changes)
+
+
+@each_flavour
+def test_a_config_survives_json(flavour):
+    config = config_of(flavour)
+    assert GPTConfig.from_json(config.to_json()) == config
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"vocab_size": 0}, r"vocab_size must be at least 1"),
+        ({"n_layers": 1.5}, r"n_layers must be an integer"),
+        ({"d_ff": 0}, r"d_ff must be at least 1"),
+        ({"n_heads": 5}, r"n_heads must divide d_model, got n_heads=5, d_model=24; or give d_head"),
+        ({"n_kv_heads": 4}, r"n_kv_heads must divide n_heads, got 4 and n_heads=6"),
+        ({"feedforward": "silu"}, r"feedforward must be one of .*'swiglu'.* got 'silu'"),
+        ({"norm": "batch"}, r"norm must be one of \('layer', 'rms'\), got 'batch'"),
+        ({"position": "rope"}, r"position must be one of"),
+        ({"feedforward": "none", "d_ff": 96}, r"d_ff must be omitted"),
+        ({"norm_eps": -1e-5}, r"norm_eps must be finite and not negative"),
+        ({"dropout": 1.0}, r"dropout must be in \[0, 1\)"),
+        ({"rope_base": 500.0}, r"belong to rotary positions, got 500.0"),
+        ({"rope_scaling": NTKAware(2.0), "position": "alibi"}, r"belong to rotary positions"),
+        ({"position": "rotary", "d_head": 3}, r"d_head must be even"),
+        ({"position": "rotary", "d_head": 2, "rope_scaling": NTKAware(2.0)}, r"d_head must be at least 4"),
+        ({"position": "sinusoidal", "d_model": 9, "n_heads": 3}, r"d_model must be even"),
+    ],
+)
+def test_a_config_that_makes_no_sense_is_refused(given, message):
+    sizes = {"vocab_size": V, "n_context": CONTEXT, "d_model": D, "n_layers": L, "n_heads": H}
+    with pytest.raises(ValueError, match=message):
+        GPTConfig(**sizes | given)
+
+
+row = torch.zeros(B, N, dtype=torch.long)
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("flavour", "given", "message"),
+    [
+        ("gpt2", {"tokens": row[0]}, r"tokens must be integers over \(b, n\)"),
+        ("gpt2", {"tokens": row.double()}, r"got torch.float64"),
+        ("gpt2", {"tokens": row[:, :0]}, r"at least one, got .* \(2, 0\)"),
+        ("gpt2", {"tokens": row + V}, r"tokens must be in 0 .. vocab_size - 1 = 12, got 13 .. 13"),
+        ("gpt2", {"tokens": row - 1}, r"got -1 .. -1"),
+        ("gpt2", {"tokens": row.repeat(1, 2)}, r"not be longer than the n_context=11 learned positions, got 14"),
+        ("gpt2", {"tokens": row, "positions": torch.arange(N) + 5}, r"positions must be in 0 .. 10"),
+        ("gpt2", {"tokens": row, "positions": torch.arange(N + 1)}, r"positions must be \(n,\) or \(b, n\)"),
+        ("2017", {"tokens": row, "positions": torch.arange(N) - 1}, r"positions must be integers from 0"),
+        ("2017", {"tokens": row, "positions": torch.arange(N) / 2}, r"positions must be integers from 0"),
+        ("gpt2", {"tokens": row, "mask": torch.ones(B, N, N) > 0}, r"mask must be Boolean over \(n, m\) or \(b, h"),
+        ("gpt2", {"tokens": row, "mask": torch.ones(N, N)}, r"got torch.float32 over \(7, 7\)"),
+        ("gpt2", {"tokens": row, "mask": masks.causal(N + 1)}, r"= \(2, 6, 7, 7\), where each may be 1"),
+        ("gpt2", {"tokens": row, "caches": []}, r"caches must be one for each of the 3 layers"),
+    ],
+)
+def test_input_that_does_not_fit_is_refused(flavour, given, message):
+    with pytest.raises(ValueError, match=message):
+        GPT(config_of(flavour))(**given)
+
+
+def test_learned_positions_end_in_a_cache_too():
+    model = GPT(config_of("gpt2"))
+    caches = model.new_caches()
+    model(row, caches=caches)
+    with pytest.raises(ValueError, match=r"n_context=11 learned positions, got 14"):
+        model(row, caches=caches)
+
+
+@pytest.mark.parametrize("flavour", ["llama", "2017", "alibi", "attention alone"])
+def test_other_positions_do_not_end(flavour):
+    model = GPT(config_of(flavour))
+    assert model(row.repeat(1, 3)).isfinite().all()
+
+
+def test_caches_that_an_error_left_unequal_are_refused():
+    model = GPT(config_of("gpt2"))
+    caches = model.new_caches()
+    model.blocks[0].attention.sublayer(torch.zeros(B, 1, D), cache=caches[0])
+    with pytest.raises(ValueError, match=r"all equally long, got lengths \[1, 0, 0\]; start with new_caches"):
+        model(row, caches=caches)
+
+
+def test_dynamic_scaling_refuses_a_cache_where_it_would_be_wrong():
+    tokens, model = tokens_and_model("dynamic")
+    caches = model.new_caches()
+    model(tokens, caches=caches)
+    model(tokens[:, :3], caches=caches)
+    with pytest.raises(ValueError, match=r"beyond 10 tokens dynamic rotary scaling .* got 11; leave the caches out"):
+        model(tokens[:, :1], caches=caches)
+    assert model(torch.cat([tokens, tokens], dim=1)).isfinite().all()
