@@ -24,8 +24,8 @@ class Kind:
     """A kind of mask: may query ``i`` attend to key ``j`` among ``n``, and the numbers that this depends on."""
 
     allows: Callable[..., Any]
-    defaults: tuple[float, ...] = ()
-    least: tuple[float, ...] = ()
+    defaults: tuple[int | float, ...] = ()
+    least: tuple[int, ...] = ()
     many: bool = False  # any number of numbers, each bound as the first is
 
 
@@ -51,14 +51,12 @@ class MasksExplorer(Explorer):
     ``parts`` are joined from left to right: ``["causal", "& sliding_window 4", "| global_tokens 0"]``. A part is
     ``&`` or ``|`` (the first has none), a kind, and its numbers, or none of them for the kind's own:
 
-    | part | the mask of ``lessons_lib.masks`` |
-    |---|---|
-    | ``causal``, ``bidirectional`` | of the same name |
-    | ``sliding_window 4``, ``dilated 3 2``, ``block 4``, ``prefix 4`` | of the same name |
-    | ``two_sided_window 3`` | ``sliding_window(n, 3, causal=False)`` |
-    | ``global_tokens 0 6`` | ``global_tokens(n, [0, 6])``; positions beyond ``n`` are left out |
-    | ``documents 5 3`` | ``documents`` of 5 and 3 positions, and of those that are left |
-    | ``random_sparse 0.2 0`` | ``random_sparse`` of density 0.2, drawn by another generator, from the seed 0 |
+    * ``causal``, ``bidirectional``, ``sliding_window 4``, ``dilated 3 2``, ``block 4`` and ``prefix 4`` are the masks
+      of ``lessons_lib.masks`` with these names;
+    * ``two_sided_window 3`` is ``sliding_window(n, 3, causal=False)``;
+    * ``global_tokens 0 6`` is ``global_tokens(n, [0, 6])``; positions beyond ``n`` are left out;
+    * ``documents 5 3`` is ``documents`` of 5 and 3 positions, and of those that are left;
+    * ``random_sparse 0.2 0`` is ``random_sparse`` of density 0.2, drawn by another generator, from the seed 0.
 
     ``painted`` holds cells ``[query, key, 1 or 0]`` that the composition does not decide. ``mask`` follows from all
     this, in Python as in the figure: ``torch.tensor(explorer.mask)`` is what the reader sees, True = may attend.
@@ -133,7 +131,7 @@ def compose(n: int, parts: Sequence[str]) -> np.ndarray:
     return mask
 
 
-def _parse(index: int, part: str) -> tuple[str, str, tuple[float, ...]]:
+def _parse(index: int, part: str) -> tuple[str, str, tuple[int | float, ...]]:
     """Read one part of a mask, or say what is wrong with it."""
     where = f"parts[{index}]"
     operation, _, rest = part.partition(" ") if part.startswith(("&", "|")) else ("", "", part)

@@ -31,7 +31,12 @@ class TemperatureExplorer(Explorer):
     labels = traitlets.List(traitlets.Unicode(), default_value=None, allow_none=True).tag(sync=True)
     temperature = Real(1.0, min=0.05, max=20.0).tag(sync=True)
 
-    def __init__(self, scores: Sequence[float], labels: Sequence[str] | None = None, temperature: float = 1.0) -> None:
+    def __init__(
+        self,
+        scores: Sequence[float | int],
+        labels: Sequence[str] | None = None,
+        temperature: float | int = 1.0,
+    ) -> None:
         super().__init__(scores=scores, labels=labels, temperature=temperature)
 
     @traitlets.validate("scores", "labels")

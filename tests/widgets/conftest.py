@@ -3,16 +3,10 @@
 from contextlib import contextmanager
 from shutil import copytree
 
-import browsing
 import pytest
 from browsing import serve
 
 from lessons_lib.widgets.assemble import STATIC
-
-
-def pytest_configure(config):
-    if not config.pluginmanager.has_plugin("browsing"):
-        config.pluginmanager.register(browsing, "browsing")
 
 
 @pytest.fixture(scope="session")

@@ -13,11 +13,12 @@ import pytest
 pytestmark = pytest.mark.browser
 
 CELL = """
-from lessons_lib.widgets import TemperatureExplorer
+from lessons_lib.widgets import MasksExplorer, TemperatureExplorer
 explorer = TemperatureExplorer(scores=[2.0, 1.0, 0.0], labels=["cat", "dog", "mat"])
 seen = []
 explorer.observe(lambda change: seen.append(change["new"]), "temperature")
-explorer
+masks = MasksExplorer(n=4)
+display(explorer, masks)
 """
 
 CONFIG = {
@@ -113,12 +114,12 @@ def until_it_prints(expected, run, expression, seconds=30):
 
 def test_python_and_the_hand_move_the_same_figure(notebook):
     page, run = notebook
-    explorer = page.locator(".jp-OutputArea .explorer")
+    explorer = page.locator(".jp-OutputArea .explorer").first
     slider = page.get_by_label("Temperature T")
     bar = explorer.locator(".x-bar").first
 
     # the widget is shown, not the page that is stored beside it
-    assert explorer.count() == 1
+    assert page.locator(".jp-OutputArea .explorer").count() == 2
     assert explorer.locator("script, style, .x-still").count() == 0
     assert slider.get_attribute("aria-valuetext") == "1.00"
 
@@ -140,3 +141,9 @@ def test_python_and_the_hand_move_the_same_figure(notebook):
     # what Python refuses is said in the kernel, and the figure keeps what it had
     assert "at most 20" in run("explorer.temperature = 21.0")
     assert slider.get_attribute("aria-valuetext") == "0.05"
+
+    # the arrow keys are the matrix's own there, and what is painted is a tensor in Python
+    page.get_by_role("gridcell", name="query 0, key 0:").focus()
+    for key in ("ArrowDown", "ArrowRight", "ArrowRight", "Space"):
+        page.keyboard.press(key)
+    assert until_it_prints("[True, True, True, False]", run, "masks.mask[1]")

@@ -12,8 +12,12 @@ function host(explorer, state) {
       state[name] = value;
       if (JSON.stringify(value) !== before) for (const f of listeners[`change:${name}`] ?? []) f();
     },
-    on(event, f) { (listeners[event] ??= new Set()).add(f); },
-    off(event, f) { listeners[event]?.delete(f); },
+    on(event, f) {
+      (listeners[event] ??= new Set()).add(f);
+    },
+    off(event, f) {
+      listeners[event]?.delete(f);
+    },
     save_changes() {},
   };
   explorer.render({ model, el });

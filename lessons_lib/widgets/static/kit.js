@@ -35,7 +35,9 @@ export function stage({ model, el }) {
 
     /** Say what the figure shows to those who cannot see it, once the hand rests. @param {string} words */
     say(words) {
-      const speak = () => { if (said.textContent !== words) said.textContent = words; };
+      const speak = () => {
+        if (said.textContent !== words) said.textContent = words;
+      };
       clearTimeout(rest);
       if (said.textContent) rest = setTimeout(speak, 400);
       else speak();
@@ -64,13 +66,19 @@ function follow(model) {
 
     write(path, value) {
       if (typeof path === "string") model.set(path, value);
-      else model.set(path[0], model.get(path[0]).map((/** @type {any} */ old, /** @type {number} */ i) => (i === path[1] ? value : old)));
+      else
+        model.set(
+          path[0],
+          model.get(path[0]).map((/** @type {any} */ old, /** @type {number} */ i) => (i === path[1] ? value : old)),
+        );
       model.save_changes();
     },
 
     // Draw now, and again whenever one of the traits changes.
     when(traits, draw) {
-      const heard = () => { if (!left) draw(); };
+      const heard = () => {
+        if (!left) draw();
+      };
       for (const trait of traits) {
         model.on(`change:${trait}`, heard);
         undo.push(() => model.off(`change:${trait}`, heard));
@@ -103,9 +111,11 @@ function follow(model) {
 }
 
 /**
- * @param {string} tag
+ * @template {keyof HTMLElementTagNameMap} K
+ * @param {K} tag
  * @param {Record<string, any>} [attributes] those that are null or undefined are left out
  * @param {(Node | string)[]} children
+ * @returns {HTMLElementTagNameMap[K]}
  */
 export function html(tag, attributes = {}, ...children) {
   return furnish(document.createElement(tag), attributes, children);
@@ -147,7 +157,13 @@ export function linear([a, b], [c, d]) {
 export function slider(on, path, { label, min, max, step, show = String, place = (v) => v, value = (v) => v, plain }) {
   const input = html("input", { type: "range", min: place(min), max: place(max), step });
   const shown = html("span", { class: "x-value", "aria-hidden": "true" });
-  const control = html("label", { class: "x-control" }, html("span", { class: plain ? "x-said" : "" }, label), input, shown);
+  const control = html(
+    "label",
+    { class: "x-control" },
+    html("span", { class: plain ? "x-said" : "" }, label),
+    input,
+    shown,
+  );
   input.addEventListener("input", () => on.write(path, value(input.valueAsNumber)));
   on.when([trait(path)], () => {
     const now = on.read(path);
@@ -176,19 +192,31 @@ export function logSlider(on, path, options) {
 export function select(on, path, { label, options, plain }) {
   const input = html("select", {}, ...options.map(([value, words]) => html("option", { value }, words)));
   input.addEventListener("change", () => on.write(path, input.value));
-  on.when([trait(path)], () => { input.value = on.read(path); });
-  return html("label", { class: plain ? "x-plain" : "x-control" }, html("span", { class: plain ? "x-said" : "" }, label), input);
+  on.when([trait(path)], () => {
+    input.value = on.read(path);
+  });
+  return html(
+    "label",
+    { class: plain ? "x-plain" : "x-control" },
+    html("span", { class: plain ? "x-said" : "" }, label),
+    input,
+  );
 }
 
 /** @param {Scope} on @param {Path} path @param {{ label: string }} options */
 export function checkbox(on, path, { label }) {
   const input = html("input", { type: "checkbox" });
   input.addEventListener("change", () => on.write(path, input.checked));
-  on.when([trait(path)], () => { input.checked = on.read(path); });
+  on.when([trait(path)], () => {
+    input.checked = on.read(path);
+  });
   return html("label", { class: "x-check" }, input, label);
 }
 
-/** `name` says what a sign means that stands for words. @param {string} label @param {() => void} press @param {string} [name] */
+/**
+ * `name` says what a sign means that stands for words.
+ * @param {string} label @param {() => void} press @param {string} [name]
+ */
 export function button(label, press, name) {
   const made = html("button", { type: "button", "aria-label": name }, label);
   made.addEventListener("click", press);

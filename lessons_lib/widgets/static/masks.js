@@ -16,39 +16,73 @@ const KINDS = {
   causal: { words: "causal", numbers: [], allows: () => (i, j) => j <= i },
   bidirectional: { words: "bidirectional", numbers: [], allows: () => () => true },
   sliding_window: {
-    words: "sliding window", numbers: [["window", 1, 32, 4]],
-    allows: (n, [window]) => (i, j) => j <= i && i - j < window,
+    words: "sliding window",
+    numbers: [["window", 1, 32, 4]],
+    allows:
+      (n, [window]) =>
+      (i, j) =>
+        j <= i && i - j < window,
   },
   two_sided_window: {
-    words: "window, both sides", numbers: [["window", 1, 32, 3]],
-    allows: (n, [window]) => (i, j) => Math.abs(i - j) < window,
+    words: "window, both sides",
+    numbers: [["window", 1, 32, 3]],
+    allows:
+      (n, [window]) =>
+      (i, j) =>
+        Math.abs(i - j) < window,
     python: (n, [window]) => `sliding_window(${n}, ${window}, causal=False)`,
   },
   dilated: {
-    words: "dilated window", numbers: [["window", 1, 32, 3], ["dilation", 1, 16, 2]],
-    allows: (n, [window, step]) => (i, j) => j <= i && i - j < window * step && (i - j) % step === 0,
+    words: "dilated window",
+    numbers: [
+      ["window", 1, 32, 3],
+      ["dilation", 1, 16, 2],
+    ],
+    allows:
+      (n, [window, step]) =>
+      (i, j) =>
+        j <= i && i - j < window * step && (i - j) % step === 0,
   },
   block: {
-    words: "blocks", numbers: [["size", 1, 32, 4]],
-    allows: (n, [size]) => (i, j) => Math.floor(i / size) === Math.floor(j / size),
+    words: "blocks",
+    numbers: [["size", 1, 32, 4]],
+    allows:
+      (n, [size]) =>
+      (i, j) =>
+        Math.floor(i / size) === Math.floor(j / size),
   },
   documents: {
-    words: "documents", list: "lengths", numbers: [["length", 1, 32, 5]],
-    allows: (n, lengths) => { const ids = documentIds(n, lengths); return (i, j) => ids[i] === ids[j]; },
+    words: "documents",
+    list: "lengths",
+    numbers: [["length", 1, 32, 5]],
+    allows: (n, lengths) => {
+      const ids = documentIds(n, lengths);
+      return (i, j) => ids[i] === ids[j];
+    },
     python: (n, lengths) => `documents(torch.tensor([${documentIds(n, lengths).join(", ")}]))`,
   },
   prefix: {
-    words: "prefix, then causal", numbers: [["prefix", 0, 32, 4]],
-    allows: (n, [prefix]) => (i, j) => j <= i || j < prefix,
+    words: "prefix, then causal",
+    numbers: [["prefix", 0, 32, 4]],
+    allows:
+      (n, [prefix]) =>
+      (i, j) =>
+        j <= i || j < prefix,
     python: (n, [prefix]) => `prefix(${n}, ${Math.min(n, prefix)})`,
   },
   global_tokens: {
-    words: "global tokens", list: "positions", numbers: [["position", 0, 31, 0]],
+    words: "global tokens",
+    list: "positions",
+    numbers: [["position", 0, 31, 0]],
     allows: (n, positions) => (i, j) => positions.includes(i) || positions.includes(j),
     python: (n, positions) => `global_tokens(${n}, [${positions.filter((position) => position < n).join(", ")}])`,
   },
   random_sparse: {
-    words: "random", numbers: [["density", 0, 1, 0.2], ["seed", 0, 99, 0]],
+    words: "random",
+    numbers: [
+      ["density", 0, 1, 0.2],
+      ["seed", 0, 99, 0],
+    ],
     allows(n, [density, seed]) {
       const random = uniform(seed);
       const drawn = Array.from({ length: n * n }, () => random() < density);
@@ -82,13 +116,19 @@ const square = (n, allows) => Array.from({ length: n }, (_, i) => Array.from({ l
 
 /** Put parts together from left to right. @param {number} n @param {string[]} parts @returns {Mask} */
 export function compose(n, parts) {
-  return parts.map(parse).reduce((mask, { operation, kind, numbers }) => {
-    const allows = KINDS[kind].allows(n, numbers);
-    return square(n, (i, j) => (operation === "&" ? mask[i][j] && allows(i, j) : mask[i][j] || allows(i, j)));
-  }, square(n, () => false));
+  return parts.map(parse).reduce(
+    (mask, { operation, kind, numbers }) => {
+      const allows = KINDS[kind].allows(n, numbers);
+      return square(n, (i, j) => (operation === "&" ? mask[i][j] && allows(i, j) : mask[i][j] || allows(i, j)));
+    },
+    square(n, () => false),
+  );
 }
 
-/** Lay painted cells [query, key, allowed] over a mask. @param {Mask} mask @param {number[][]} painted @returns {Mask} */
+/**
+ * Lay painted cells [query, key, allowed] over a mask.
+ * @param {Mask} mask @param {number[][]} painted @returns {Mask}
+ */
 export function overlay(mask, painted) {
   const covered = mask.map((row) => [...row]);
   for (const [i, j, allowed] of painted) if (i < mask.length && j < mask.length) covered[i][j] = Boolean(allowed);
@@ -135,11 +175,14 @@ function render({ model, el }) {
   const code = html("code", { class: "x-code" });
   on.add(
     html(
-      "div", { class: "x-panels" },
+      "div",
+      { class: "x-panels" },
       html(
-        "div", { class: "x-panel" },
+        "div",
+        { class: "x-panel" },
         html(
-          "div", {},
+          "div",
+          {},
           slider(on, "n", { label: "Positions n", min: 2, max: 32, step: 1 }),
           slider(on, "layers", { label: "Layers L", min: 1, max: 32, step: 1 }),
         ),
@@ -155,10 +198,11 @@ function render({ model, el }) {
     code.textContent = expression(on.read("n"), on.read("parts")) + (painted ? `  # and ${painted} painted` : "");
   });
   on.when([...MASK, "layers"], () => {
-    const now = mask();
+    const [now, layers] = [mask(), on.read("layers")];
+    const percent = (/** @type {Mask} */ some) => `${fixed(100 * density(some), 0)} percent`;
     on.say(
-      `${fixed(100 * density(now), 0)} percent of pairs may attend; ${deadRows(now).length} queries see nothing; ` +
-        `after ${on.read("layers")} layers ${fixed(100 * density(reach(now, on.read("layers"))), 0)} percent can be influenced.`,
+      `${percent(now)} of pairs may attend; ${deadRows(now).length} queries see nothing; ` +
+        `${percent(reach(now, layers))} are within reach after ${layers} layers.`,
     );
   });
   return on.leave;
@@ -173,43 +217,74 @@ function composition(on) {
     on.write("parts", [written({ ...parse(first), operation: "" }), ...rest]);
   };
   // One property of one part, as a trait of its own that a control can read and write.
-  const property = (part, i, name) => ({ ...part, read: () => at(i)[name], write: (_, value) => change(i, { [name]: value }) });
-  const one = (part, i, k) => {
-    const numbers = property(part, i, "numbers");
-    return {
-      ...part,
-      read: () => numbers.read()[k],
-      write: (_, value) => numbers.write(_, numbers.read().map((old, e) => (e === k ? value : old))),
-    };
-  };
+  const property = (part, i, name) => ({
+    ...part,
+    read: () => at(i)[name],
+    write: (_, value) => change(i, { [name]: value }),
+  });
+  const one = (part, i, k) => ({
+    ...part,
+    read: () => at(i).numbers[k],
+    write: (_, value) => change(i, { numbers: at(i).numbers.map((old, e) => (e === k ? value : old)) }),
+  });
 
-  const join = (part, i) => (i === 0 ? html("span", { class: "x-head" }, "mask")
-    : select(property(part, i, "operation"), "parts", { label: `how part ${i + 1} is joined`, options: [["&", "and &"], ["|", "or |"]], plain: true }));
-  const choice = (part, i) => select(
-    { ...property(part, i, "kind"), write: (_, kind) => change(i, { kind, numbers: [] }) }, "parts",
-    { label: `kind of part ${i + 1}`, options: Object.entries(KINDS).map(([kind, { words }]) => [kind, words]), plain: true },
-  );
+  const join = (part, i) =>
+    i === 0
+      ? html("span", { class: "x-head" }, "mask")
+      : select(property(part, i, "operation"), "parts", {
+          label: `how part ${i + 1} is joined`,
+          options: [
+            ["&", "and &"],
+            ["|", "or |"],
+          ],
+          plain: true,
+        });
+  const choice = (part, i) =>
+    select({ ...property(part, i, "kind"), write: (_, kind) => change(i, { kind, numbers: [] }) }, "parts", {
+      label: `kind of part ${i + 1}`,
+      options: Object.entries(KINDS).map(([kind, { words }]) => [kind, words]),
+      plain: true,
+    });
   const controls = (part, i) => {
     const { numbers, list } = KINDS[at(i).kind];
     if (list) return [typed(property(part, i, "numbers"), list, numbers[0])];
     return numbers.map(([label, min, most, usual], k) => {
       const whole = Number.isInteger(usual);
       const max = most === 32 ? Math.min(most, on.read("n")) : most;
-      return slider(one(part, i, k), "parts", { label, min, max, step: whole ? 1 : 0.05, show: whole ? String : fixed });
+      return slider(one(part, i, k), "parts", {
+        label,
+        min,
+        max,
+        step: whole ? 1 : 0.05,
+        show: whole ? String : fixed,
+      });
     });
   };
-  const row = (part, i, of) => html(
-    "div", { role: "group", "aria-label": `part ${i + 1}` },
-    html("div", { class: "x-join" }, join(part, i), choice(part, i), of > 1 ? button("×", () => remove(i), `remove part ${i + 1}`) : ""),
-    ...controls(part, i),
-  );
+  const row = (part, i, of) =>
+    html(
+      "div",
+      { role: "group", "aria-label": `part ${i + 1}` },
+      html(
+        "div",
+        { class: "x-join" },
+        join(part, i),
+        choice(part, i),
+        of > 1 ? button("×", () => remove(i), `remove part ${i + 1}`) : "",
+      ),
+      ...controls(part, i),
+    );
   return on.anew(
     ["parts", "n"],
     () => JSON.stringify([on.read("n"), on.read("parts").map((part) => [parse(part).operation, parse(part).kind])]),
     (part) => {
       const count = on.read("parts").length;
       const add = button("Add a part", () => on.write("parts", [...on.read("parts"), "| global_tokens 0"]));
-      return html("div", { class: "x-panel" }, ...on.read("parts").map((_, i) => row(part, i, count)), count < 4 ? add : "");
+      return html(
+        "div",
+        { class: "x-panel" },
+        ...on.read("parts").map((_, i) => row(part, i, count)),
+        count < 4 ? add : "",
+      );
     },
   );
 }
@@ -219,7 +294,9 @@ function typed(on, label, [, least, most]) {
   const input = html("input", { type: "text", inputmode: "numeric", autocomplete: "off" });
   const numbers = () => (input.value.match(/\d+/g) ?? []).map((x) => Math.min(most, Math.max(least, Number(x))));
   input.addEventListener("change", () => on.write("parts", numbers().slice(0, 32)));
-  on.when(["parts"], () => { input.value = on.read("parts").join(" "); });
+  on.when(["parts"], () => {
+    input.value = on.read("parts").join(" ");
+  });
   return html("label", { class: "x-control" }, html("span", {}, label), input);
 }
 
@@ -236,9 +313,12 @@ function facts(on, mask) {
   });
   const line = (name, ...values) => html("tr", {}, html("th", { scope: "row" }, name), html("td", {}, ...values));
   return html(
-    "table", { class: "x-table x-wide" },
-    line("pairs that may attend", allowed), line("density", share),
-    line("queries that see nothing", dead), line("within reach after L layers", reached),
+    "table",
+    { class: "x-table x-wide" },
+    line("pairs that may attend", allowed),
+    line("density", share),
+    line("queries that see nothing", dead),
+    line("within reach after L layers", reached),
   );
 }
 
@@ -247,93 +327,141 @@ const [SIZE, LEFT, TOP, RIGHT] = [288, 26, 22, 14];
 /** The matrix: painted by mouse, by touch, and with the arrow keys and the space bar. */
 function matrix(on, mask) {
   const told = html("p", { class: "x-facts" });
+  /** @type {number[]} */
   let at = [0, 0]; // the one cell that the tabulator key reaches
-  const drawing = on.anew(["n"], () => String(on.read("n")), (part) => {
-    const n = on.read("n");
-    const side = SIZE / n;
-    const middle = (k) => (k + 0.5) * side;
-    const cells = square(n, (i, j) =>
-      svg("rect", { role: "gridcell", x: LEFT + j * side + 0.5, y: TOP + i * side + 0.5, width: side - 1, height: side - 1 }));
-    const marks = ["x-halo", "x-marks"].map((look) => svg("path", { class: look }));
-    const dead = svg("g", { "aria-hidden": "true" });
-    const grid = svg(
-      "svg",
-      {
-        viewBox: `0 0 ${LEFT + SIZE + RIGHT} ${TOP + SIZE + 2}`, role: "grid", "data-lm-suppress-shortcuts": "true",
-        "aria-label": "mask: a row for each query, a column for each key",
-      },
-      svg("rect", { class: "x-ground", x: LEFT, y: TOP, width: SIZE, height: SIZE }),
-      numbers(n, middle),
-      ...cells.map((row) => svg("g", { role: "row" }, ...row)),
-      ...marks, dead,
-    );
-    let seen = mask();
+  const drawing = on.anew(
+    ["n"],
+    () => String(on.read("n")),
+    (part) => {
+      const n = on.read("n");
+      const side = SIZE / n;
+      const middle = (k) => (k + 0.5) * side;
+      const cells = square(n, (i, j) =>
+        svg("rect", {
+          role: "gridcell",
+          x: LEFT + j * side + 0.5,
+          y: TOP + i * side + 0.5,
+          width: side - 1,
+          height: side - 1,
+        }),
+      );
+      const marks = ["x-halo", "x-marks"].map((look) => svg("path", { class: look }));
+      const dead = svg("g", { "aria-hidden": "true" });
+      const grid = svg(
+        "svg",
+        {
+          viewBox: `0 0 ${LEFT + SIZE + RIGHT} ${TOP + SIZE + 2}`,
+          role: "grid",
+          "data-lm-suppress-shortcuts": "true",
+          "aria-label": "mask: a row for each query, a column for each key",
+        },
+        svg("rect", { class: "x-ground", x: LEFT, y: TOP, width: SIZE, height: SIZE }),
+        numbers(n, middle),
+        ...cells.map((row) => svg("g", { role: "row" }, ...row)),
+        ...marks,
+        dead,
+      );
+      let seen = mask();
 
-    const tell = ([i, j]) => { told.textContent = cells[i][j].getAttribute("aria-label"); };
-    const go = ([i, j]) => {
-      at = [i, j].map((k) => Math.max(0, Math.min(n - 1, k)));
-      for (const cell of cells.flat()) cell.setAttribute("tabindex", cell === cells[at[0]][at[1]] ? "0" : "-1");
-    };
-    const paint = ([i, j], value) => {
-      if (seen[i][j] === value) return;
-      const composed = compose(n, on.read("parts"))[i][j] === value;
-      const others = on.read("painted").filter(([a, b]) => a !== i || b !== j);
-      on.write("painted", composed ? others : [...others, [i, j, Number(value)]]);
-    };
-    go(at);
+      const tell = (/** @type {number[]} */ [i, j]) => {
+        told.textContent = cells[i][j].getAttribute("aria-label");
+      };
+      const go = (/** @type {number[]} */ [i, j]) => {
+        at = [i, j].map((k) => Math.max(0, Math.min(n - 1, k)));
+        for (const cell of cells.flat()) cell.setAttribute("tabindex", cell === cells[at[0]][at[1]] ? "0" : "-1");
+      };
+      const paint = (/** @type {number[]} */ [i, j], /** @type {boolean} */ value) => {
+        if (seen[i][j] === value) return;
+        const composed = compose(n, on.read("parts"))[i][j] === value;
+        const others = on.read("painted").filter(([a, b]) => a !== i || b !== j);
+        on.write("painted", composed ? others : [...others, [i, j, Number(value)]]);
+      };
+      go(at);
 
-    part.when(["parts", "painted", "layers"], () => {
-      seen = mask();
-      const reached = reach(seen, on.read("layers"));
-      cells.forEach((row, i) => row.forEach((cell, j) => {
-        const [words, look] = seen[i][j] ? ["may attend", "x-may"] : reached[i][j] ? ["within reach", "x-near"] : ["hidden", ""];
-        cell.setAttribute("class", `x-cell ${look}`);
-        cell.setAttribute("aria-label", `query ${i}, key ${j}: ${words}`);
-      }));
-      const painted = on.read("painted").filter(([i, j]) => i < n && j < n);
-      const dots = painted.map(([i, j]) => `M${LEFT + middle(j)} ${TOP + middle(i)}h0`).join("");
-      for (const mark of marks) mark.setAttribute("d", dots);
-      dead.replaceChildren(...deadRows(seen).map((i) =>
-        svg("text", { class: "x-dead", x: LEFT + SIZE + 8, y: TOP + middle(i) + 4, "text-anchor": "middle" }, "∅")));
-      tell(at);
-    });
+      part.when(["parts", "painted", "layers"], () => {
+        seen = mask();
+        const reached = reach(seen, on.read("layers"));
+        cells.forEach((row, i) =>
+          row.forEach((cell, j) => {
+            const [words, look] = seen[i][j]
+              ? ["may attend", "x-may"]
+              : reached[i][j]
+                ? ["within reach", "x-near"]
+                : ["hidden", ""];
+            cell.setAttribute("class", `x-cell ${look}`);
+            cell.setAttribute("aria-label", `query ${i}, key ${j}: ${words}`);
+          }),
+        );
+        const painted = on.read("painted").filter(([i, j]) => i < n && j < n);
+        const dots = painted.map(([i, j]) => `M${LEFT + middle(j)} ${TOP + middle(i)}h0`).join("");
+        for (const mark of marks) mark.setAttribute("d", dots);
+        dead.replaceChildren(
+          ...deadRows(seen).map((i) =>
+            svg("text", { class: "x-dead", x: LEFT + SIZE + 8, y: TOP + middle(i) + 4, "text-anchor": "middle" }, "∅"),
+          ),
+        );
+        tell(at);
+      });
 
-    let brush = true;
-    const pointed = (act) => (event) => {
-      const box = grid.getBoundingClientRect();
-      const unit = box.width / (LEFT + SIZE + RIGHT);
-      const cell = [(event.clientY - box.top) / unit - TOP, (event.clientX - box.left) / unit - LEFT].map((x) => Math.floor(x / side));
-      if (cell.some((k) => k < 0 || k >= n)) return;
-      act(cell, event);
-      tell(cell);
-    };
-    grid.addEventListener("pointerdown", pointed(([i, j]) => {
-      brush = !seen[i][j];
-      go([i, j]);
-      paint([i, j], brush);
-    }));
-    grid.addEventListener("pointermove", pointed((cell, event) => { if (event.buttons === 1) paint(cell, brush); }));
-    grid.addEventListener("keydown", (event) => {
-      const [i, j] = at;
-      const steps = { ArrowUp: [i - 1, j], ArrowDown: [i + 1, j], ArrowLeft: [i, j - 1], ArrowRight: [i, j + 1], Home: [i, 0], End: [i, n - 1] };
-      if (event.key in steps) {
-        go(steps[event.key]);
-        cells[at[0]][at[1]].focus();
-      } else if (event.key === " " || event.key === "Enter") paint(at, !seen[i][j]);
-      else return;
-      tell(at);
-      event.preventDefault();
-      event.stopPropagation(); // the arrow keys turn pages elsewhere
-    });
-    return grid;
-  });
+      let brush = true;
+      const pointed = (act) => (event) => {
+        const box = grid.getBoundingClientRect();
+        const unit = box.width / (LEFT + SIZE + RIGHT);
+        const cell = [(event.clientY - box.top) / unit - TOP, (event.clientX - box.left) / unit - LEFT].map((x) =>
+          Math.floor(x / side),
+        );
+        if (cell.some((k) => k < 0 || k >= n)) return;
+        act(cell, event);
+        tell(cell);
+      };
+      grid.addEventListener(
+        "pointerdown",
+        pointed(([i, j]) => {
+          brush = !seen[i][j];
+          go([i, j]);
+          paint([i, j], brush);
+        }),
+      );
+      grid.addEventListener(
+        "pointermove",
+        pointed((cell, event) => {
+          if (event.buttons === 1) paint(cell, brush);
+        }),
+      );
+      grid.addEventListener("keydown", (event) => {
+        const [i, j] = at;
+        const steps = {
+          ArrowUp: [i - 1, j],
+          ArrowDown: [i + 1, j],
+          ArrowLeft: [i, j - 1],
+          ArrowRight: [i, j + 1],
+          Home: [i, 0],
+          End: [i, n - 1],
+        };
+        if (event.key in steps) {
+          go(steps[event.key]);
+          cells[at[0]][at[1]].focus();
+        } else if (event.key === " " || event.key === "Enter") paint(at, !seen[i][j]);
+        else return;
+        tell(at);
+        event.preventDefault();
+        event.stopPropagation(); // the arrow keys turn pages elsewhere
+      });
+      return grid;
+    },
+  );
   const clear = button("Clear the paint", () => on.write("painted", []));
-  on.when(["painted"], () => { clear.disabled = on.read("painted").length === 0; });
+  on.when(["painted"], () => {
+    clear.disabled = on.read("painted").length === 0;
+  });
   return html(
-    "figure", { class: "x-panel" }, drawing,
+    "figure",
+    { class: "x-panel" },
+    drawing,
     html("div", { class: "x-bench" }, told, clear),
     html(
-      "p", { class: "x-legend" },
+      "p",
+      { class: "x-legend" },
       html("span", {}, "row: query, column: key"),
       html("span", {}, html("span", { class: "x-key x-may" }), "may attend"),
       html("span", {}, html("span", { class: "x-key x-near" }), "within reach after L layers"),
@@ -347,7 +475,8 @@ function numbers(n, middle) {
   const mark = (k, x, y) => svg("text", { x, y, "text-anchor": "middle" }, String(k));
   const marked = Array.from({ length: n }, (_, k) => k).filter((k) => k % (n > 16 ? 4 : 1) === 0);
   return svg(
-    "g", { "aria-hidden": "true" },
+    "g",
+    { "aria-hidden": "true" },
     ...marked.flatMap((k) => [mark(k, LEFT + middle(k), TOP - 6), mark(k, LEFT - 12, TOP + middle(k) + 4)]),
   );
 }

@@ -9,7 +9,7 @@ export const WIDTHS = Array.from({ length: 13 }, (_, i) => 2 ** i);
 
 /** The factor that a score is multiplied by. @param {string} scaling @param {number} width */
 export function scale(scaling, width) {
-  return { "1": 1, "1/sqrt(d)": 1 / Math.sqrt(width), "1/d": 1 / width, "sqrt(d)": Math.sqrt(width) }[scaling];
+  return { 1: 1, "1/sqrt(d)": 1 / Math.sqrt(width), "1/d": 1 / width, "sqrt(d)": Math.sqrt(width) }[scaling];
 }
 
 /** Standard deviation of scale * q.k for independent standard normal entries: scale * sqrt(d). */
@@ -60,16 +60,20 @@ export function draw(seed, n) {
   });
 }
 
-/** The scaled scores of every query. @param {ReturnType<typeof draw>} drawn @param {string} scaling @param {number} width */
+/**
+ * The scaled scores of every query.
+ * @param {ReturnType<typeof draw>} drawn @param {string} scaling @param {number} width
+ */
 export function scores(drawn, scaling, width) {
   const [factor, at] = [scale(scaling, width), WIDTHS.indexOf(width)];
   return drawn.map(({ lengths, directions }) => directions.map((z) => factor * lengths[at] * z));
 }
 
+/** @type {{ name: string, of: (p: number[]) => number, show: (x: number) => string }[]} */
 const MEASURES = [
-  ["entropy / log n", (p) => entropy(p) / Math.log(p.length), (x) => fixed(x, 3)],
-  ["largest weight", (p) => Math.max(...p), (x) => fixed(x, 3)],
-  ["norm of Jacobian", jacobianNorm, tiny],
+  { name: "entropy / log n", of: (p) => entropy(p) / Math.log(p.length), show: (x) => fixed(x, 3) },
+  { name: "largest weight", of: (p) => Math.max(...p), show: (x) => fixed(x, 3) },
+  { name: "norm of Jacobian", of: jacobianNorm, show: tiny },
 ];
 const mean = (numbers) => sum(numbers) / numbers.length;
 
@@ -77,18 +81,27 @@ function render({ model, el }) {
   const on = stage({ model, el });
   /** @type {ReturnType<typeof draw>} */
   let drawn;
-  on.when(["seed", "n_keys"], () => { drawn = draw(on.read("seed"), on.read("n_keys")); });
+  on.when(["seed", "n_keys"], () => {
+    drawn = draw(on.read("seed"), on.read("n_keys"));
+  });
   const at = (width) => scores(drawn, on.read("scaling"), width);
   const now = () => at(on.read("width"));
   on.add(
     html(
-      "div", {},
+      "div",
+      {},
       slider(on, "width", { label: "Width dₖ", min: 1, max: 4096, step: 1, place: Math.log2, value: (p) => 2 ** p }),
       html(
-        "div", { class: "x-bench" },
+        "div",
+        { class: "x-bench" },
         select(on, "scaling", {
           label: "Scale",
-          options: [["1", "1 (none)"], ["1/sqrt(d)", "1 / √dₖ"], ["1/d", "1 / dₖ"], ["sqrt(d)", "√dₖ"]],
+          options: [
+            ["1", "1 (none)"],
+            ["1/sqrt(d)", "1 / √dₖ"],
+            ["1/d", "1 / dₖ"],
+            ["sqrt(d)", "√dₖ"],
+          ],
         }),
         button("Draw again", () => on.write("seed", (on.read("seed") + 1) % 2 ** 31)),
       ),
@@ -97,9 +110,10 @@ function render({ model, el }) {
   );
   on.when(EVERYTHING, () => {
     const [first] = now().map((row) => softmax(row));
-    const share = median(now().map((row) => MEASURES[0][1](softmax(row))));
+    const share = median(now().map((row) => MEASURES[0].of(softmax(row))));
+    const [width, scaling] = [on.read("width"), on.read("scaling")];
     on.say(
-      `Width ${on.read("width")}: the scores have standard deviation ${short(scoreStd(on.read("scaling"), on.read("width")))}; ` +
+      `Width ${width}: the scores have standard deviation ${short(scoreStd(scaling, width))}; ` +
         `the largest weight of this query is ${fixed(Math.max(...first))}; ` +
         `the median entropy is ${fixed(100 * share, 0)} percent of the most possible.`,
     );
@@ -110,13 +124,19 @@ function render({ model, el }) {
 const EVERYTHING = ["width", "scaling", "seed", "n_keys"];
 const short = (x) => (x >= 100 || Number.isInteger(x) ? x.toFixed(0) : x.toPrecision(2));
 
-/** All scores as a histogram, the normal curve that they should follow, and the standard one; each curve as high as 1. */
+/** All scores as a histogram, the normal curve that they should follow, and the standard one, both as high as 1. */
 function spread(on, now) {
   const [left, right, top, bottom] = [8, 312, 14, 130];
   const drawing = picture(320, 152, "histogram of the scores");
   const bell = (x, std, y) => {
-    const points = Array.from({ length: 161 }, (_, i) => (i - 80) / 20).map((t) => [x(t * std), y(Math.exp((-t * t) / 2))]);
-    return `M${points.filter(([px]) => px >= left && px <= right).map((p) => p.map((c) => c.toFixed(1)).join(" ")).join("L")}`;
+    const points = Array.from({ length: 161 }, (_, i) => (i - 80) / 20).map((t) => [
+      x(t * std),
+      y(Math.exp((-t * t) / 2)),
+    ]);
+    return `M${points
+      .filter(([px]) => px >= left && px <= right)
+      .map((p) => p.map((c) => c.toFixed(1)).join(" "))
+      .join("L")}`;
   };
   on.when(EVERYTHING, () => {
     const std = scoreStd(on.read("scaling"), on.read("width"));
@@ -132,19 +152,33 @@ function spread(on, now) {
     drawing.replaceChildren(
       svg("path", {
         class: "x-fill",
-        d: bars.map(([i, c]) => `M${x(i * bin)} ${bottom}V${y(Math.min(1.3, c / peak))}H${x((i + 1) * bin)}V${bottom}`).join(""),
+        d: bars
+          .map(([i, c]) => `M${x(i * bin)} ${bottom}V${y(Math.min(1.3, c / peak))}H${x((i + 1) * bin)}V${bottom}`)
+          .join(""),
       }),
       svg("path", { class: "x-line x-first", d: bell(x, std, y) }),
       svg("path", { class: "x-line x-second x-dashed", d: bell(x, 1, y) }),
       svg("path", { class: "x-axis", d: `M${left} ${bottom}H${right}` }),
       svg("text", { x: left, y: top }, `standard deviation ${short(std)}`),
       ...[-0.5, 0, 0.5].map((t) =>
-        svg("text", { x: x(t * limit), y: bottom + 16, "text-anchor": "middle" }, short(Math.abs(t * limit)).replace(/^/, t < 0 ? "−" : ""))),
+        svg(
+          "text",
+          { x: x(t * limit), y: bottom + 16, "text-anchor": "middle" },
+          short(Math.abs(t * limit)).replace(/^/, t < 0 ? "−" : ""),
+        ),
+      ),
     );
   });
   return html(
-    "figure", { class: "x-panel" }, drawing,
-    html("figcaption", {}, `Scores of ${QUERIES} queries, and the normal curve of theory. Dashed: standard deviation 1. Both curves are drawn equally high.`),
+    "figure",
+    { class: "x-panel" },
+    drawing,
+    html(
+      "figcaption",
+      {},
+      `Scores of ${QUERIES} queries, and the normal curve of theory. ` +
+        "Dashed: standard deviation 1. Both curves are drawn equally high.",
+    ),
   );
 }
 
@@ -160,11 +194,23 @@ function weights(on, now) {
       svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${right}` }),
       ...[0, 1].map((t) => svg("text", { x: left - 6, y: y(t) + 4, "text-anchor": "end" }, String(t))),
       ...p.map((w, i) =>
-        svg("rect", { class: "x-solid", x: left + (i + 0.15) * step, y: y(w), width: 0.7 * step, height: bottom - y(w) })),
+        svg("rect", {
+          class: "x-solid",
+          x: left + (i + 0.15) * step,
+          y: y(w),
+          width: 0.7 * step,
+          height: bottom - y(w),
+        }),
+      ),
       svg("text", { x: (left + right) / 2, y: bottom + 16, "text-anchor": "middle" }, `${p.length} keys`),
     );
   });
-  return html("figure", { class: "x-panel" }, drawing, html("figcaption", {}, "The weights of one query, after the softmax."));
+  return html(
+    "figure",
+    { class: "x-panel" },
+    drawing,
+    html("figcaption", {}, "The weights of one query, after the softmax."),
+  );
 }
 
 /** What the weights are like: for this query, and over many. */
@@ -172,15 +218,18 @@ function table(on, now) {
   const cells = MEASURES.map(() => [0, 1, 2].map(() => html("td")));
   on.when(EVERYTHING, () => {
     const all = now().map((row) => softmax(row));
-    MEASURES.forEach(([, measure, show], i) => {
-      const values = all.map(measure);
-      [values[0], median(values), mean(values)].forEach((value, j) => { cells[i][j].textContent = show(value); });
+    MEASURES.forEach(({ of, show }, i) => {
+      const values = all.map((p) => of(p));
+      [values[0], median(values), mean(values)].forEach((value, j) => {
+        cells[i][j].textContent = show(value);
+      });
     });
   });
   return html(
-    "table", { class: "x-table" },
+    "table",
+    { class: "x-table" },
     html("tr", {}, html("td"), ...["this query", "median", "mean"].map((head) => html("th", { scope: "col" }, head))),
-    ...MEASURES.map(([name], i) => html("tr", {}, html("th", { scope: "row" }, name), ...cells[i])),
+    ...MEASURES.map(({ name }, i) => html("tr", {}, html("th", { scope: "row" }, name), ...cells[i])),
   );
 }
 
@@ -194,10 +243,15 @@ function throughWidths(on, at) {
   const lines = svg("g");
   drawing.append(
     svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${right}` }),
-    ...[0, -6, -12].map((e) => svg("text", { x: left - 6, y: y(e) + 4, "text-anchor": "end" }, e ? tiny(10 ** e).slice(2) : "1")),
-    ...[["1", 0, "middle"], ["64", 6, "middle"], ["dₖ", 9, "middle"], ["4096", 12, "end"]].map(([mark, i, anchor]) =>
-      svg("text", { x: x(i), y: bottom + 15, "text-anchor": anchor }, mark)),
-    here, lines,
+    ...[0, -6, -12].map((e) =>
+      svg("text", { x: left - 6, y: y(e) + 4, "text-anchor": "end" }, e ? tiny(10 ** e).slice(2) : "1"),
+    ),
+    ...[0, 6, 12].map((i) =>
+      svg("text", { x: x(i), y: bottom + 15, "text-anchor": i === 12 ? "end" : "middle" }, String(2 ** i)),
+    ),
+    svg("text", { x: x(9), y: bottom + 15, "text-anchor": "middle" }, "dₖ"),
+    here,
+    lines,
   );
   on.when(["scaling", "seed", "n_keys"], () => {
     const norms = WIDTHS.map((width) => at(width).map((row) => jacobianNorm(softmax(row))));
@@ -210,8 +264,14 @@ function throughWidths(on, at) {
   });
   on.when(["width"], () => here.setAttribute("d", `M${x(Math.log2(on.read("width")))} ${top}V${bottom}`));
   return html(
-    "figure", { class: "x-panel" }, drawing,
-    html("figcaption", {}, "Norm of the Jacobian at every width: what of the gradient comes through. Line: median query; dashed: mean."),
+    "figure",
+    { class: "x-panel" },
+    drawing,
+    html(
+      "figcaption",
+      {},
+      "Norm of the Jacobian at every width: what of the gradient comes through. Line: median query; dashed: mean.",
+    ),
   );
 }
 

@@ -41,7 +41,8 @@ function render({ model, el }) {
     const best = p.indexOf(Math.max(...p));
     on.say(
       `Temperature ${fixed(on.read("temperature"))}: the largest weight is ${fixed(p[best])}, on ${label(best)}; ` +
-        `${fixed(effectiveCount(p), 1)} of ${p.length} choices in effect; free energy ${fixed(freeEnergy(on.read("scores"), on.read("temperature")))}.`,
+        `${fixed(effectiveCount(p), 1)} of ${p.length} choices in effect; ` +
+        `free energy ${fixed(freeEnergy(on.read("scores"), on.read("temperature")))}.`,
     );
   });
   return on.leave;
@@ -72,7 +73,12 @@ function choices(on, label, weights) {
         ...bars.flatMap((bar, i) => [
           html("span", { class: "x-name", "aria-hidden": "true" }, label(i)),
           slider(part, ["scores", i], {
-            label: `score of ${label(i)}`, min: -reach, max: reach, step: 0.1, show: (s) => fixed(s), plain: true,
+            label: `score of ${label(i)}`,
+            min: -reach,
+            max: reach,
+            step: 0.1,
+            show: (s) => fixed(s),
+            plain: true,
           }),
           html("div", { class: "x-track" }, bar),
           shown[i],
@@ -88,8 +94,11 @@ function indecision(on, weights) {
   on.when(["scores", "temperature"], () => {
     const p = weights();
     facts.replaceChildren(
-      "entropy ", html("b", {}, fixed(entropy(p))), " nats, as if among ",
-      html("b", {}, fixed(effectiveCount(p))), " equals",
+      "entropy ",
+      html("b", {}, fixed(entropy(p))),
+      " nats, as if among ",
+      html("b", {}, fixed(effectiveCount(p))),
+      " equals",
     );
   });
   return facts;
@@ -116,12 +125,24 @@ function frontier(on, weights) {
     const sharpness = Array.from({ length: 161 }, (_, i) => (Math.sinh((i - 80) / 12) / range) * 0.5);
     axes.replaceChildren(
       svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${right}` }),
-      svg("path", { class: "x-specks", d: otherWeights(scores.length, 160).map((p) => `M${at(p)}h0`).join("") }),
-      svg("path", { class: "x-line x-first", d: `M${sharpness.map((b) => at(softmax(scores.map((s) => b * s)))).join("L")}` }),
+      svg("path", {
+        class: "x-specks",
+        d: otherWeights(scores.length, 160)
+          .map((p) => `M${at(p)}h0`)
+          .join(""),
+      }),
+      svg("path", {
+        class: "x-line x-first",
+        d: `M${sharpness.map((b) => at(softmax(scores.map((s) => b * s)))).join("L")}`,
+      }),
       svg("text", { x: x(least), y: bottom + 15, "text-anchor": "middle" }, fixed(least, 1)),
       svg("text", { x: x(largest), y: bottom + 15, "text-anchor": "middle" }, largest > least ? fixed(largest, 1) : ""),
       svg("text", { x: (left + right) / 2, y: bottom + 31, "text-anchor": "middle" }, "expected score"),
-      svg("text", { x: left - 5, y: y(Math.log(scores.length)) + 4, "text-anchor": "end" }, fixed(Math.log(scores.length), 1)),
+      svg(
+        "text",
+        { x: left - 5, y: y(Math.log(scores.length)) + 4, "text-anchor": "end" },
+        fixed(Math.log(scores.length), 1),
+      ),
       svg("text", { x: left - 5, y: bottom + 4, "text-anchor": "end" }, "0"),
       svg("text", { x: -(top + bottom) / 2, y: 12, "text-anchor": "middle", transform: "rotate(-90)" }, "entropy"),
     );
@@ -135,8 +156,15 @@ function frontier(on, weights) {
     here.setAttribute("cy", y(entropy(p)));
   });
   return html(
-    "figure", { class: "x-panel" }, drawing,
-    html("figcaption", {}, "Curve: the softmax at every temperature; ring: at this one. Specks: other weights. None lies above the dashed line, on which score + T × entropy is as large as at the ring."),
+    "figure",
+    { class: "x-panel" },
+    drawing,
+    html(
+      "figcaption",
+      {},
+      "Curve: the softmax at every temperature; ring: at this one. Specks: other weights. " +
+        "None lies above the dashed line, on which score + T × entropy is as large as at the ring.",
+    ),
   );
 }
 
@@ -152,7 +180,11 @@ function balance(on, weights) {
     const score = expectedScore(p, scores);
     const whole = score + t * entropy(p);
     const share = linear([Math.min(0, score, whole), Math.max(0, score, whole) || 1], [0, 100]);
-    [[0, score], [score, whole], [0, whole]].forEach(([from, to], i) => {
+    [
+      [0, score],
+      [score, whole],
+      [0, whole],
+    ].forEach(([from, to], i) => {
       parts[i].bar.style.left = `${share(Math.min(from, to))}%`;
       parts[i].bar.style.width = `${Math.abs(share(to) - share(from))}%`;
       parts[i].shown.textContent = fixed(to - from);
@@ -161,7 +193,11 @@ function balance(on, weights) {
   return html(
     "div",
     { class: "x-grid", style: "--columns: max-content 1fr 2.75rem" },
-    ...parts.flatMap(({ name, bar, shown }) => [html("span", { class: "x-name" }, name), html("div", { class: "x-track" }, bar), shown]),
+    ...parts.flatMap(({ name, bar, shown }) => [
+      html("span", { class: "x-name" }, name),
+      html("div", { class: "x-track" }, bar),
+      shown,
+    ]),
   );
 }
 
