@@ -2,6 +2,8 @@
 
 from html import escape
 
+Number = int | float
+
 
 def element(tag: str, /, *children: str, **attributes: object) -> str:
     """Write one SVG element; ``class_`` stands for ``class``, ``text_anchor`` for ``text-anchor``.
@@ -14,12 +16,12 @@ def element(tag: str, /, *children: str, **attributes: object) -> str:
     return f"<{tag}{written}>{''.join(children)}</{tag}>"
 
 
-def text(content: str, /, *, x: float, y: float, class_: str = "", anchor: str = "start") -> str:
+def text(content: str, /, *, x: Number, y: Number, class_: str = "", anchor: str = "start") -> str:
     """Write one line of text, anchored at its ``start``, ``middle`` or ``end``."""
     return element("text", escape(content), x=x, y=y, class_=class_, text_anchor=anchor)
 
 
-def picture(width: float, height: float, description: str, *children: str) -> str:
+def picture(width: Number, height: Number, description: str, *children: str) -> str:
     """Frame the children as one picture that says in words what it shows."""
     return element("svg", *children, viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=description)
 

@@ -36,11 +36,11 @@ class Whole(traitlets.Int):
         return int(value)
 
 
-def _within(value: Any, low: float | None, high: float | None) -> bool:
+def _within(value: Any, low: int | float | None, high: int | float | None) -> bool:
     return (low is None or low <= value) and (high is None or value <= high)
 
 
-def _with_bounds(kind: str, low: float | None, high: float | None) -> str:
+def _with_bounds(kind: str, low: int | float | None, high: int | float | None) -> str:
     bounds = [f"at least {low:g}"] if low not in (None, -math.inf) else []
     bounds += [f"at most {high:g}"] if high not in (None, math.inf) else []
     return " ".join([kind, " and ".join(bounds)]).strip()

@@ -71,6 +71,7 @@ def test_the_page_weighs_little(name):
     assert len(example(name).to_html().encode()) < 30_000
 
 
+@pytest.mark.rejects
 @every_explorer
 def test_unknown_arguments_are_refused(name):
     with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):

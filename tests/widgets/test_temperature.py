@@ -141,3 +141,12 @@ def test_one_score_or_equal_scores_draw_without_a_hole(show):
             page.get_by_label("Temperature T").press("End")
             assert "NaN" not in page.content()
             assert "Infinity" not in page.locator("main").inner_html().split("<script>")[0]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("java_script_enabled", [True, False], ids=["live", "still"])
+def test_labels_are_text_whatever_they_hold(show, java_script_enabled):
+    labels = ["<b>x</b>", '"&amp;', "</script>"]
+    with show(TemperatureExplorer([1.0, 2.0, 3.0], labels=labels), java_script_enabled=java_script_enabled) as page:
+        for label in labels:
+            assert page.locator("div.explorer").get_by_text(label, exact=True).count() > 0
