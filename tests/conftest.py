@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from browsing import browser  # noqa: F401  (a fixture)
 from hypothesis import settings
 
 # No deadline: a busy machine is not a failure. Derandomised: a red test is red again.

@@ -1,0 +1,58 @@
+# Everything works from a fresh clone with Python 3.11+ alone; the first command of any kind makes .venv.
+
+PYTHON ?= python3
+VENV   := .venv
+PY     := $(VENV)/bin/python
+PYTEST := $(PY) -m pytest -q -p no:cacheprovider
+# One thread a process and two processes beat two threads in one, measured on two cores.
+export OMP_NUM_THREADS ?= 1
+export PYTHONDONTWRITEBYTECODE = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help book serve test check assignments bench screenshot repository clean
+
+help: ## say what can be made
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
+
+$(VENV)/.ready: requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed, found: $$($(PYTHON) --version 2>&1). Name one: make PYTHON=python3.12 ..."; exit 1; }
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { echo "$(PYTHON) cannot make a virtual environment: install its venv package (Debian: python3-venv)"; rm -rf $(VENV); exit 1; }
+	$(PY) -m pip install --disable-pip-version-check --progress-bar on -r requirements.txt
+	@touch $@
+
+book: $(VENV)/.ready ## build the site: runs every notebook, warnings are errors
+	$(PY) tools/build_book.py
+
+serve: book ## build the site and open it
+	$(PY) tools/serve_book.py
+
+check: $(VENV)/.ready ## format, lint, types
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/pyright
+
+test: $(VENV)/.ready ## all tests: library, shapes, notebooks, exercises, site
+	@echo "== 1/4 library, exercises, repository"
+	$(PYTEST) -n 2 --ignore=tests/site --ignore=tests/widgets tests
+	@echo "== 2/4 the same library tests with every shape in every signature executed"
+	$(PYTEST) -n 2 --jaxtyping-packages=lessons_lib,beartype.beartype -m "not rejects" tests/test_*.py
+	@echo "== 3/4 every notebook, cell by cell"
+	$(PYTEST) -n 2 --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=300 book assignments/source
+	@echo "== 4/4 the site, built with warnings as errors and moved in a real browser"
+	$(PY) tools/build_book.py
+	$(PYTEST) -rs tests/site tests/widgets
+
+assignments: $(VENV)/.ready ## write the student notebooks from their masters
+	$(PY) tools/release_assignments.py
+
+bench: book ## measure what a page weighs and how soon it is live
+	$(PY) benchmarks/site.py
+
+screenshot: book ## the picture in the README
+	$(PY) tools/screenshot.py
+
+repository: $(VENV)/.ready ## set the repository's address everywhere: make repository URL=https://github.com/me/my-fork
+	$(PY) tools/set_repository.py "$(URL)"
+
+clean: ## remove what was built (.venv stays)
+	rm -rf _build .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,67 @@
+"""Measure what a page of the built site weighs, compressed, and how soon its explorers are live on this machine.
+
+Run by ``make bench``; writes ``benchmarks/results/site.json``.
+"""
+
+import datetime
+import gzip
+import json
+import platform
+import statistics
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+from playwright.sync_api import Browser, sync_playwright
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+from browsing import launch, serve  # noqa: E402
+
+HTML = ROOT / "_build" / "html"
+RUNS = 5
+# An explorer is live once its own code has replaced the fallback by controls.
+LIVE = "() => [...document.querySelectorAll('div.explorer')].every(e => e.querySelector('input, select, button'))"
+
+
+def measure(browser: Browser, address: str) -> dict[str, float]:
+    """Load a page with an empty cache several times; return kilobytes and milliseconds."""
+    live, weight = [], 0
+    for _ in range(RUNS):
+        context = browser.new_context()
+        page = context.new_page()
+        responses = []
+        page.on("response", lambda response, seen=responses: seen.append(response))
+        page.goto(address, wait_until="commit")
+        page.wait_for_function(LIVE, polling="raf")
+        live.append(page.evaluate("performance.now()"))
+        page.wait_for_load_state("networkidle")
+        weight = sum(len(gzip.compress(response.body())) for response in responses if response.ok)
+        context.close()
+    return {"compressed_kB": round(weight / 1000, 1), "live_ms_median": round(statistics.median(live)), "runs": RUNS}
+
+
+def main() -> None:
+    """Measure every page of the book and write the results."""
+    pages = sorted(str(page.relative_to(HTML)) for page in HTML.glob("book/**/*.html"))
+    with sync_playwright() as playwright, serve(HTML) as address:
+        browser = launch(playwright)
+        results = {page: measure(browser, f"{address}/{page}") for page in pages}
+        chromium = browser.version
+        browser.close()
+    report = {
+        "command": "make bench",
+        "date": datetime.date.today().isoformat(),
+        "device": f"{platform.machine()}, {platform.system()}",
+        "versions": {"chromium": chromium, "jupyter-book": version("jupyter-book"), "anywidget": version("anywidget")},
+        "pages": results,
+    }
+    target = ROOT / "benchmarks" / "results" / "site.json"
+    target.parent.mkdir(exist_ok=True)
+    target.write_text(json.dumps(report, indent=2) + "\n")
+    for page, row in results.items():
+        print(f"{page:45} {row['compressed_kB']:8.1f} kB   live after {row['live_ms_median']:5.0f} ms")
+
+
+if __name__ == "__main__":
+    main()

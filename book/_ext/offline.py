@@ -1,0 +1,53 @@
+"""Keep the built site off the network, and light: MathJax from an installed package, no CDN, no icons twice."""
+
+import shutil
+from importlib.metadata import files
+from pathlib import Path
+
+PACKAGE = "sphinx-mathjax-offline"
+# What a page can ask for: the script, its fonts, and the TeX extensions that \require loads. The rest is 22 MB.
+WANTED = ("tex-mml-chtml.js", "output/chtml/fonts/woff-v2", "input/tex/extensions")
+
+
+def mathjax_folder() -> Path:
+    """Find MathJax inside the package, whose name is not one that Python can import."""
+    script = next(f for f in files(PACKAGE) or [] if f.name == WANTED[0])
+    return Path(str(script.locate())).parent
+
+
+def copy_mathjax(app, exception) -> None:
+    """Copy the wanted two megabytes beside the pages."""
+    if exception is not None or app.builder.format != "html":
+        return
+    source, target = mathjax_folder(), Path(app.outdir, "_static", "vendor", "mathjax")
+    for name in WANTED:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        if (source / name).is_dir():
+            shutil.copytree(source / name, target / name, dirs_exist_ok=True)
+        else:
+            shutil.copy(source / name, target / name)
+
+
+def drop_icon_script(app, exception) -> None:
+    """Empty the theme's half megabyte of script that draws the icons: its style sheet brings the same ones as fonts."""
+    if exception is None and app.builder.format == "html":
+        Path(app.outdir, "_static", "scripts", "fontawesome.js").write_text("")
+
+
+def drop_thebe(app, pagename, templatename, context, doctree) -> None:
+    """Leave out sphinx-thebe, which nobody asked for: its scripts clash with themselves and name a CDN."""
+
+    def is_thebe(asset) -> bool:
+        body = getattr(asset, "attributes", {}).get("body") or ""
+        return "THEBE_JS_URL" in body or "sphinx-thebe" in str(getattr(asset, "filename", asset) or "")
+
+    for kind in ("script_files", "css_files"):
+        context[kind] = [asset for asset in context[kind] if not is_thebe(asset)]
+
+
+def setup(app) -> dict:
+    """Register with Sphinx."""
+    app.connect("build-finished", copy_mathjax)
+    app.connect("build-finished", drop_icon_script)
+    app.connect("html-page-context", drop_thebe, priority=900)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

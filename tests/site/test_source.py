@@ -1,0 +1,94 @@
+"""What can be seen in the built pages without a browser."""
+
+import html
+import re
+from urllib.parse import unquote, urlsplit
+
+import nbformat
+import pytest
+from built_site import HTML, ROOT
+from set_repository import defined_address
+
+
+def read(path: str) -> str:
+    return (HTML / path).read_text(encoding="utf-8")
+
+
+def test_no_resource_is_asked_from_elsewhere(path):
+    """Links may lead out; scripts, styles, pictures, fonts and imports may not come in."""
+    page = read(path)
+    asked = re.findall(r'<(?:script|img|iframe|source|video|audio)\b[^>]*\bsrc="((?:https?:)?//[^"]*)"', page)
+    asked += re.findall(r'<link\b(?![^>]*rel="canonical")[^>]*\bhref="((?:https?:)?//[^"]*)"', page)
+    asked += re.findall(r"""\bimport\s*(?:\(|[^;\n"']*from)\s*["']((?:https?:)?//[^"']*)""", page)
+    assert not asked
+
+
+def test_every_inner_link_arrives(path):
+    page, missing = read(path), []
+    for link in map(html.unescape, re.findall(r'<a\b[^>]*\bhref="([^"]*)"', page)):
+        parts = urlsplit(link)
+        if parts.scheme or link in {"#", ""}:
+            continue
+        target = HTML / path if not parts.path else (HTML / path).parent / unquote(parts.path)
+        if not target.resolve().is_file():
+            missing.append(link)
+        elif parts.fragment and target.suffix == ".html":
+            body = target.read_text(encoding="utf-8")
+            if f'id="{unquote(parts.fragment)}"' not in body and f'name="{parts.fragment}"' not in body:
+                missing.append(link)
+    assert not missing
+
+
+def test_every_picture_of_the_book_says_what_it_shows(path):
+    pictures = [tag for tag in re.findall(r"<img\b[^>]*>", read(path)) if "_images/" in tag]
+    alts = [re.search(r'\balt="([^"]*)"', tag) for tag in pictures]
+    silent = [tag for tag, alt in zip(pictures, alts, strict=True) if alt is None or len(alt[1].split()) < 4]
+    assert not silent
+
+
+def test_launch_buttons_lead_to_the_notebook(path):
+    notebook = (ROOT / path).with_suffix(".ipynb")
+    if not notebook.exists():
+        pytest.skip("not a notebook")
+    links = re.findall(r'href="(https://(?:colab\.research\.google\.com|mybinder\.org)/[^"]*)"', read(path))
+    owner = defined_address().removeprefix("https://github.com/")
+    relative = notebook.relative_to(ROOT)
+    assert any(f"/github/{owner}/blob/main/{relative}" in link for link in links), links
+    assert any(f"/v2/gh/{owner}/main?urlpath=lab/tree/{relative}" in link for link in links), links
+
+
+def solution_lines() -> set[str]:
+    """Collect the lines that stand between the solution marks of every master, if long enough to be telling."""
+    found = set()
+    for master in (ROOT / "assignments/source").glob("*/*.ipynb"):
+        for cell in nbformat.read(master, 4).cells:
+            marked = re.findall(r"### BEGIN (?:SOLUTION|HIDDEN TESTS)\n(.*?)### END", cell.source, re.DOTALL)
+            if cell.cell_type == "markdown" and cell.metadata.get("nbgrader", {}).get("solution"):
+                marked.append(cell.source)
+            found |= {line.strip() for text in marked for line in text.splitlines() if len(line.strip()) > 20}
+    return found
+
+
+def test_no_solution_is_on_the_site():
+    lines = solution_lines()
+    assert lines
+    for file in HTML.rglob("*"):
+        if file.suffix in {".html", ".ipynb", ".txt", ".md"} or file.name == "searchindex.js":
+            text = html.unescape(file.read_text(encoding="utf-8"))
+            assert not [line for line in lines if line in text], f"{file.relative_to(HTML)} holds a solution"
+
+
+def test_every_explorer_of_the_library_is_on_the_explorers_page():
+    import lessons_lib.widgets as widgets
+
+    code = re.sub(r"<[^>]+>", "", read("book/explorers.html"))
+    assert widgets.__all__
+    assert [name for name in widgets.__all__ if f"{name}(" not in code] == []
+
+
+def test_mathjax_is_the_packages_and_small():
+    folder = HTML / "_static/vendor/mathjax"
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    assert (folder / "tex-mml-chtml.js").exists()
+    assert size < 3_000_000
+    assert not list((ROOT / "book/_static").rglob("tex-mml-chtml.js")), "third-party code is installed, not committed"

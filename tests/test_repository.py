@@ -1,0 +1,117 @@
+"""The repository keeps its own rules: clean notebooks, one address, pins that agree, commands that exist."""
+
+import json
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+from set_repository import defined_address, set_address
+
+ROOT = Path(__file__).resolve().parents[1]
+
+NOTEBOOKS = sorted(p for top in ("book", "assignments/source") for p in (ROOT / top).rglob("*.ipynb"))
+INSTALL = """\
+try:
+    import lessons_lib
+except ImportError:  # on Colab
+    %pip install -q "lessons_lib[notebook] @ {address}/archive/refs/heads/main.zip\""""
+
+
+def code_cells(notebook: Path) -> list[dict]:
+    return [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+
+
+def text(cell: dict) -> str:
+    return "".join(cell["source"])
+
+
+def tracked() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    return [ROOT / name for name in listed.splitlines()]
+
+
+def test_there_are_notebooks():
+    assert NOTEBOOKS
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda p: p.stem)
+def test_notebooks_are_committed_without_outputs(notebook):
+    dirty = [cell["id"] for cell in code_cells(notebook) if cell["outputs"] or cell["execution_count"] is not None]
+    assert not dirty, f"clear the outputs of {notebook.name}, cells {dirty}"
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda p: p.stem)
+def test_cells_are_short(notebook):
+    long = {cell["id"]: text(cell).count("\n") + 1 for cell in code_cells(notebook)}
+    assert max(long.values()) <= (12 if "book/exercises" not in str(notebook) else 30), long
+
+
+CHAPTERS = [path for path in NOTEBOOKS if path.parts[-3:-1] != ("source", path.stem) and path.name != "header.ipynb"]
+
+
+@pytest.mark.parametrize("notebook", CHAPTERS, ids=lambda p: p.stem)
+def test_the_first_code_cell_installs_the_library_on_colab(notebook):
+    assert text(code_cells(notebook)[0]) == INSTALL.format(address=defined_address())
+
+
+def test_the_header_of_new_assignments_installs_it_too():
+    header = ROOT / "assignments/source/header.ipynb"
+    assert text(code_cells(header)[0]) == INSTALL.format(address=defined_address())
+
+
+def test_every_mention_of_the_repository_is_the_defined_address():
+    ours = re.compile(r"https://github\.com/[\w-]+/attention-book\b")
+    for path in tracked():
+        if path.suffix in {".md", ".yml", ".ipynb", ".toml", ".cff", ".py", ".txt"} and path.exists():
+            assert set(ours.findall(path.read_text())) <= {defined_address()}, path
+
+
+def test_one_command_changes_the_address_everywhere(tmp_path):
+    copy = tmp_path / "book"
+    subprocess.run(["git", "init", "-q", copy], check=True)
+    for path in tracked():
+        if path.suffix in {".md", ".yml", ".ipynb", ".toml", ".cff"} and path.exists():
+            target = copy / path.relative_to(ROOT)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+    subprocess.run(["git", "add", "-A"], cwd=copy, check=True)
+    old, new = defined_address(copy), "https://github.com/someone/some.fork"
+
+    changed = set_address(new + ".git", copy)
+
+    assert {"_config.yml", "README.md", "CITATION.cff", "book/intro.md", "book/explorers.ipynb"} <= set(changed)
+    assert defined_address(copy) == new
+    leftovers = [p for p in copy.rglob("*") if p.is_file() and ".git" not in p.parts and old in p.read_text()]
+    assert not leftovers
+    assert set_address(new, copy) == []
+
+
+@pytest.mark.parametrize("wrong", ["", "github.com/a/b", "https://github.com/a", "https://example.org/a/b"])
+def test_a_wrong_address_is_refused(wrong):
+    with pytest.raises(ValueError, match="must read https://github"):
+        set_address(wrong)
+
+
+def test_every_pin_is_exact_and_within_the_users_ranges():
+    lines = [line.split("#")[0].strip() for line in (ROOT / "requirements.txt").read_text().splitlines()]
+    pins = [line for line in lines if line]
+    assert pins[-1] == "-e ."
+    assert all(re.fullmatch(r"[\w.\[\]-]+==[\w.]+", pin) for pin in pins[:-1]), pins
+    pinned = {re.split(r"[\[=]", pin)[0].lower() for pin in pins[:-1]}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = project["dependencies"] + project["optional-dependencies"]["notebook"]
+    assert {re.split(r"[<>=~]", want)[0] for want in wanted} <= pinned
+
+
+def test_the_readme_names_commands_that_exist():
+    rules = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"^\s*make ([a-z-]+)", (ROOT / "README.md").read_text(), re.MULTILINE))
+    assert {"book", "test"} <= named <= rules
+
+
+def test_ci_runs_exactly_the_two_commands():
+    script = (ROOT / ".ci/run").read_text()
+    assert re.findall(r"^make .*$", script, re.MULTILINE) == ["make check", "make test"]
+    assert "REQUIRE_BROWSER=1" in script

@@ -1,0 +1,43 @@
+"""Build the site into _build/html with warnings as errors, running each notebook whose code or library has changed."""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "_build"
+
+
+def fingerprint() -> str:
+    """Hash what a notebook's outputs depend on besides its own cells: the library and the pins."""
+    files = [ROOT / "requirements.txt", *sorted((ROOT / "lessons_lib").rglob("*"))]
+    digest = hashlib.sha256()
+    for file in files:
+        if file.is_file() and "__pycache__" not in file.parts:
+            digest.update(f"{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def main() -> int:
+    """Build; say where the site is, or that it is not."""
+    stamp, now = BUILD / "outputs-depend-on", fingerprint()
+    if not stamp.exists() or stamp.read_text() != now:
+        shutil.rmtree(BUILD / ".jupyter_cache", ignore_errors=True)  # it knows the cells, not the library
+    shutil.rmtree(BUILD / "html", ignore_errors=True)  # a page that is gone must not linger
+    BUILD.mkdir(exist_ok=True)
+    stamp.write_text(now)
+
+    jupyter_book = Path(sys.executable).with_name("jupyter-book")
+    # --all: an incremental build forgets the warnings of the one before.
+    build = subprocess.run([jupyter_book, "build", ROOT, "--all", "-W", "-n", "--keep-going"], cwd=ROOT)
+    if build.returncode:
+        print("The book was not built: see the warnings above; each of them counts as an error.", file=sys.stderr)
+        return build.returncode
+    print(f"\nThe book: {(BUILD / 'html' / 'index.html').as_uri()}   (or: make serve)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,34 @@
+"""Take the README's picture: a chapter with a figure whose slider has been moved."""
+
+import sys
+from pathlib import Path
+
+from playwright.sync_api import sync_playwright
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+from browsing import launch, serve  # noqa: E402
+
+TARGET = ROOT / "book" / "images" / "readme.png"
+
+
+def main() -> None:
+    """Open the chapter, move the slider, and save what a reader sees."""
+    with sync_playwright() as playwright, serve(ROOT / "_build" / "html") as address:
+        browser = launch(playwright)
+        page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")
+        page.goto(f"{address}/book/attention/scaling.html")
+        page.wait_for_load_state("networkidle")
+        slider = page.locator("div.explorer input[type=range]").first
+        for _ in range(3):
+            slider.press("ArrowRight")
+        page.evaluate("document.activeElement.blur()")
+        page.locator("div.explorer").first.evaluate("e => scrollTo(0, e.getBoundingClientRect().top + scrollY - 120)")
+        TARGET.parent.mkdir(exist_ok=True)
+        page.screenshot(path=TARGET)
+        browser.close()
+    print(TARGET.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()
