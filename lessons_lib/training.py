@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import torch
 from jaxtyping import Float
@@ -366,9 +367,11 @@ def save_training_state(training: Training, path: str | Path) -> None:
     """
     path = Path(path)
     metadata = {"format": _FORMAT, "step": str(training.step), "settings": json.dumps(_settings(training))}
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
+    unfinished = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         save_file(_tensors(training), unfinished, metadata)
+        with unfinished.open("rb+") as file:
+            os.fsync(file.fileno())  # on the disk before it takes the place of a good one
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import torch
 from safetensors.torch import save_file
-from torch import distributed, nn
+from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from lessons_lib import data
-from lessons_lib.norms import LayerNorm
+from lessons_lib.gpt import GPT, GPTConfig
 from lessons_lib.training import train
 
 N_STEPS = 6
@@ -30,7 +30,7 @@ def main(out: str) -> None:
     rank, n_processes = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Embedding(11, 7), LayerNorm(7), nn.Linear(7, 13), nn.GELU(), nn.Linear(13, 11))
+    model = GPT(GPTConfig(11, 17, 12, 2, 3, position="alibi"))
     task = {"batch_size": 4, "n": 17, "n_symbols": 11, "min_period": 2, "max_period": 9}
     batches = share(data.stream(data.induction, torch.Generator().manual_seed(0), **task), rank, n_processes)
     if n_processes == 1:
@@ -40,7 +40,7 @@ def main(out: str) -> None:
         records = list(train(DistributedDataParallel(model), batches, n_steps=N_STEPS, lr=0.01, progress=False))
         distributed.destroy_process_group()
     if rank == 0:
-        save_file(model.state_dict() | {"records": torch.tensor(records)}, out)
+        save_file({**dict(model.named_parameters()), "records": torch.tensor(records)}, out)
 
 
 if __name__ == "__main__":
