@@ -1,0 +1,162 @@
+"""Writing with a language model: one token after another, each drawn from what the model expects next."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from lessons_lib.gpt import GPT
+from lessons_lib.positions import DynamicNTK
+from lessons_lib.shapes import at_least_single, check_size
+from lessons_lib.softmax import softmax
+
+
+@torch.no_grad()
+def generate(
+    model: GPT,
+    tokens: Int[Tensor, "b n"],
+    n_new: int,
+    *,
+    temperature: float | int = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    generator: torch.Generator | None = None,
+    use_cache: bool = True,
+    lengths: Int[Tensor, "b"] | None = None,
+) -> Int[Tensor, "b total"]:
+    r"""Continue each row by ``n_new`` tokens and return the rows with what was added.
+
+    .. math:: t_{n+1} \sim \operatorname{softmax}(\text{logits}_n / T) \quad\text{restricted to the kept tokens}
+
+    With a cache each token goes through the model once; without, the whole row does at every step. Both give the same
+    tokens, drawn or not. Nothing ends a row early: cut it at your end token.
+
+    Args:
+        model: left in the mode, training or not, that it was in; inside it runs without dropout.
+        tokens: the beginnings.
+        n_new: how many tokens to add; 0 adds none.
+        temperature: :math:`T`; 0 is greedy: the most probable token, the first of equals, and no chance in it.
+        top_k: keep the ``k`` most probable tokens.
+        top_p: of these, keep the fewest whose probabilities reach ``p`` together [1]_, see :func:`kept_tokens`.
+        generator: where chance comes from; PyTorch's global one if omitted.
+        use_cache: whether to keep keys and values between steps.
+        lengths: for rows of different lengths, filled up on the *left*: how many tokens at the end of each are real.
+            Positions start at the first real token, and nobody sees the filling, whatever it holds (it has to be in
+            the vocabulary). Each row then continues as it would alone.
+
+    Raises:
+        ValueError: if a number is out of range, or a row with what is added exceeds the learned positions.
+
+    .. [1] Holtzman et al., *The Curious Case of Neural Text Degeneration*, 2019. arXiv:1904.09751.
+    """
+    temperature = float(temperature)  # 0 is a natural thing to write
+    _check(model, tokens, n_new, temperature, use_cache, lengths)
+    n = tokens.shape[1]
+    real, positions = None, None
+    if lengths is not None:
+        place = torch.arange(n + n_new, device=tokens.device) - (n - lengths)[:, None]
+        real, positions = (place >= 0)[:, None, None, :], place.clamp(min=0)  # (b, 1, 1, total), (b, total)
+
+    caches = model.new_caches() if use_cache else None
+    with _without_dropout(model):
+        for m in range(n, n + n_new):
+            start = 0 if caches is None else len(caches[0])
+            logits = model(
+                tokens[:, start:],
+                caches=caches,
+                positions=None if positions is None else positions[:, start:m],
+                mask=None if real is None else real[..., :m],
+            )[:, -1]
+            following = _choose(logits, temperature, top_k, top_p, generator)
+            tokens = torch.cat([tokens, following.to(tokens.dtype)], dim=1)
+    return tokens
+
+
+def kept_tokens(
+    logits: Float[Tensor, "*batch vocab"],
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+) -> Bool[Tensor, "*batch vocab"]:
+    r"""Return which tokens may be drawn: exactly ``top_k`` of them, then their nucleus of probability ``top_p``.
+
+    .. math:: \text{the shortest prefix, by decreasing } p_i, \text{ with } \sum_{i} p_i \ge \text{top\_p}
+
+    where the probabilities are those at the temperature, renormalised over the ``top_k``. The token that reaches the
+    threshold is kept, so at least one is. Among equals the earlier ones in the vocabulary are kept.
+
+    Raises:
+        ValueError: if ``top_k`` is not a whole number from 1 to the size of the vocabulary, if ``top_p`` is not in
+            ``(0, 1]``, or the temperature is not positive.
+    """
+    n_tokens = logits.shape[-1]
+    if top_k is not None:
+        check_size("top_k", top_k, at_least=1, at_most=n_tokens)
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p must be in (0, 1], got {top_p}")
+    kept = torch.ones_like(logits, dtype=torch.bool)
+    if top_k is None and (top_p is None or top_p == 1):
+        return kept
+    order = logits.argsort(dim=-1, descending=True, stable=True)
+    rank = order.argsort(dim=-1)
+    if top_k is not None:
+        kept = rank < top_k
+    if top_p is not None:
+        p = softmax(at_least_single(logits), kept, temperature=temperature).gather(-1, order)
+        probability_before = p.cumsum(dim=-1) - p
+        kept = kept & (probability_before < top_p).gather(-1, rank)
+    return kept
+
+
+def _choose(
+    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: torch.Generator | None
+) -> Tensor:
+    """One token for each row, over ``(b, 1)``."""
+    kept = kept_tokens(logits, temperature=temperature or 1.0, top_k=top_k, top_p=top_p)
+    if temperature == 0:
+        return logits.masked_fill(~kept, -torch.inf).argmax(dim=-1, keepdim=True)
+    p = softmax(at_least_single(logits), kept, temperature=temperature)
+    return torch.multinomial(p, 1, generator=generator)
+
+
+@contextmanager
+def _without_dropout(model: nn.Module) -> Iterator[None]:
+    """Switch every module to evaluation, and each back to what it was, whatever happens in between."""
+    was_training = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in was_training.items():
+            module.training = training
+
+
+def _check(model: GPT, tokens: Tensor, n_new: int, temperature: float, use_cache: bool, lengths: Tensor | None) -> None:
+    if tokens.ndim != 2 or not tokens.numel():
+        raise ValueError(f"tokens must be (b, n), and hold something to continue, got {tuple(tokens.shape)}")
+    check_size("n_new", n_new, at_least=0)
+    if not temperature >= 0:
+        raise ValueError(f"temperature must not be negative (0 is greedy), got {temperature}")
+    b, n = tokens.shape
+    if lengths is None:
+        lengths = torch.full((b,), n)
+    whole = not (lengths.is_floating_point() or lengths.dtype == torch.bool)
+    if lengths.shape != (b,) or not whole or ((lengths < 1) | (lengths > n)).any():
+        raise ValueError(f"lengths must be {b} integers in 1 .. n = {n}, one for each row, got {lengths.tolist()}")
+
+    shortest, longest = int(lengths.min()), int(lengths.max())
+    config, scaling = model.config, model.config.rope_scaling
+    if config.position == "learned" and longest + n_new > config.n_context:
+        raise ValueError(
+            f"n_new must be at most {config.n_context - longest}: {longest} tokens and n_new must fit into the model's "
+            f"n_context={config.n_context} learned positions, got {n_new}"
+        )
+    ragged = shortest < longest
+    if isinstance(scaling, DynamicNTK) and longest + n_new - 1 > scaling.n_trained and (use_cache or ragged):
+        raise ValueError(
+            f"beyond {scaling.n_trained} tokens dynamic rotary scaling turns every position of the batch anew: "
+            "use_cache must be False, and all rows equally long"
+        )

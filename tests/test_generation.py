@@ -1,0 +1,266 @@
+"""A cache changes no token, padding changes no token, and what may be drawn is what the definitions say."""
+
+import pytest
+import torch
+from test_gpt import FLAVOURS, V, config_of
+from test_multihead import flash
+from torch import nn
+from torch.testing import assert_close
+
+from lessons_lib.generation import generate, kept_tokens
+from lessons_lib.gpt import GPT
+
+B, N, NEW = 3, 4, 6
+each_flavour = pytest.mark.parametrize("flavour", FLAVOURS)
+
+# How tokens are chosen. The model below is sure of itself: it takes a temperature above 1 to let chance in.
+CHOICES = {
+    "greedy": {"temperature": 0},
+    "drawn": {"temperature": 3.0},
+    "top k": {"temperature": 3.0, "top_k": 5},
+    "nucleus": {"temperature": 3.0, "top_p": 0.8},
+    "both": {"temperature": 3.0, "top_k": 7, "top_p": 0.9},
+}
+each_choice = pytest.mark.parametrize("choice", CHOICES)
+
+
+def seeded(seed: int = 5) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def beginnings(flavour: str) -> tuple[GPT, torch.Tensor]:
+    """A model whose greedy texts do not stick to one token, and something for it to continue."""
+    model = GPT(config_of(flavour, tied=False))
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            nn.init.normal_(parameter, std=0.8)
+    nn.init.normal_(model.embedding.weight, std=0.8 / model.embedding_scale)
+    return model, torch.randint(V, (B, N))
+
+
+# --- laws -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flavour", "choice"), [*((f, c) for f in FLAVOURS for c in ("greedy", "both")), *(("llama", c) for c in CHOICES)]
+)
+@pytest.mark.parametrize("padded", [False, True], ids=["equal lengths", "left-padded"])
+def test_a_cache_changes_no_token(flavour, choice, padded):
+    model, tokens = beginnings(flavour)
+    lengths = torch.tensor([N, 1, N - 1]) if padded else None
+    with_cache, without = (
+        generate(model, tokens, NEW, generator=seeded(), use_cache=use, lengths=lengths, **CHOICES[choice])
+        for use in (True, False)
+    )
+    assert torch.equal(with_cache, without)
+    assert with_cache.shape == (B, N + NEW)
+    assert torch.equal(with_cache[:, :N], tokens)
+
+
+@each_flavour
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_a_padded_batch_is_its_rows_alone_whatever_the_padding_holds(flavour, use_cache):
+    model, tokens = beginnings(flavour)
+    lengths = torch.tensor([N, 1, N - 1])
+    together = generate(model, tokens, NEW, temperature=0, lengths=lengths, use_cache=use_cache)
+    assert len(together[:, N:].unique()) > 2, "texts of one token would prove little"
+    for row, text, length in zip(tokens, together, lengths.tolist(), strict=True):
+        alone = generate(model, row[None, N - length :], NEW, temperature=0, use_cache=use_cache)
+        assert torch.equal(text[N - length :], alone[0])
+    place = torch.arange(N) < N - lengths[:, None]
+    other = generate(model, (tokens + place) % V, NEW, temperature=0, lengths=lengths, use_cache=use_cache)
+    assert torch.equal(other[:, N:], together[:, N:])
+
+
+def test_greedy_takes_the_most_probable_token_at_each_step():
+    model, tokens = beginnings("llama")
+    text = generate(model, tokens, NEW, temperature=0)
+    assert torch.equal(text[:, N:], model(text)[:, N - 1 : -1].argmax(-1))
+
+
+def test_a_low_temperature_is_greedy_and_so_is_a_nucleus_or_a_choice_of_one():
+    model, tokens = beginnings("gpt2")
+    greedy = generate(model, tokens, NEW, temperature=0)
+    for choice in ({"temperature": 1e-6}, {"temperature": 3.0, "top_k": 1}, {"temperature": 3.0, "top_p": 1e-9}):
+        assert torch.equal(generate(model, tokens, NEW, **choice), greedy)
+    assert torch.equal(generate(model, tokens, NEW, temperature=0, top_k=4, top_p=0.5), greedy)
+
+
+def test_draws_follow_the_probabilities():
+    model, tokens = beginnings("gpt2")
+    n = 5_000
+    drawn = generate(model, tokens[:1].expand(n, N), 1, temperature=2.0, top_k=9, generator=seeded())[:, -1]
+    logits = model(tokens[:1])[0, -1]
+    kept = logits >= logits.sort().values[-9]
+    p = (logits / 2.0).masked_fill(~kept, -torch.inf).softmax(-1)
+    frequency = drawn.bincount(minlength=V) / n
+    assert (frequency[~kept] == 0).all()
+    assert ((frequency - p).abs() <= 5 * (p * (1 - p) / n).sqrt()).all()  # five standard errors
+
+
+def test_the_generator_decides_and_leaves_the_global_one_alone():
+    model, tokens = beginnings("gpt2")
+    before = torch.get_rng_state()
+    first, again, other = (generate(model, tokens, NEW, temperature=3.0, generator=seeded(s)) for s in (1, 1, 2))
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    generate(model, tokens, NEW, temperature=0)
+    assert torch.equal(torch.get_rng_state(), before), "greedy must not draw"
+
+
+@each_choice
+def test_another_implementation_writes_the_same(choice):
+    model, tokens = beginnings("llama")
+    other = GPT(model.config, implementation=flash)
+    other.load_state_dict(model.state_dict())
+    lengths = torch.tensor([N, 2, 1])
+    texts = [generate(m, tokens, NEW, generator=seeded(), lengths=lengths, **CHOICES[choice]) for m in (model, other)]
+    assert torch.equal(*texts)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_the_model_is_left_as_it_was(training):
+    model, tokens = GPT(config_of("gpt2", dropout=0.5)).train(training), torch.randint(V, (B, N))
+    model.blocks[1].train(not training)
+    modes = {name: module.training for name, module in model.named_modules()}
+    texts = [generate(model, tokens, NEW, temperature=0) for _ in range(2)]
+    assert torch.equal(*texts), "no dropout while it writes"
+    assert {name: module.training for name, module in model.named_modules()} == modes
+    assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
+    assert torch.is_grad_enabled()
+
+
+def test_the_mode_comes_back_after_an_error():
+    model = GPT(config_of("gpt2"))
+    with pytest.raises(ValueError, match="tokens must be in"):
+        generate(model, torch.full((1, 2), V), 1)
+    assert all(module.training for module in model.modules())
+
+
+def test_adding_nothing_returns_the_beginning():
+    model, tokens = beginnings("gpt2")
+    assert torch.equal(generate(model, tokens, 0), tokens)
+
+
+def test_a_text_may_fill_the_learned_positions_to_the_last():
+    model, tokens = beginnings("gpt2")
+    n_context = model.config.n_context
+    assert generate(model, tokens, n_context - N).shape == (B, n_context)
+    padded = torch.cat([torch.zeros(B, n_context, dtype=torch.long), tokens], dim=1)
+    lengths = torch.full((B,), N)
+    text = generate(model, padded, n_context - N, temperature=0, lengths=lengths)
+    assert torch.equal(text[:, n_context:], generate(model, tokens, n_context - N, temperature=0))
+
+
+def test_dynamic_scaling_writes_on_without_a_cache():
+    model, tokens = beginnings("dynamic")
+    text = generate(model, tokens, 9, temperature=0, use_cache=False)
+    assert torch.equal(text[:, -1], model(text[:, :-1])[:, -1].argmax(-1))
+
+
+# --- what may be drawn ----------------------------------------------------------------------------------------------
+
+
+def nucleus_by_hand(p: list[float], top_p: float) -> set[int]:
+    """Take tokens by decreasing probability until they reach the threshold."""
+    taken, total = set(), 0.0
+    for token in sorted(range(len(p)), key=lambda i: -p[i]):
+        if total >= top_p:
+            break
+        taken.add(token)
+        total += p[token]
+    return taken
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize("top_p", [1e-9, 0.3, 0.75, 0.999])
+@pytest.mark.parametrize("top_k", [None, 1, 4])
+def test_kept_tokens_are_the_definition(temperature, top_p, top_k):
+    logits = torch.randn(5, V)
+    kept = kept_tokens(logits, temperature=temperature, top_k=top_k, top_p=top_p)
+    for row, allowed in zip(logits, kept, strict=True):
+        best = row.argsort(descending=True)[:top_k]
+        p = torch.zeros(V)
+        p[best] = (row[best] / temperature).softmax(-1)
+        assert set(allowed.nonzero().flatten().tolist()) == nucleus_by_hand(p.tolist(), top_p)
+
+
+def test_the_token_that_crosses_the_threshold_is_kept():
+    logits = torch.tensor([0.125, 0.5, 0.25, 0.125]).log()
+    for top_p, expected in [
+        (0.4, [1]),
+        (0.5, [1]),
+        (0.6, [1, 2]),
+        (0.75, [1, 2]),
+        (0.8, [0, 1, 2]),
+        (1.0, [0, 1, 2, 3]),
+    ]:
+        assert kept_tokens(logits, top_p=top_p).nonzero().flatten().tolist() == expected
+
+
+def test_exactly_k_are_kept_even_among_equals():
+    assert kept_tokens(torch.zeros(2, V), top_k=3).tolist() == [[True] * 3 + [False] * (V - 3)] * 2
+
+
+def test_nothing_is_dropped_unasked():
+    logits = torch.linspace(0, -500, V, dtype=torch.float32)  # the last probabilities vanish, and are still kept
+    assert kept_tokens(logits).all()
+    assert kept_tokens(logits, top_p=1.0).all()
+    assert kept_tokens(logits, top_k=V).all()
+
+
+def test_half_precision_logits_are_drawn_from_in_single():
+    model, tokens = beginnings("gpt2")
+    assert generate(model.half(), tokens, NEW, **CHOICES["both"]).shape == (B, N + NEW)
+    logits = torch.zeros(4096, dtype=torch.float16)  # in float16 the sum of 4096 probabilities of 1/4096 stops short
+    assert_close(kept_tokens(logits, top_p=0.75).sum().item(), 3072)
+
+
+# --- bad input ------------------------------------------------------------------------------------------------------
+
+START = torch.zeros(B, N, dtype=torch.long)
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("flavour", "given", "message"),
+    [
+        ("gpt2", {"tokens": START[0]}, r"tokens must be \(b, n\), and hold something to continue, got \(4,\)"),
+        ("gpt2", {"tokens": START[:, :0]}, r"hold something to continue, got \(3, 0\)"),
+        ("gpt2", {"n_new": -1}, r"n_new must be at least 0"),
+        ("gpt2", {"n_new": 8}, r"n_new must be at most 7: 4 tokens and n_new must fit into .* n_context=11 .*, got 8"),
+        ("gpt2", {"n_new": 11, "lengths": torch.tensor([1, 1, 2])}, r"n_new must be at most 9: 2 tokens"),
+        ("gpt2", {"temperature": -1.0}, r"temperature must not be negative \(0 is greedy\), got -1.0"),
+        ("gpt2", {"temperature": float("nan")}, r"temperature must not be negative .* got nan"),
+        ("gpt2", {"temperature": float("inf")}, r"temperature must be positive and finite"),
+        ("gpt2", {"top_k": 0}, r"top_k must be at least 1"),
+        ("gpt2", {"top_k": V + 1}, r"top_k must be at most 13, got 14"),
+        ("gpt2", {"top_k": 0, "temperature": 0}, r"top_k must be at least 1"),
+        ("gpt2", {"top_p": 0.0}, r"top_p must be in \(0, 1\], got 0.0"),
+        ("gpt2", {"top_p": 1.1}, r"top_p must be in \(0, 1\], got 1.1"),
+        ("gpt2", {"lengths": torch.tensor([1, 2])}, r"lengths must be 3 integers in 1 .. n = 4"),
+        ("gpt2", {"lengths": torch.tensor([1, 2, 5])}, r"got \[1, 2, 5\]"),
+        ("gpt2", {"lengths": torch.tensor([1, 0, 2])}, r"lengths must be 3 integers in 1"),
+        ("gpt2", {"lengths": torch.ones(B)}, r"lengths must be 3 integers"),
+        ("dynamic", {"n_new": 9}, r"beyond 10 tokens dynamic rotary scaling .* use_cache must be False"),
+        ("dynamic", {"n_new": 9, "use_cache": False, "lengths": torch.tensor([4, 1, 2])}, r"all rows equally long"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(flavour, given, message):
+    arguments = {"model": GPT(config_of(flavour)), "tokens": START, "n_new": 1} | given
+    with pytest.raises(ValueError, match=message):
+        generate(**arguments)
+
+
+# --- tests that must fail -------------------------------------------------------------------------------------------
+
+
+def test_padding_is_caught_where_positions_do_not_start_at_the_first_real_token():
+    model, tokens = beginnings("gpt2")
+    lengths = torch.tensor([N, 1, N - 1])
+    forward = model.forward
+    model.forward = lambda tokens, *, caches, positions, mask: forward(tokens, caches=caches, mask=mask)
+    wrong = generate(model, tokens, NEW, temperature=0, lengths=lengths)
+    model.forward = forward
+    assert not torch.equal(wrong, generate(model, tokens, NEW, temperature=0, lengths=lengths))
