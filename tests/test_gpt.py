@@ -17,7 +17,7 @@ from lessons_lib import masks
 from lessons_lib.gpt import GPT, GPTConfig, gpt2_medium, gpt2_small, llama3_8b, llama_tiny
 from lessons_lib.positions import DynamicNTK, Llama3, NTKAware, PositionInterpolation, YaRN
 
-B, N, V, CONTEXT, D, L, H = 2, 7, 13, 11, 24, 3, 6  # batch, tokens, vocabulary, context, model, layers, heads
+B, N, V, CONTEXT, D, L, H = 3, 7, 13, 11, 24, 2, 6  # batch, tokens, vocabulary, context, model, layers, heads
 
 LLAMA = {"n_kv_heads": 2, "feedforward": "swiglu", "norm": "rms", "position": "rotary", "bias": False, "tied": False}
 FLAVOURS = {
@@ -147,7 +147,7 @@ def test_another_implementation_gives_the_same(flavour):
 @pytest.mark.parametrize("flavour", ["llama", "yarn", "alibi"])
 def test_only_distances_count_with_rotary_and_alibi(flavour):
     tokens, model = tokens_and_model(flavour)
-    assert_close(model(tokens, positions=torch.arange(N) + torch.tensor([[3], [29]])), model(tokens))
+    assert_close(model(tokens, positions=torch.arange(N) + torch.tensor([[3], [29], [0]])), model(tokens))
 
 
 def test_positions_of_each_row():
@@ -174,7 +174,7 @@ def test_runs_in_other_precisions(flavour, dtype):
     exact = model(tokens)
     logits = model.to(dtype)(tokens)
     assert logits.dtype == dtype
-    # Measured over the flavours: relative errors of at most 8e-7 (float32) and 0.023 (bfloat16).
+    # Measured over the flavours: relative errors of at most 7e-7 (float32) and 0.019 (bfloat16).
     error = (logits.double() - exact).norm() / exact.norm()
     assert error < {torch.float32: 5e-6, torch.bfloat16: 0.1}[dtype]
 
@@ -352,7 +352,7 @@ def rewritten(tmp_path, change):
         (lambda tensors, metadata: set_config(metadata, depth=3), r"unexpected keyword argument 'depth'"),
         (lambda tensors, metadata: set_config(metadata, n_heads=7), r"n_heads must divide d_model"),
         (lambda tensors, metadata: set_config(metadata, rope_scaling={"type": "Spiral"}), r"KeyError: 'Spiral'"),
-        (lambda tensors, metadata: set_config(metadata, n_layers=2), r"must hold the tensors of its config.*blocks.2"),
+        (lambda tensors, metadata: set_config(metadata, n_layers=1), r"must hold the tensors of its config.*blocks.1"),
         (lambda tensors, metadata: set_config(metadata, d_ff=95), r"\(95, 24\), \(96, 24\)"),
         (lambda tensors, metadata: set_config(metadata, tied=False), r"'head.weight': \(\(13, 24\), None\)"),
         (lambda tensors, metadata: tensors.pop("norm.bias"), r"'norm.bias': \(\(24,\), None\)"),
@@ -415,7 +415,7 @@ row = torch.zeros(B, N, dtype=torch.long)
     [
         ("gpt2", {"tokens": row[0]}, r"tokens must be integers over \(b, n\)"),
         ("gpt2", {"tokens": row.double()}, r"got torch.float64"),
-        ("gpt2", {"tokens": row[:, :0]}, r"at least one, got .* \(2, 0\)"),
+        ("gpt2", {"tokens": row[:, :0]}, r"at least one, got .* \(3, 0\)"),
         ("gpt2", {"tokens": row + V}, r"tokens must be in 0 .. vocab_size - 1 = 12, got 13 .. 13"),
         ("gpt2", {"tokens": row - 1}, r"got -1 .. -1"),
         ("gpt2", {"tokens": row.repeat(1, 2)}, r"not be longer than the n_context=11 learned positions, got 14"),
@@ -425,8 +425,8 @@ row = torch.zeros(B, N, dtype=torch.long)
         ("2017", {"tokens": row, "positions": torch.arange(N) / 2}, r"positions must be integers from 0"),
         ("gpt2", {"tokens": row, "mask": torch.ones(B, N, N) > 0}, r"mask must be Boolean over \(n, m\) or \(b, h"),
         ("gpt2", {"tokens": row, "mask": torch.ones(N, N)}, r"got torch.float32 over \(7, 7\)"),
-        ("gpt2", {"tokens": row, "mask": masks.causal(N + 1)}, r"= \(2, 6, 7, 7\), where each may be 1"),
-        ("gpt2", {"tokens": row, "caches": []}, r"caches must be one for each of the 3 layers"),
+        ("gpt2", {"tokens": row, "mask": masks.causal(N + 1)}, r"= \(3, 6, 7, 7\), where each may be 1"),
+        ("gpt2", {"tokens": row, "caches": []}, r"caches must be one for each of the 2 layers"),
     ],
 )
 def test_input_that_does_not_fit_is_refused(flavour, given, message):
@@ -452,7 +452,7 @@ def test_caches_that_an_error_left_unequal_are_refused():
     model = GPT(config_of("gpt2"))
     caches = model.new_caches()
     model.blocks[0].attention.sublayer(torch.zeros(B, 1, D), cache=caches[0])
-    with pytest.raises(ValueError, match=r"all equally long, got lengths \[1, 0, 0\]; start with new_caches"):
+    with pytest.raises(ValueError, match=r"all equally long, got lengths \[1, 0\]; start with new_caches"):
         model(row, caches=caches)
 
 
