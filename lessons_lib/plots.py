@@ -225,7 +225,8 @@ def plane(
     for i, (name, xy) in enumerate(sets.items()):
         few = len(xy) <= len(COLOURS)
         colours = [_pick(COLOURS, j) for j in range(len(xy))] if few else "0.3"
-        ax.scatter(*xy.T, label=name, c=colours, marker=_pick(_MARKERS, i), s=36 if few else 5, zorder=2, linewidths=0)
+        look = {"s": 36, "zorder": 3} if few else {"s": 5, "zorder": 2}
+        ax.scatter(*xy.T, label=name, c=colours, marker=_pick(_MARKERS, i), linewidths=0, **look)
         for j, (x, y) in enumerate(xy if few else ()):
             ax.annotate(str(j + 1), (x, y), xytext=(5, 4), textcoords="offset points")
     ax.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xlabel="first entry", ylabel="second entry")
