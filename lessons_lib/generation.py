@@ -56,7 +56,7 @@ def generate(
     n = tokens.shape[1]
     real, positions = None, None
     if lengths is not None:
-        place = torch.arange(n + n_new, device=tokens.device) - (n - lengths)[:, None]
+        place = torch.arange(n + n_new, device=tokens.device) - (n - lengths.to(tokens.device))[:, None]
         real, positions = (place >= 0)[:, None, None, :], place.clamp(min=0)  # (b, 1, 1, total), (b, total)
 
     caches = model.new_caches() if use_cache else None

@@ -373,8 +373,8 @@ class GPT(nn.Module):
         """Copy a GPT-2 or Llama model of the ``transformers`` library; the logits are equal.
 
         ``GPT.from_huggingface("gpt2")`` downloads that checkpoint, through ``AutoModelForCausalLM.from_pretrained``.
-        The copy has the type, device and training mode of the original, and no dropout, which is a matter of training:
-        build a ``GPT`` with another config and load the copy's ``state_dict`` to train with it.
+        The copy has the type, device and training mode of the original. Dropout is a matter of training and is not
+        copied: ``GPT(replace(copy.config, dropout=0.1))`` takes the copy's ``state_dict`` and has some.
 
         Args:
             model: a ``GPT2LMHeadModel`` or ``LlamaForCausalLM``, or the name or folder of a checkpoint of one.
@@ -459,14 +459,11 @@ class GPT(nn.Module):
                 f"got {seen + n} tokens; cut it"
             )
         if caches is not None and isinstance(config.rope_scaling, DynamicNTK):
-            reach, n_trained = (
-                seen + n if positions is None else int(positions.max()) + 1,
-                config.rope_scaling.n_trained,
-            )
-            if reach > n_trained:
+            reach = seen + n if positions is None else int(positions.max()) + 1
+            if reach > config.rope_scaling.n_trained:
                 raise ValueError(
-                    f"beyond {n_trained} tokens dynamic rotary scaling turns every position anew, which a cache cannot "
-                    f"follow, got {reach}; leave the caches out (use_cache=False)"
+                    f"beyond {config.rope_scaling.n_trained} tokens dynamic rotary scaling turns every position anew, "
+                    f"which a cache cannot follow, got {reach}; leave the caches out (use_cache=False)"
                 )
         return seen
 
