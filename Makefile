@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest -q -p no:cacheprovider
+# What the shape-checked lane runs: the library's tests, without those that train or that look at notebooks.
+SHAPED  = $(filter-out %/test_learning.py %/test_exercises.py %/test_repository.py,$(wildcard tests/test_*.py))
 # One thread a process and two processes beat two threads in one, measured on two cores.
 export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE = 1
@@ -35,7 +37,7 @@ test: $(VENV)/.ready ## all tests: library, shapes, notebooks, exercises, site
 	@echo "== 1/4 library, exercises, repository"
 	$(PYTEST) -n 2 --ignore=tests/site --ignore=tests/widgets tests
 	@echo "== 2/4 the same library tests with every shape in every signature executed"
-	$(PYTEST) -n 2 --jaxtyping-packages=lessons_lib,beartype.beartype -m "not rejects" tests/test_*.py
+	$(PYTEST) -n 2 --jaxtyping-packages=lessons_lib,beartype.beartype -m "not rejects" $(SHAPED)
 	@echo "== 3/4 every notebook, cell by cell"
 	$(PYTEST) -n 2 --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=300 book assignments/source
 	@echo "== 4/4 the site, built with warnings as errors and moved in a real browser"

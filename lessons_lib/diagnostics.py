@@ -4,6 +4,10 @@ r"""Looking inside a model while it runs, and two remedies for what one may find
 given and returned, the gradient that came back. Afterwards the model is as it was. What is seen is measured by
 :func:`attention_entropy` and :func:`token_spread` (with :func:`lessons_lib.geometry.effective_rank`), judged by
 :func:`entropy_collapse` and :func:`rank_collapse`, and treated with :class:`SigmaReparam` or :class:`QKNorm`.
+
+.. [1] Dong et al., *Attention is not all you need*, 2021. arXiv:2103.03404.
+.. [2] Zhai et al., *Stabilizing Transformer Training by Preventing Attention Entropy Collapse*, 2023.
+   arXiv:2303.06296.
 """
 
 import math
@@ -163,8 +167,6 @@ def token_spread(x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
 
     Raises:
         ValueError: if a sequence is zero or not finite.
-
-    .. [1] Dong et al., *Attention is not all you need*, 2021. arXiv:2103.03404.
     """
     check_floating(x=x)
     exact = at_least_single(x)
@@ -226,9 +228,6 @@ def entropy_collapse(
 
     Raises:
         ValueError: if the two are not of the same heads, or ``share`` is not in (0, 1).
-
-    .. [2] Zhai et al., *Stabilizing Transformer Training by Preventing Attention Entropy Collapse*, 2023.
-       arXiv:2303.06296.
     """
     _check_share(share)
     if {name: len(heads) for name, heads in now.items()} != {name: len(heads) for name, heads in before.items()}:

@@ -1,6 +1,7 @@
 """The library has a reading order: a file imports only from files above it, and the core only what a server has."""
 
 import ast
+import re
 import sys
 from pathlib import Path
 
@@ -98,6 +99,16 @@ def test_the_docstring_lists_the_files_in_order():
     first_words = [line.split()[0] for line in lessons_lib.__doc__.splitlines() if line.startswith("    ")]
     listed = [word for word in first_words if word in READING_ORDER]
     assert listed == EXISTING, "each file has one line in lessons_lib/__init__.py, in the reading order"
+
+
+def test_the_reference_in_the_book_holds_the_files_in_order():
+    pages = re.findall(r"book/(reference/\w+)", (ROOT.parent / "_toc.yml").read_text())
+    modules = [
+        module
+        for page in pages
+        for module in re.findall(r"automodule:: lessons_lib\.(\w+)", (ROOT.parent / f"book/{page}.rst").read_text())
+    ]
+    assert modules == EXISTING
 
 
 @pytest.mark.parametrize(

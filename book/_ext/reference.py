@@ -6,15 +6,21 @@ FOOTNOTE = re.compile(r"(?P<define>^\s*\.\. )?\[(?P<number>\d+)\](?P<refer>_?)",
 
 
 def own_footnotes(app, what, name, obj, options, lines) -> None:
-    """Give the footnotes of each docstring labels of their own, so that many [1] can share a page."""
-    prefix = re.sub(r"\W", "-", name)
+    """Give footnotes the name of the docstring that defines them, so that many [1] can share a page.
+
+    A number that a docstring uses without defining it is its module's.
+    """
+    text = "\n".join(lines)
+    defined = {match["number"] for match in FOOTNOTE.finditer(text) if match["define"]}
+    module = name if what == "module" else getattr(obj, "__module__", name)
 
     def relabel(match: re.Match) -> str:
         if not (match["define"] or match["refer"]):
             return match[0]
-        return f"{match['define'] or ''}[#{prefix}-{match['number']}]{match['refer']}"
+        label = re.sub(r"\W", "-", name if match["number"] in defined else module)
+        return f"{match['define'] or ''}[#{label}-{match['number']}]{match['refer']}"
 
-    lines[:] = FOOTNOTE.sub(relabel, "\n".join(lines)).split("\n")
+    lines[:] = FOOTNOTE.sub(relabel, text).split("\n")
 
 
 def setup(app) -> dict:
