@@ -42,7 +42,7 @@ test: $(VENV)/.ready ## all tests: library, shapes, notebooks, exercises, site
 	$(PYTEST) -n 2 --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=300 book assignments/source
 	@echo "== 4/4 the site, built with warnings as errors and moved in a real browser"
 	$(PY) tools/build_book.py
-	$(PYTEST) -rs tests/site tests/widgets
+	$(PYTEST) -n 2 -rs tests/site tests/widgets
 
 assignments: $(VENV)/.ready ## write the student notebooks from their masters
 	$(PY) tools/release_assignments.py

@@ -14,11 +14,11 @@
     norms           layer norm and RMS norm
     blocks          attention and feed-forward around a residual stream
     gpt             the whole language model, and weights from elsewhere
+    encoder_decoder the Transformer of 2017: one model reads, another writes
     generation      writing, one token after another
     data            tasks with known answers
     training        how fast to learn, where to start, and the loop
     diagnostics     looking inside a model while it runs
-    flash           the same attention in tiles, never the whole matrix
     notebook        what a chapter's notebook asks for
     plots           tensors in, axes out
     widgets         explorers: a class and a module for the page each
