@@ -9,6 +9,8 @@ SHAPED  = $(filter-out %/test_learning.py %/test_exercises.py %/test_repository.
 # One thread a process and two processes beat two threads in one, measured on two cores.
 export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE = 1
+# Two test processes must collect the same tests in the same order.
+export PYTHONHASHSEED = 0
 
 .DEFAULT_GOAL := help
 .PHONY: help book serve test check assignments bench screenshot repository clean
