@@ -1,0 +1,238 @@
+"""FlashAttention: exact attention in memory linear in the sequence, forward and backward [1]_.
+
+:func:`flash_attention` chooses among three implementations that agree on every meaning:
+
+    tiled       PyTorch operations on tiles of scores; any device and precision
+    triton      kernels to read beside their equations; NVIDIA GPUs (the extra ``gpu``)
+    torch       PyTorch's own fused kernels
+
+The specification of the result is :func:`lessons_lib.attention.attention`; :func:`as_implementation` gives
+:func:`flash_attention` its call shape.
+
+The files, in reading order: ``band`` (who sees whom), ``tiled``, ``configurations``, ``triton_kernels``, ``launch``,
+``sdpa``.
+
+.. [1] Dao et al., *FlashAttention*, 2022. arXiv:2205.14135.
+"""
+
+import importlib.util
+import math
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from lessons_lib.flash.band import Band
+from lessons_lib.flash.sdpa import needs_mask, torch_attention, torch_attention_in_linear_memory
+from lessons_lib.flash.tiled import tiled_attention
+from lessons_lib.shapes import check_floating, check_mask, check_size
+
+BACKENDS = ("auto", "triton", "tiled", "torch")
+
+
+def flash_attention(
+    q: Float[Tensor, "b h n d_k"],
+    k: Float[Tensor, "b g m d_k"],
+    v: Float[Tensor, "b g m d_k"],
+    *,
+    is_causal: bool = False,
+    window: int | None = None,
+    scale: float | None = None,
+    key_lengths: Int[Tensor, " b"] | None = None,
+    backend: str = "auto",
+    return_lse: bool = False,
+) -> Float[Tensor, "b h n d_k"] | tuple[Float[Tensor, "b h n d_k"], Float[Tensor, "b h n"]]:
+    r"""Average the values with the weights of :func:`lessons_lib.attention.attention`, without storing the weights.
+
+    .. math:: O = \operatorname{softmax}\!\left(\tau\, Q K^\top\right) V, \qquad
+              \ell_i = \log \sum_{j \text{ seen by } i} e^{\tau\, q_i \cdot k_j}
+
+    Consecutive query heads share a key/value head; ``k`` and ``v`` are not repeated in memory. Query ``i`` stands at
+    position :math:`p_i = i + m - n`, so that the last query stands at the last key. It sees key ``j`` if all of these
+    hold, and if it sees none its output is 0, its :math:`\ell` is ``-inf`` and it sends back no gradient:
+
+    * with ``is_causal``, :math:`j \le p_i`;
+    * with a ``window``, :math:`p_i - j < \text{window}`, and on the other side :math:`j - p_i < \text{window}`;
+    * with ``key_lengths``, :math:`j < \text{key\_lengths}_b`. These hide padding at the end and move no positions:
+      the mask is ``masks.causal(n, m) & masks.padding(key_lengths, m)``. What lies in the padding is not read, except
+      by ``torch``.
+
+    Half precision is multiplied as it is (``tiled``: in float32) and added up in float32. There are first derivatives
+    only, except with ``torch``.
+
+    Args:
+        q, k, v: queries, keys and values, of one type on one device; any strides.
+        is_causal: hide what comes after a query.
+        window: number of visible keys, the query's own included, counted to each side that is visible.
+        scale: multiplier :math:`\tau` of the scores; ``1 / sqrt(d_k)`` when omitted.
+        key_lengths: how many keys each sequence has, 0 to ``m``. On a GPU a tensor on the CPU spares a wait.
+        backend: ``auto`` takes ``triton`` on an NVIDIA GPU; on the CPU ``torch`` where it needs no mask and
+            ``tiled`` elsewhere, so memory stays linear in ``n`` and ``m``. ``torch``, asked for by name, may make an
+            ``n x m`` mask.
+        return_lse: return the pair ``(out, lse)``, as :func:`lessons_lib.softmax.merge_attention` takes it. ``lse`` is
+            at least float32 and carries gradients.
+
+    Raises:
+        ValueError: if shapes, types or devices do not fit, an argument is out of range, or the backend cannot do this
+            here; the message says why.
+    """
+    _check(q, k, v, window, scale, key_lengths, backend)
+    band = Band.of(q.shape[2], k.shape[2], is_causal=is_causal, window=window)
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    if scale <= 0:  # the kernels take a row's maximum before they multiply by the scale
+        q, scale = (-q, -scale) if scale else (0 * q, 1.0)
+
+    refusal = _refusal(backend, q, return_lse)
+    if refusal is not None:
+        raise ValueError(f"backend={backend!r} cannot run here: {refusal}")
+    if backend == "auto" and q.device.type == "cpu" and not return_lse and not needs_mask(band, key_lengths):
+        return torch_attention_in_linear_memory(q, k, v, band, scale)
+    if backend == "torch":
+        return torch_attention(q, k, v, band, scale, key_lengths)
+    if backend == "triton" or (backend == "auto" and q.is_cuda and _refusal("triton", q, return_lse) is None):
+        from lessons_lib.flash.launch import triton_attention  # needs triton
+
+        out, lse = triton_attention(q, k, v, band, scale, key_lengths)
+    else:
+        out, lse = tiled_attention(q, k, v, band, scale, key_lengths)
+    return (out, lse) if return_lse else out
+
+
+def as_implementation(
+    *, is_causal: bool = False, window: int | None = None, backend: str = "auto"
+) -> Callable[..., Tensor]:
+    """Return :func:`flash_attention` in the call shape of :func:`lessons_lib.attention.attention`.
+
+    It is made for ``MultiHeadAttention(implementation=...)``, and so for every model built of such layers. The layers
+    of a decoder are causal and need no mask::
+
+        MultiHeadAttention(768, 12, implementation=as_implementation(is_causal=True))
+
+    A mask is checked, never ignored: it may repeat what ``is_causal`` and ``window`` say, and hide padding at the end
+    of each sequence (``masks.causal(n, m) & masks.padding(lengths, m)``). A layer that always gets the same mask works
+    unchanged then; but making and checking a mask takes ``n x m`` bytes, so omit it where the sequence is long.
+
+    Raises:
+        ValueError: if ``window`` is not positive or ``backend`` is unknown; when called, as :func:`flash_attention`,
+            and for a bias, dropout or any other mask, of which flash attention knows nothing.
+    """
+    _check_window_and_backend(window, backend)
+
+    def implementation(
+        query: Float[Tensor, "b h n d_k"],
+        key: Float[Tensor, "b g m d_k"],
+        value: Float[Tensor, "b g m d_k"],
+        mask: Bool[Tensor, "*#batch #n #m"] | None = None,
+        *,
+        scale: float | None = None,
+        bias: Tensor | None = None,
+        dropout_p: float = 0.0,
+    ) -> Tensor:
+        if bias is not None:
+            raise ValueError("bias must be None, flash attention adds nothing to the scores; use attention instead")
+        if dropout_p:
+            raise ValueError(f"dropout_p must be 0, flash attention keeps every weight, got {dropout_p}")
+        key_lengths = None
+        if mask is not None:
+            _check(query, key, value, window, scale, None, backend)
+            key_lengths = _lengths_in(mask, query, key, is_causal, window)
+        out = flash_attention(
+            query, key, value, is_causal=is_causal, window=window, scale=scale, key_lengths=key_lengths, backend=backend
+        )
+        assert isinstance(out, Tensor)
+        return out
+
+    return implementation
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def _refusal(backend: str, q: Tensor, return_lse: bool) -> str | None:
+    """Why the backend cannot do this here, or None."""
+    if backend == "torch" and return_lse:
+        return "PyTorch's function does not return the log-sum-exp; use backend='tiled'"
+    if backend != "triton":
+        return None
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed; on Linux, pip install 'lessons-lib[gpu]'"
+    if q.dtype == torch.float64:
+        return "the kernels add up in float32, got float64; use backend='tiled'"
+    if q.shape[-1] > 256:
+        return f"the kernels take heads at most 256 wide, got {q.shape[-1]}; use backend='tiled'"
+    from lessons_lib.flash.launch import IS_INTERPRETED  # needs triton
+
+    if IS_INTERPRETED:
+        return None
+    if not q.is_cuda or torch.version.cuda is None:
+        return f"the kernels need an NVIDIA GPU, got tensors on {q.device}; use backend='tiled'"
+    capability = torch.cuda.get_device_capability(q.device)
+    if capability < (8, 0):
+        return f"the kernels need compute capability 8.0, {torch.cuda.get_device_name(q.device)} has {capability}"
+    return None
+
+
+def _lengths_in(mask: Tensor, query: Tensor, key: Tensor, is_causal: bool, window: int | None) -> Tensor | None:
+    """Read off a mask how many keys each sequence has, and refuse one that says anything else besides the band."""
+    (b, h, n, _), m = query.shape, key.shape[2]
+    check_mask(mask, query.new_empty(1).expand(b, h, n, m))
+    band = Band.of(n, m, is_causal=is_causal, window=window).mask(range(n), range(m), device=mask.device)
+    shape = (1, 1, 1, 1, *mask.shape)[-4:]
+    mask = mask.reshape(shape).expand(-1, -1, n, m)
+    keys = torch.arange(m, device=mask.device)
+    lengths = (mask.any(dim=-2) * (keys + 1)).amax(dim=-1)
+    if mask.shape[1] > 1 or not torch.equal(mask, band & (keys < lengths[..., None, None])):
+        raise ValueError(
+            f"mask must be the one that is_causal={is_causal} and window={window} describe, save for padding at the "
+            f"end of each sequence, got another over {tuple(mask.shape)}; for any other mask use attention"
+        )
+    return None if (lengths == m).all() else lengths[:, 0].expand(b)
+
+
+def _check(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    window: int | None,
+    scale: float | None,
+    key_lengths: Tensor | None,
+    backend: str,
+) -> None:
+    check_floating(q=q, k=k, v=v)
+    if q.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        raise ValueError(f"q must be of 16, 32 or 64 bits, got {q.dtype}")
+    for name, heads in {"q": q, "k": k, "v": v}.items():
+        if heads.ndim != 4 or not heads.numel():
+            raise ValueError(
+                f"{name} must be (batch, heads, sequence, width), each at least 1, got {tuple(heads.shape)}"
+            )
+    if k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
+        raise ValueError(
+            "k and v must have one shape, and q their batch and width, "
+            f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+        )
+    if q.shape[1] % k.shape[1]:
+        raise ValueError(f"the heads of k must divide those of q, got {k.shape[1]} and {q.shape[1]}")
+    if scale is not None and not math.isfinite(scale):
+        raise ValueError(f"scale must be finite, got {scale}")
+    _check_window_and_backend(window, backend)
+    if key_lengths is not None:
+        _check_lengths(key_lengths, len(q), k.shape[2])
+
+
+def _check_window_and_backend(window: int | None, backend: str) -> None:
+    if window is not None:
+        check_size("window", window, at_least=1)
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+
+
+def _check_lengths(key_lengths: Tensor, b: int, m: int) -> None:
+    if key_lengths.dtype not in (torch.int32, torch.int64) or key_lengths.shape != (b,):
+        raise ValueError(
+            f"key_lengths must be integers over (batch,) = ({b},), got {key_lengths.dtype} over "
+            f"{tuple(key_lengths.shape)}"
+        )
+    if ((key_lengths < 0) | (key_lengths > m)).any():
+        raise ValueError(f"key_lengths must be in 0 .. m = {m}, got {key_lengths.tolist()}")

@@ -1,0 +1,231 @@
+"""FlashAttention on a GPU: the kernels of :mod:`lessons_lib.flash.triton_kernels`, joined into one differentiable step.
+
+Needs ``triton``, so it is imported only when asked for. With ``TRITON_INTERPRET=1`` in the environment when Triton is
+imported, the kernels run in Triton's interpreter, on the CPU and slowly: that is how they are tested without a GPU.
+"""
+
+import contextlib
+import contextvars
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lessons_lib.flash import triton_kernels as kernels
+from lessons_lib.flash.band import Band
+from lessons_lib.flash.configurations import INTERPRETED, Configuration, Tile, configuration
+from lessons_lib.softmax import merge_attention
+
+IS_INTERPRETED = not isinstance(kernels.attend, triton.JITFunction)
+ROW_BLOCK = 128  # rows of numbers kept for the backward pass are padded to a multiple: every block_q divides it
+
+
+def triton_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    band: Band,
+    scale: float,
+    key_lengths: Tensor | None,
+    tiles: Configuration | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return ``(out, lse)``, both differentiable. Arguments are those of ``flash_attention``, already checked.
+
+    One query for which no gradient is wanted is decoding: its keys are divided over the whole device.
+    """
+    if IS_INTERPRETED and query.dtype == torch.bfloat16:  # the interpreter multiplies the bits of bfloat16 as integers
+        out, lse = triton_attention(query.float(), key.float(), value.float(), band, scale, key_lengths, tiles)
+        return out.to(torch.bfloat16), lse
+    tiles = _tiles(query) if tiles is None else tiles
+    if key_lengths is not None:
+        key_lengths = key_lengths.to(device=query.device, dtype=torch.int32)
+    wants_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
+    if query.shape[2] == 1 and not wants_gradient:
+        return decode(query, key, value, band, scale, key_lengths, tiles.attend_part, _n_parts(query, key))
+    return TritonAttention.apply(query, key, value, key_lengths, band, scale, tiles)
+
+
+class TritonAttention(torch.autograd.Function):
+    """``apply(query, key, value, key_lengths, band, scale, tiles)`` returns ``(out, lse)``; both carry gradients."""
+
+    @staticmethod
+    def forward(
+        ctx,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_lengths: Tensor | None,
+        band: Band,
+        scale: float,
+        tiles: Configuration,
+    ) -> tuple[Tensor, Tensor]:
+        """Run ``attend`` on every block of queries."""
+        query, key, value = (_addressable(x) for x in (query, key, value))
+        b, h, n, d = query.shape
+        out = query.new_empty(b, h, n, d)
+        lse = query.new_empty(b, h, n, dtype=torch.float32)
+        tile = tiles.attend
+        _launch(
+            kernels.attend,
+            b * h * _n_blocks(n, tile.block_q),
+            tile,
+            *(query, key, value, out, lse, key_lengths, *map(_strides, (query, key, value))),
+            *(scale, band.left, band.right, h, key.shape[1], n, band.m),
+            **_constants(query),
+            SPECIALIZE=tile.specialize,
+        )
+        ctx.save_for_backward(query, key, value, out, lse, key_lengths)
+        ctx.band, ctx.scale, ctx.tiles = band, scale, tiles
+        return out, lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_out: Tensor, grad_lse: Tensor):
+        """Recompute the weights twice: once for the keys' and values' gradients, once for the queries'."""
+        query, key, value, out, lse, key_lengths = ctx.saved_tensors
+        band, tiles = ctx.band, ctx.tiles
+        grad_out, grad_lse = _addressable(grad_out), grad_lse.contiguous()
+        (b, h, n, d), (_, g, m, _) = query.shape, key.shape
+        n_padded = _n_blocks(n, ROW_BLOCK) * ROW_BLOCK
+        bits, delta = (lse.new_empty(b, h, n_padded) for _ in range(2))
+        constants = _constants(query)
+        _launch(
+            kernels.row_terms,
+            b * h * n_padded // ROW_BLOCK,
+            Tile(ROW_BLOCK, 1, num_warps=8, num_stages=1),
+            *(out, grad_out, lse, grad_lse, bits, delta, _strides(grad_out), h, n, n_padded),
+            D=d,
+            WIDTH=constants["WIDTH"],
+        )
+        grad_query, grad_key, grad_value = (x.new_empty(x.shape) for x in (query, key, value))
+        given = (query, key, value, grad_out, bits, delta)
+        strides = tuple(map(_strides, (query, key, value, grad_out)))
+        rest = (ctx.scale, band.left, band.right, h, g, n, m, n_padded)
+        _launch(
+            kernels.key_value_gradients,
+            b * g * _n_blocks(m, tiles.key_value_gradients.block_k),
+            tiles.key_value_gradients,
+            *(*given, grad_key, grad_value, key_lengths, *strides, *rest),
+            **constants,
+        )
+        _launch(
+            kernels.query_gradients,
+            b * h * _n_blocks(n, tiles.query_gradients.block_q),
+            tiles.query_gradients,
+            *(*given, grad_query, key_lengths, *strides, *rest),
+            **constants,
+        )
+        return grad_query, grad_key, grad_value, None, None, None, None
+
+
+def decode(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    band: Band,
+    scale: float,
+    key_lengths: Tensor | None,
+    tile: Tile,
+    n_parts: int,
+) -> tuple[Tensor, Tensor]:
+    """Attend with one query a sequence to ``n_parts`` parts of its keys at once (a power of two), and merge them.
+
+    The query heads that share a key/value head become the rows of one matrix, so the keys are read once for all of
+    them; the parts are merged in pairs by :func:`lessons_lib.softmax.merge_attention`. No gradients.
+    """
+    (b, h, _, d), g = query.shape, key.shape[1]
+    heads = query.detach()[:, :, 0].unflatten(1, (g, h // g))
+    heads, key, value = (_addressable(x) for x in (heads, key, value))
+    out = query.new_empty(n_parts, *heads.shape, dtype=torch.float32)
+    lse = query.new_empty(n_parts, *heads.shape[:-1], dtype=torch.float32)
+    tile = tile._replace(block_q=max(tile.block_q, _power_of_two(h // g)))
+    _launch(
+        kernels.attend_part,
+        b * g * n_parts,
+        tile,
+        *(heads, key, value, out, lse, key_lengths, *map(_strides, (heads, key, value))),
+        *(scale, band.left, g, h // g, band.m, n_parts),
+        **_constants(query),
+    )
+    while len(out) > 1:
+        out, lse = merge_attention(out[0::2], lse[0::2], out[1::2], lse[1::2])
+    return out[0].reshape(b, h, 1, d).to(query.dtype), lse[0].reshape(b, h, 1)
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def _launch(kernel: Any, n_programs: int, tile: Tile, *arguments, **constants) -> None:
+    """Start ``n_programs`` programs of a kernel on the device where its tensors lie.
+
+    Descriptors made in a kernel need a little scratch memory, which Triton asks of an allocator held in a context
+    variable: it is set in a copy of the context, so the caller's stays as it was.
+    """
+    if "BLOCK_Q" in kernel.arg_names:
+        constants |= {"BLOCK_Q": tile.block_q, "BLOCK_K": tile.block_k}
+    else:
+        constants |= {"BLOCK": tile.block_q}
+
+    def start() -> None:
+        triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device=device))
+        kernel[(n_programs,)](*arguments, **constants, num_warps=tile.num_warps, num_stages=tile.num_stages)
+
+    device = arguments[0].device
+    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+        contextvars.copy_context().run(start)
+
+
+def _n_blocks(n: int, block: int) -> int:
+    return -(-n // block)
+
+
+def _power_of_two(n: int) -> int:
+    """The smallest that is at least ``n``."""
+    return 1 << (n - 1).bit_length()
+
+
+def _constants(query: Tensor) -> dict:
+    d = query.shape[-1]
+    return {
+        "D": d,
+        "WIDTH": max(16, _power_of_two(d)),
+        "PRECISION": "tf32x3" if query.dtype == torch.float32 else "ieee",
+    }
+
+
+def _strides(matrix: Tensor) -> tuple[int, ...]:
+    return matrix.stride()[:3]
+
+
+def _addressable(matrix: Tensor) -> Tensor:
+    """Return the tensor itself if a descriptor can describe it, else a copy that it can.
+
+    Entries of a row must follow one another and rows begin at multiples of 16 bytes; the copy pads rows to that.
+    """
+    unit = 16 // matrix.element_size()
+    d = matrix.shape[-1]
+    *outer, row_stride, entry_stride = matrix.stride()
+    aligned = matrix.data_ptr() % 16 == 0 and all(stride % unit == 0 for stride in (*outer, row_stride))
+    if aligned and row_stride >= d and entry_stride == 1:
+        return matrix
+    padded = matrix.new_empty(*matrix.shape[:-1], _n_blocks(d, unit) * unit)
+    return padded[..., :d].copy_(matrix)
+
+
+def _tiles(query: Tensor) -> Configuration:
+    if IS_INTERPRETED:
+        return INTERPRETED
+    capability = torch.cuda.get_device_capability(query.device)
+    return configuration(query.shape[-1], query.element_size(), capability)
+
+
+def _n_parts(query: Tensor, key: Tensor) -> int:
+    """Enough parts to give every multiprocessor two programs, each of at least 512 keys; a power of two."""
+    b, g, m, _ = key.shape
+    if IS_INTERPRETED:
+        return 2
+    n_programs = 2 * torch.cuda.get_device_properties(query.device).multi_processor_count
+    wanted = min(n_programs / (b * g), m / 512)
+    return _power_of_two(max(1, int(wanted)))

@@ -1,0 +1,172 @@
+r"""FlashAttention in PyTorch: tile by tile, exact, and never an ``n x m`` matrix in memory.
+
+The forward pass visits the keys block by block and keeps, for each query, three running things: the largest score so
+far, the sum of exponentials relative to it, and the values averaged with them. The backward pass recomputes each tile
+of weights from the log-sum-exp that the forward pass left, :math:`P = e^{S - \ell}`, so that only ``n`` numbers a head
+are kept for it [1]_ [2]_. What the softmax's derivative needs from a whole row is one number too,
+
+.. math:: \delta_i = \sum_j P_{ij}\, \bar P_{ij} - \bar\ell_i = \bar o_i \cdot o_i - \bar\ell_i.
+
+For speed the tiles are worked on in place, in two buffers that stay in the cache; heads go side by side through
+batched matrix products; tiles outside the band of visible keys are never visited; and exponentials are powers of two,
+:math:`e^s = 2^{s \log_2 e}`, which PyTorch computes in half the time on a CPU, so inside a tile scores and
+log-sum-exps are in bits.
+
+.. [1] Dao et al., *FlashAttention*, 2022. arXiv:2205.14135.
+.. [2] Dao, *FlashAttention-2*, 2023. arXiv:2307.08691.
+"""
+
+import math
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from lessons_lib.flash.band import Band
+from lessons_lib.shapes import at_least_single
+
+# 256 x 256 float32 scores are 256 KiB a head: larger tiles leave the second-level cache, smaller ones pay for Python.
+BLOCK = 256
+LOG2_E, LN_2 = math.log2(math.e), math.log(2)
+
+
+def tiled_attention(
+    query: Tensor, key: Tensor, value: Tensor, band: Band, scale: float, key_lengths: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return ``(out, lse)``, both differentiable. Arguments are those of ``flash_attention``, already checked."""
+    lengths = [band.m] * len(query) if key_lengths is None else key_lengths.tolist()
+    return TiledAttention.apply(query, key, value, band, scale, lengths)
+
+
+class TiledAttention(torch.autograd.Function):
+    """``apply(query, key, value, band, scale, lengths)`` returns ``(out, lse)``; both carry gradients."""
+
+    @staticmethod
+    def forward(
+        ctx, query: Tensor, key: Tensor, value: Tensor, band: Band, scale: float, lengths: list[int]
+    ) -> tuple[Tensor, Tensor]:
+        """Attend in each sequence to its first ``lengths[b]`` keys."""
+        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        lse = torch.empty(query.shape[:-1], dtype=_wide(query), device=query.device)
+        queries, outs, lses = (_by_key_head(x, key) for x in (query, out, lse[..., None]))
+        for b, length in enumerate(lengths):
+            _attend(queries[b], key[b, :, :length], value[b, :, :length], outs[b], lses[b], band, scale)
+        ctx.save_for_backward(query, key, value, out, lse)
+        ctx.band, ctx.scale, ctx.lengths = band, scale, lengths
+        return out, lse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, grad_out: Tensor, grad_lse: Tensor):
+        """Recompute the weights tile by tile and collect the three gradients."""
+        query, key, value, out, lse = ctx.saved_tensors
+        grad_query, grad_key, grad_value = (
+            torch.zeros(x.shape, dtype=_wide(x), device=x.device) for x in (query, key, value)
+        )
+        queries, outs, lses, grad_outs, grad_lses, grad_queries = (
+            _by_key_head(x, key) for x in (query, out, lse[..., None], grad_out, grad_lse[..., None], grad_query)
+        )
+        for b, length in enumerate(ctx.lengths):
+            k, v, grad_k, grad_v = (x[b, :, :length] for x in (key, value, grad_key, grad_value))
+            rows = queries[b], outs[b], lses[b], grad_outs[b], grad_lses[b]
+            _carry_back(*rows, k, v, grad_queries[b], grad_k, grad_v, ctx.band, ctx.scale)
+        return *(grad.to(query.dtype) for grad in (grad_query, grad_key, grad_value)), None, None, None
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, band: Band, scale: float) -> None:
+    """Fill ``out`` and ``lse`` of one sequence: rows over ``(g, h / g, n, …)``, keys and values over ``(g, m, d)``."""
+    tile = _Buffer(query)
+    for rows in _blocks(range(query.shape[2])):
+        q = _stacked(query, rows) * (scale * LOG2_E)
+        average = torch.zeros_like(q)
+        total = q.new_zeros(*q.shape[:2], 1)
+        peak = torch.full_like(total, torch.finfo(q.dtype).min)  # finite: exp(-inf - peak) is 0 before any key is seen
+        for keys in _blocks(band.keys(rows, key.shape[1])):
+            scores = torch.bmm(q, _stacked(key, keys).mT, out=tile.over(q, keys))
+            _hide(scores, rows, keys, band, -torch.inf)
+            new_peak = torch.maximum(peak, scores.amax(dim=-1, keepdim=True))
+            weights = scores.sub_(new_peak).exp2_()
+            shrink = peak.sub_(new_peak).exp2_()
+            total.mul_(shrink).add_(weights.sum(dim=-1, keepdim=True))
+            average.mul_(shrink).baddbmm_(weights, _stacked(value, keys))
+            peak = new_peak
+        average /= total.masked_fill(total == 0, 1.0)
+        _rows(out, rows).copy_(average.view_as(_rows(out, rows)))
+        _rows(lse, rows).copy_((LN_2 * (peak + total.log2())).view_as(_rows(lse, rows)))
+
+
+def _carry_back(
+    query: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    grad_out: Tensor,
+    grad_lse: Tensor,
+    key: Tensor,
+    value: Tensor,
+    grad_query: Tensor,
+    grad_key: Tensor,
+    grad_value: Tensor,
+    band: Band,
+    scale: float,
+) -> None:
+    """Add one sequence's gradients to ``grad_query``, ``grad_key`` and ``grad_value``; shapes as :func:`_attend`."""
+    weight_tile, score_tile = _Buffer(query), _Buffer(query)
+    for rows in _blocks(range(query.shape[2])):
+        q, grad_o = _stacked(query, rows) * (scale * LOG2_E), _stacked(grad_out, rows)
+        bits = LOG2_E * _stacked(lse, rows)
+        minus_bits = -bits.masked_fill(bits == -torch.inf, torch.inf)  # a row that saw no key has no weights
+        minus_delta = _stacked(grad_lse, rows) - (grad_o * _stacked(out, rows)).sum(dim=-1, keepdim=True)
+        grad_q = torch.zeros_like(q)
+        for keys in _blocks(band.keys(rows, key.shape[1])):
+            k, v = _stacked(key, keys), _stacked(value, keys)
+            weights = torch.baddbmm(minus_bits, q, k.mT, out=weight_tile.over(q, keys)).exp2_()
+            _hide(weights, rows, keys, band, 0.0)
+            _rows(grad_value, keys).baddbmm_(weights.mT, grad_o)
+            grad_scores = torch.baddbmm(minus_delta, grad_o, v.mT, out=score_tile.over(q, keys)).mul_(weights)
+            _rows(grad_key, keys).baddbmm_(grad_scores.mT, q, alpha=LN_2)
+            grad_q.baddbmm_(grad_scores, k, alpha=scale)
+        _rows(grad_query, rows).copy_(grad_q.view_as(_rows(grad_query, rows)))
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+class _Buffer:
+    """Memory for one tile of scores of all heads, used again for each tile."""
+
+    def __init__(self, query: Tensor) -> None:
+        g, group, n, _ = query.shape
+        self.memory = torch.empty(g * group * min(n, BLOCK) * BLOCK, dtype=_wide(query), device=query.device)
+
+    def over(self, q: Tensor, keys: range) -> Tensor:
+        g, n_rows, _ = q.shape
+        return self.memory[: g * n_rows * len(keys)].view(g, n_rows, len(keys))
+
+
+def _blocks(span: range) -> Iterator[range]:
+    return (span[start : start + BLOCK] for start in range(0, len(span), BLOCK))
+
+
+def _by_key_head(tensor: Tensor, key: Tensor) -> Tensor:
+    """View ``(b, h, n, …)`` as ``(b, g, h / g, n, …)``: the query heads that share a key/value head side by side."""
+    return tensor.unflatten(1, (key.shape[1], -1))
+
+
+def _rows(tensor: Tensor, rows: range) -> Tensor:
+    return tensor[..., rows.start : rows.stop, :]
+
+
+def _stacked(tensor: Tensor, rows: range) -> Tensor:
+    """The block of rows as one matrix per key/value head: the query heads that share it lie below one another."""
+    return at_least_single(_rows(tensor, rows)).reshape(len(tensor), -1, tensor.shape[-1])
+
+
+def _hide(tile: Tensor, rows: range, keys: range, band: Band, fill: float) -> None:
+    if not band.covers(rows, keys):
+        hidden = ~band.mask(rows, keys, device=tile.device)
+        tile.unflatten(1, (-1, len(rows))).masked_fill_(hidden, fill)
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    return torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype

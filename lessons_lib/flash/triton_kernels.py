@@ -1,0 +1,389 @@
+"""FlashAttention in Triton, forward and backward, to be read beside its equations.
+
+One head: ``n`` queries, ``m`` keys, scale τ. A key that a query does not see has score -∞.
+
+    attend                    S = τ Q Kᵀ      ℓ_i = log Σ_j exp S_ij      P = exp(S - ℓ)      O = P V
+    row_terms                 δ_i = dO_i · O_i - dℓ_i
+    key_value_gradients       dV = Pᵀ dO      dP = dO Vᵀ      dS = P ∘ (dP - δ)      dK = τ dSᵀ Q
+    query_gradients           dQ = τ dS K
+
+``attend`` visits the keys of one block of queries tile by tile and keeps three running things, as
+:mod:`lessons_lib.flash.tiled` does. The backward kernels recompute each tile of P from ℓ: one owns a block of keys
+and visits the queries, the other owns a block of queries and visits the keys. Nobody adds to another's result, so
+there are no atomics and the same input gives the same bits [1]_. ``attend_part`` is for decoding: one query, whose
+long row of keys is cut into parts that are attended to side by side and merged afterwards.
+
+How to read it:
+
+* A capital is a matrix in memory, a small letter a tile of it on the chip; ``dX`` is the gradient of ``X``.
+* ``tl.constexpr`` arguments are fixed when a kernel is compiled. So is ``None``: it drops the code that it guards.
+* A *descriptor* is a matrix with its bounds; what lies beyond them reads as zero. Hopper's copy engine moves such
+  tiles by itself; older devices get ordinary loads from the same source.
+* Positions and bounds are those of :class:`lessons_lib.flash.band.Band`: query ``i`` stands at ``i + m - n`` and sees
+  the keys from ``left`` behind it to ``right`` ahead. Of these, sequence ``b`` has the first ``KEY_LENGTHS[b]``.
+* Inside the kernels logarithms are to base 2, as the hardware's exponential is: ``scale * LOG2_E`` turns scores into
+  bits. What the caller sees is natural.
+* Sums, and the tiles that are summed into, are float32; tiles are rounded to the inputs' type to be multiplied.
+
+Written to what Triton 3.6 and 3.7 share, for devices of compute capability 8.0 and newer.
+
+.. [1] Dao, *FlashAttention-2*, 2023. arXiv:2307.08691.
+"""
+
+# Kernels are compiled by Triton, not run by Python, and O is the output's name:
+# pyright: reportGeneralTypeIssues=false, reportArgumentType=false
+# ruff: noqa: E741
+
+import triton
+import triton.language as tl
+
+LOG2_E = tl.constexpr(1.4426950408889634)
+LN_2 = tl.constexpr(0.6931471805599453)
+LOWEST = tl.constexpr(-3.0e38)  # finite, so that for a row that has seen nothing exp2(-inf - LOWEST) is 0
+
+
+# --- forward --------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def attend(
+    Q, K, V, O, LSE, KEY_LENGTHS, q_strides, k_strides, v_strides, scale, left, right, h, g, n, m,
+    D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    PRECISION: tl.constexpr, SPECIALIZE: tl.constexpr,
+):  # fmt: skip
+    """Compute one block of rows of the output, and their log-sum-exps."""
+    b, head, first = _block_of_queries(h, n, BLOCK_Q, right)
+    i = first + tl.arange(0, BLOCK_Q)
+    position = i + m - n
+    length = _length(KEY_LENGTHS, b, m)
+    q = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q).load([first, 0])
+    keys = _matrix(K, k_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
+    values = _matrix(V, v_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
+
+    o = tl.zeros([BLOCK_Q, WIDTH], tl.float32)
+    total = tl.zeros([BLOCK_Q], tl.float32)
+    peak = tl.full([BLOCK_Q], LOWEST, tl.float32)
+    bits = scale * LOG2_E
+    start, inner, stop = _keys_in_sight(first + m - n, left, right, length, BLOCK_Q, BLOCK_K)
+    if left is not None or SPECIALIZE:  # one loop: a window is short, and a specialised kernel may have no second one
+        o, total, peak = _take_in_keys(
+            o, total, peak, q, keys, values, start, stop, bits, position, left, right, length,
+            BLOCK_K, PRECISION, MASKED=True, SPECIALIZE=SPECIALIZE)  # fmt: skip
+    else:
+        o, total, peak = _take_in_keys(
+            o, total, peak, q, keys, values, start, inner, bits, position, left, right, length,
+            BLOCK_K, PRECISION, MASKED=False, SPECIALIZE=False)  # fmt: skip
+        o, total, peak = _take_in_keys(
+            o, total, peak, q, keys, values, inner, stop, bits, position, left, right, length,
+            BLOCK_K, PRECISION, MASKED=True, SPECIALIZE=False)  # fmt: skip
+
+    o, lse = _finish(o, total, peak)
+    row = (b * h + head) * n
+    _store(O + row * D, i, n, o, D, WIDTH)
+    tl.store(LSE + row + i, lse, mask=i < n)
+
+
+@triton.jit
+def attend_part(
+    Q, K, V, O, LSE, KEY_LENGTHS, q_strides, k_strides, v_strides, scale, left, g, n, m, parts,
+    D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Let one query, at the last position, attend to one of ``parts`` parts of its keys.
+
+    Here the ``n`` rows of ``Q`` are the query's heads that share a key/value head. ``O`` and ``LSE`` are over
+    ``(parts, b, g, n)``; a part without keys leaves 0 and -∞, which the merge ignores.
+    """
+    b, head, part = _split(tl.program_id(0), g, parts)
+    length = _length(KEY_LENGTHS, b, m)
+    start = 0
+    if left is not None:
+        start = tl.maximum(m - 1 - left, 0)
+    size = tl.cdiv(tl.cdiv(tl.maximum(length - start, 0), BLOCK_K), parts) * BLOCK_K
+    start += part * size
+    stop = tl.minimum(start + size, length)
+    inner = start + tl.maximum(stop - start, 0) // BLOCK_K * BLOCK_K
+
+    q = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q).load([0, 0])
+    keys = _matrix(K, k_strides, b, head, length, D, WIDTH, BLOCK_K)
+    values = _matrix(V, v_strides, b, head, length, D, WIDTH, BLOCK_K)
+    o = tl.zeros([BLOCK_Q, WIDTH], tl.float32)
+    total = tl.zeros([BLOCK_Q], tl.float32)
+    peak = tl.full([BLOCK_Q], LOWEST, tl.float32)
+    i = tl.arange(0, BLOCK_Q)
+    bits = scale * LOG2_E
+    o, total, peak = _take_in_keys(o, total, peak, q, keys, values, start, inner, bits, i, None, None, stop,
+                                   BLOCK_K, PRECISION, MASKED=False, SPECIALIZE=False)  # fmt: skip
+    o, total, peak = _take_in_keys(o, total, peak, q, keys, values, inner, stop, bits, i, None, None, stop,
+                                   BLOCK_K, PRECISION, MASKED=True, SPECIALIZE=False)  # fmt: skip
+
+    o, lse = _finish(o, total, peak)
+    row = (part * (tl.num_programs(0) // parts) + b * g + head) * n
+    _store(O + row * D, i, n, o, D, WIDTH)
+    tl.store(LSE + row + i, lse, mask=i < n)
+
+
+@triton.jit
+def _take_in_keys(
+    o, total, peak, q, keys, values, start, stop, bits, position, left, right, length,
+    BLOCK_K: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr, SPECIALIZE: tl.constexpr,
+):  # fmt: skip
+    """Take in the keys from ``start`` to ``stop``, a tile at a time: the online softmax."""
+    for j0 in tl.range(start, stop, BLOCK_K, warp_specialize=SPECIALIZE):
+        k = keys.load([j0, 0])
+        s = tl.dot(q, k.T, input_precision=PRECISION)
+        if MASKED:
+            j = j0 + tl.arange(0, BLOCK_K)
+            s = tl.where(_sees(position[:, None], j[None, :], left, right, length), s, float("-inf"))
+        new_peak = tl.maximum(peak, tl.max(s, 1) * bits)
+        p = tl.exp2(s * bits - new_peak[:, None])
+        shrink = tl.exp2(peak - new_peak)
+        total = total * shrink + tl.sum(p, 1)
+        v = values.load([j0, 0])
+        o = tl.dot(p.to(v.dtype), v, o * shrink[:, None], input_precision=PRECISION)
+        peak = new_peak
+    return o, total, peak
+
+
+@triton.jit
+def _finish(o, total, peak):
+    """Divide by the sum, and take its logarithm; a row that saw no key is 0 and -∞."""
+    empty = total == 0
+    total = tl.where(empty, 1.0, total)
+    return o / total[:, None], tl.where(empty, float("-inf"), (peak + tl.log2(total)) * LN_2)
+
+
+# --- backward -------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def row_terms(
+    O, dO, LSE, dLSE, BITS, DELTA, do_strides, h, n, n_padded,
+    D: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Write the two numbers that the backward pass needs of each row: ℓ in bits, and δ.
+
+    A row that saw no key, and a row of padding, gets ℓ = +∞: its weights exp2(S - ℓ) are then zero.
+    """
+    b, head, first = _block_of_queries(h, n_padded, BLOCK, None)
+    i = first + tl.arange(0, BLOCK)
+    row = b * h + head
+    o = _load(O + row * n * D, D, i, n, D, WIDTH)
+    do = _load(dO + b * do_strides[0] + head * do_strides[1], do_strides[2], i, n, D, WIDTH)
+    lse = tl.load(LSE + row * n + i, mask=i < n, other=float("-inf"))
+    dlse = tl.load(dLSE + row * n + i, mask=i < n, other=0.0)
+    tl.store(BITS + row * n_padded + i, tl.where(lse == float("-inf"), float("inf"), lse * LOG2_E))
+    tl.store(DELTA + row * n_padded + i, tl.sum(o * do, 1) - dlse)
+
+
+@triton.jit
+def key_value_gradients(
+    Q, K, V, dO, BITS, DELTA, dK, dV, KEY_LENGTHS, q_strides, k_strides, v_strides, do_strides,
+    scale, left, right, h, g, n, m, n_padded,
+    D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Compute one block of rows of dK and dV: visit the queries of all heads that share it."""
+    b, head, block = _split(tl.program_id(0), g, tl.cdiv(m, BLOCK_K))
+    first = block * BLOCK_K
+    j = first + tl.arange(0, BLOCK_K)
+    length = _length(KEY_LENGTHS, b, m)
+    k = _matrix(K, k_strides, b, head, length, D, WIDTH, BLOCK_K).load([first, 0])
+    v = _matrix(V, v_strides, b, head, length, D, WIDTH, BLOCK_K).load([first, 0])
+
+    dk = tl.zeros([BLOCK_K, WIDTH], tl.float32)
+    dv = tl.zeros([BLOCK_K, WIDTH], tl.float32)
+    bits = scale * LOG2_E
+    start, stop = _queries_in_sight(first, left, right, length, n, m, BLOCK_Q, BLOCK_K)
+    for member in tl.range(0, h // g):
+        query_head = head * (h // g) + member
+        queries = _matrix(Q, q_strides, b, query_head, n, D, WIDTH, BLOCK_Q)
+        d_outputs = _matrix(dO, do_strides, b, query_head, n, D, WIDTH, BLOCK_Q)
+        row = (b * h + query_head) * n_padded
+        dk, dv = _take_in_queries(
+            dk, dv, k, v, queries, d_outputs, BITS + row, DELTA + row, start, stop, bits, j, left, right, n, m,
+            BLOCK_Q, PRECISION)  # fmt: skip
+
+    exists = (j < length)[:, None]  # keys past the length read as zero rows, but zero is a score like any other
+    row = (b * g + head) * m
+    _store(dK + row * D, j, m, tl.where(exists, dk * scale, 0.0), D, WIDTH)
+    _store(dV + row * D, j, m, tl.where(exists, dv, 0.0), D, WIDTH)
+
+
+@triton.jit
+def _take_in_queries(
+    dk, dv, k, v, queries, d_outputs, BITS, DELTA, start, stop, bits, j, left, right, n, m,
+    BLOCK_Q: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Add what the queries from ``start`` to ``stop`` send to these keys. Tiles are transposed: a row is a key.
+
+    With two accumulators registers are short: a second copy of the loop, for the tiles that need no mask, would cost
+    more than the comparisons do.
+    """
+    for i0 in tl.range(start, stop, BLOCK_Q):
+        i = i0 + tl.arange(0, BLOCK_Q)
+        q = queries.load([i0, 0])
+        s = tl.dot(k, q.T, input_precision=PRECISION)
+        p = tl.exp2(s * bits - tl.load(BITS + i)[None, :])
+        if left is not None or right is not None:
+            p = tl.where(_sees((i + m - n)[None, :], j[:, None], left, right, m), p, 0.0)
+        do = d_outputs.load([i0, 0])
+        dv = tl.dot(p.to(do.dtype), do, dv, input_precision=PRECISION)
+        dp = tl.dot(v, do.T, input_precision=PRECISION)
+        ds = p * (dp - tl.load(DELTA + i)[None, :])
+        dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=PRECISION)
+    return dk, dv
+
+
+@triton.jit
+def query_gradients(
+    Q, K, V, dO, BITS, DELTA, dQ, KEY_LENGTHS, q_strides, k_strides, v_strides, do_strides,
+    scale, left, right, h, g, n, m, n_padded,
+    D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Compute one block of rows of dQ: visit the keys again."""
+    b, head, first = _block_of_queries(h, n, BLOCK_Q, right)
+    i = first + tl.arange(0, BLOCK_Q)
+    position = i + m - n
+    length = _length(KEY_LENGTHS, b, m)
+    q = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q).load([first, 0])
+    do = _matrix(dO, do_strides, b, head, n, D, WIDTH, BLOCK_Q).load([first, 0])
+    keys = _matrix(K, k_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
+    values = _matrix(V, v_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
+    padded_row = (b * h + head) * n_padded
+    row_bits = tl.load(BITS + padded_row + i)
+    delta = tl.load(DELTA + padded_row + i)
+
+    dq = tl.zeros([BLOCK_Q, WIDTH], tl.float32)
+    bits = scale * LOG2_E
+    start, inner, stop = _keys_in_sight(first + m - n, left, right, length, BLOCK_Q, BLOCK_K)
+    if left is not None:
+        dq = _revisit_keys(dq, q, do, row_bits, delta, keys, values, start, stop, bits, position, left, right, length,
+                           BLOCK_K, PRECISION, MASKED=True)  # fmt: skip
+    else:
+        dq = _revisit_keys(dq, q, do, row_bits, delta, keys, values, start, inner, bits, position, left, right, length,
+                           BLOCK_K, PRECISION, MASKED=False)  # fmt: skip
+        dq = _revisit_keys(dq, q, do, row_bits, delta, keys, values, inner, stop, bits, position, left, right, length,
+                           BLOCK_K, PRECISION, MASKED=True)  # fmt: skip
+    _store(dQ + (b * h + head) * n * D, i, n, dq * scale, D, WIDTH)
+
+
+@triton.jit
+def _revisit_keys(
+    dq, q, do, row_bits, delta, keys, values, start, stop, bits, position, left, right, length,
+    BLOCK_K: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Add what the keys from ``start`` to ``stop`` send back to these queries."""
+    for j0 in tl.range(start, stop, BLOCK_K):
+        k = keys.load([j0, 0])
+        s = tl.dot(q, k.T, input_precision=PRECISION)
+        p = tl.exp2(s * bits - row_bits[:, None])
+        if MASKED:
+            j = j0 + tl.arange(0, BLOCK_K)
+            p = tl.where(_sees(position[:, None], j[None, :], left, right, length), p, 0.0)
+        v = values.load([j0, 0])
+        dp = tl.dot(do, v.T, input_precision=PRECISION)
+        ds = p * (dp - delta[:, None])
+        dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
+    return dq
+
+
+# --- who sees whom --------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _sees(position, j, left, right, length):
+    """Whether a query at ``position`` sees key ``j``: the mask, computed where it is needed."""
+    seen = j < length
+    if left is not None:
+        seen = seen & (j >= position - left)
+    if right is not None:
+        seen = seen & (j <= position + right)
+    return seen
+
+
+@triton.jit
+def _keys_in_sight(position, left, right, length, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr):
+    """For the block of queries whose first stands at ``position``: the keys ``start .. stop`` that any of them sees.
+
+    Without a left bound, all of them see all of ``start .. inner``, a whole number of tiles.
+    """
+    start = 0
+    inner = length
+    stop = length
+    if left is not None:
+        start = tl.maximum(position - left, 0)
+    if right is not None:
+        inner = tl.minimum(length, position + right + 1)
+        stop = tl.minimum(length, position + right + BLOCK_Q)
+    return start, tl.maximum(inner, 0) // BLOCK_K * BLOCK_K, stop
+
+
+@triton.jit
+def _queries_in_sight(first, left, right, length, n, m, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr):
+    """For the block of keys that begins with ``first``: the queries ``start .. stop`` that see any of them.
+
+    ``start`` is a multiple of the tile, so that no tile reaches past the padding of BITS and DELTA.
+    """
+    start = 0
+    stop = n
+    if right is not None:
+        start = tl.maximum(first - right - m + n, 0) // BLOCK_Q * BLOCK_Q
+    if left is not None:
+        stop = tl.minimum(stop, first + BLOCK_K + left - m + n)
+    if first >= length:
+        stop = 0
+    return start, stop
+
+
+@triton.jit
+def _length(KEY_LENGTHS, b, m):
+    """The number of keys of sequence ``b``."""
+    length = m
+    if KEY_LENGTHS is not None:
+        length = tl.load(KEY_LENGTHS + b)
+    return length
+
+
+@triton.jit
+def _block_of_queries(h, n, BLOCK_Q: tl.constexpr, right):
+    """Which sequence, head and rows are this program's. Causal blocks with the most keys go first, to end together."""
+    b, head, block = _split(tl.program_id(0), h, tl.cdiv(n, BLOCK_Q))
+    if right is not None:
+        block = tl.cdiv(n, BLOCK_Q) - 1 - block
+    return b, head, block * BLOCK_Q
+
+
+@triton.jit
+def _split(program, n_heads, n_blocks):
+    """Count programs block by block, head by head, sequence by sequence. The large strides need 64-bit factors."""
+    head = (program // n_blocks).to(tl.int64)
+    return head // n_heads, head % n_heads, program % n_blocks
+
+
+# --- memory ---------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _matrix(BASE, strides, b, head, n_rows, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
+    """The descriptor of one head's ``n_rows x D`` matrix, in tiles of ``BLOCK x WIDTH``; WIDTH is D or just above."""
+    return tl.make_tensor_descriptor(
+        BASE + b * strides[0] + head * strides[1],
+        shape=[tl.maximum(n_rows, 1), D],
+        strides=[strides[2], 1],
+        block_shape=[BLOCK, WIDTH],
+    )
+
+
+@triton.jit
+def _load(BASE, row_stride, i, n_rows, D: tl.constexpr, WIDTH: tl.constexpr):
+    """Rows ``i`` of a matrix of any alignment, in float32."""
+    c = tl.arange(0, WIDTH)
+    exists = (i < n_rows)[:, None] & (c < D)[None, :]
+    return tl.load(BASE + i[:, None] * row_stride + c[None, :], mask=exists, other=0.0).to(tl.float32)
+
+
+@triton.jit
+def _store(BASE, i, n_rows, tile, D: tl.constexpr, WIDTH: tl.constexpr):
+    """Write the tile to rows ``i`` of a matrix without gaps, rounded to its type."""
+    c = tl.arange(0, WIDTH)
+    exists = (i < n_rows)[:, None] & (c < D)[None, :]
+    tl.store(BASE + i[:, None] * D + c[None, :], tile.to(BASE.dtype.element_ty), mask=exists)

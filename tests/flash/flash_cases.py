@@ -1,0 +1,174 @@
+"""What the tests of the flash path share: cases, the reference in float64, and inputs with poison all round them."""
+
+import importlib.util
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from lessons_lib.attention import attention
+from lessons_lib.softmax import log_sum_exp
+
+
+class Case(NamedTuple):
+    """One problem: sizes, and who sees whom."""
+
+    b: int = 1
+    h: int = 2
+    g: int = 2
+    n: int = 37
+    m: int = 37
+    d: int = 16
+    is_causal: bool = False
+    window: int | None = None
+    key_lengths: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        masks = [
+            *(["causal"] if self.is_causal else []),
+            *([f"window{self.window}"] if self.window else []),
+            *(["lengths" + "_".join(map(str, self.key_lengths))] if self.key_lengths else []),
+        ]
+        return f"b{self.b}-h{self.h}g{self.g}-n{self.n}m{self.m}-d{self.d}-{'-'.join(masks) or 'full'}"
+
+    def options(self) -> dict:
+        """The case's arguments of ``flash_attention``."""
+        lengths = None if self.key_lengths is None else torch.tensor(self.key_lengths)
+        return {"is_causal": self.is_causal, "window": self.window, "key_lengths": lengths}
+
+    def mask(self) -> Tensor:
+        """Who sees whom, spelled out in the words of the docstring of ``flash_attention``."""
+        position = torch.arange(self.n)[:, None] + self.m - self.n
+        j = torch.arange(self.m)
+        seen = torch.ones(self.b, 1, self.n, self.m, dtype=torch.bool)
+        if self.is_causal:
+            seen &= j <= position
+        if self.window is not None:
+            seen &= (position - j < self.window) & (j - position < self.window)
+        if self.key_lengths is not None:
+            seen &= j < torch.tensor(self.key_lengths)[:, None, None, None]
+        return seen
+
+
+class Results(NamedTuple):
+    """Outputs, and the gradients for one random pair of upstream gradients."""
+
+    out: Tensor
+    lse: Tensor
+    grad_q: Tensor
+    grad_k: Tensor
+    grad_v: Tensor
+
+
+def inputs(case: Case, dtype: torch.dtype, layout: str = "padded") -> list[Tensor]:
+    """Queries, keys and values, each inside memory that is NaN everywhere else.
+
+    ``padded`` keeps rows at multiples of 16 bytes with poison between them; ``interleaved`` puts the heads inside the
+    rows, as a projection leaves them; ``odd`` starts rows anywhere; ``transposed`` makes the width the outer axis.
+    """
+    sizes = ((case.h, case.n), (case.g, case.m), (case.g, case.m))
+    return [_surrounded(torch.randn(case.b, heads, rows, case.d).to(dtype), layout) for heads, rows in sizes]
+
+
+def _surrounded(values: Tensor, layout: str) -> Tensor:
+    b, heads, rows, d = values.shape
+    unit = 16 // values.element_size()
+    width = -(-d // unit) * unit + unit if layout != "odd" else d + 1
+    shape = {
+        "padded": (b + 1, heads + 1, rows + 67, width),
+        "odd": (b + 1, heads + 1, rows + 67, width),
+        "interleaved": (b + 1, rows + 67, heads + 1, width),
+        "transposed": (b + 1, heads + 1, width, rows + 67),
+    }[layout]
+    memory = torch.full(shape, torch.nan, dtype=values.dtype)
+    axes = {"padded": (0, 1, 2, 3), "odd": (0, 1, 2, 3), "interleaved": (0, 2, 1, 3), "transposed": (0, 1, 3, 2)}
+    inside = memory.permute(axes[layout])[:b, :heads, :rows, :d]
+    return inside.copy_(values).detach()
+
+
+def run(function: Callable[..., tuple[Tensor, Tensor]], qkv: list[Tensor], upstream: list[Tensor]) -> Results:
+    """Outputs of ``function(q, k, v)`` and gradients; rows whose log-sum-exp is ``-inf`` get no gradient through it."""
+    leaves = [x.detach().requires_grad_() for x in qkv]
+    out, lse = function(*leaves)
+    seen = lse.isfinite()
+    grads = torch.autograd.grad(
+        [out, lse.masked_fill(~seen, 0.0)], leaves, [upstream[0].to(out.dtype), upstream[1].to(lse.dtype)]
+    )
+    return Results(out.detach(), lse.detach(), *grads)
+
+
+def reference(case: Case, scale: float) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The specification: ``attention`` under the case's mask, and the log-sum-exp of the same scores."""
+
+    def function(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        scores = scale * q @ k.repeat_interleave(case.h // case.g, dim=1).mT
+        return attention(q, k, v, case.mask(), scale=scale), log_sum_exp(scores, case.mask())
+
+    return function
+
+
+def errors(
+    function: Callable[..., tuple[Tensor, Tensor]],
+    case: Case,
+    dtype: torch.dtype = torch.float32,
+    *,
+    layout: str = "padded",
+    scale: float | None = None,
+) -> dict[str, float]:
+    """How far ``function(q, k, v)`` is from the reference in float64: relative errors ``|x - x*| / |x*|``."""
+    scale = case.d**-0.5 if scale is None else scale
+    qkv = inputs(case, dtype, layout)
+    upstream = [torch.randn(case.b, case.h, case.n, case.d).to(dtype), torch.randn(case.b, case.h, case.n)]
+    got = run(function, qkv, upstream)
+    wanted = run(reference(case, scale), [x.double() for x in qkv], [x.double() for x in upstream])
+    return relative_errors(got, wanted)
+
+
+def relative_errors(got: Results, wanted: Results) -> dict[str, float]:
+    """The distance of each result from the one wanted, by name."""
+    assert torch.equal(got.lse == -torch.inf, wanted.lse == -torch.inf), "another set of rows sees no key"
+    return {name: _distance(x, y) for name, x, y in zip(Results._fields, got, wanted, strict=True)}
+
+
+def _distance(got: Tensor, wanted: Tensor) -> float:
+    """Relative error in the Euclidean norm over the finite entries wanted; infinite if there is a NaN.
+
+    Inputs are of size one, and so are results; the norm of one that vanishes (with one key, the gradient of a query)
+    counts as that of entries of 0.1.
+    """
+    assert got.shape == wanted.shape
+    finite = wanted.isfinite()
+    size = max(wanted[finite].norm().item(), 0.1 * math.sqrt(wanted.numel()))
+    distance = (got.double() - wanted)[finite].norm().item() / size
+    return math.inf if math.isnan(distance) else distance
+
+
+# Measured over all cases of the tests, then doubled and rounded up: float32 reaches 5e-7, float16 5e-4, bfloat16 4e-3
+# (one rounding of the result is 2e-4 and 1.7e-3), float64 1e-15.
+TOLERANCE = {torch.float64: 1e-14, torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+
+
+def assert_right(found: dict[str, float], dtype: torch.dtype) -> None:
+    """Fail, naming every number, if an error is above the type's tolerance."""
+    assert max(found.values()) < TOLERANCE[dtype], ", ".join(f"{name} {error:.1e}" for name, error in found.items())
+
+
+def mutated(original: ModuleType, old: str, new: str, folder: Path) -> ModuleType:
+    """Import a copy of a module in which ``old`` has become ``new``; a file, because Triton reads kernels' source."""
+    source = Path(original.__file__).read_text()
+    assert source.count(old) >= 1, f"{old!r} is not in {original.__name__}: the mutant is out of date"
+    path = folder / f"{original.__name__.rsplit('.', 1)[-1]}_mutant.py"
+    path.write_text(source.replace(old, new))
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        del sys.modules[path.stem]
+    return module

@@ -1,0 +1,372 @@
+"""One entry for all implementations: the same meanings, no argument ignored, no silent fall to quadratic memory."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+from flash_cases import Case, assert_right, errors
+from torch import nn
+from torch.testing import assert_close
+
+from lessons_lib import flash, masks
+from lessons_lib.attention import attention
+from lessons_lib.flash import as_implementation, flash_attention, sdpa
+from lessons_lib.flash.band import Band
+from lessons_lib.flash.configurations import AMPERE, HOPPER, SINGLE, SMALL, configuration
+from lessons_lib.multihead import KVCache, MultiHeadAttention
+
+MASKS = [
+    {},
+    {"is_causal": True},
+    {"window": 4},
+    {"is_causal": True, "window": 4},
+    {"key_lengths": (13, 0)},
+    {"is_causal": True, "window": 4, "key_lengths": (13, 5)},
+]
+SIZES = [(13, 13), (1, 13), (7, 13), (13, 7)]
+
+
+def heads(b: int = 2, h: int = 4, g: int = 2, n: int = 13, m: int = 13, d: int = 3) -> list[torch.Tensor]:
+    return [torch.randn(b, heads, rows, d) for heads, rows in ((h, n), (g, m), (g, m))]
+
+
+# --- the same meanings whoever computes -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+@pytest.mark.parametrize(("n", "m"), SIZES)
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_backends_agree_with_attention(n, m, mask, backend):
+    lengths = tuple(min(x, m) for x in mask["key_lengths"]) if "key_lengths" in mask else None
+    case = Case(b=2, h=4, g=2, n=n, m=m, d=3, **mask | {"key_lengths": lengths})
+
+    def with_true_lse(q, k, v):  # ``torch`` returns none; the tiled one stands in, so that its rows are still compared
+        _, lse = flash_attention(q, k, v, **case.options(), backend="tiled", return_lse=True)
+        return flash_attention(q, k, v, **case.options(), backend=backend), lse
+
+    assert_right(errors(with_true_lse, case, torch.float64), torch.float64)
+
+
+def test_the_mask_is_the_library_s():
+    q, k, v = heads(n=7, m=13)
+    lengths = torch.tensor([13, 9])
+    mask = masks.causal(7, 13) & masks.padding(lengths, 13)
+    out = flash_attention(q, k, v, is_causal=True, key_lengths=lengths)
+    assert_close(out, attention(q, k, v, mask))
+    q, k, v = heads()
+    for is_causal in (True, False):
+        mask = masks.sliding_window(13, 4, causal=is_causal)
+        assert_close(flash_attention(q, k, v, is_causal=is_causal, window=4), attention(q, k, v, mask))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("backend", ["auto", "torch", "tiled"])
+def test_the_result_has_the_type_of_the_inputs(dtype, backend):
+    q, k, v = (x.to(dtype) for x in heads())
+    assert flash_attention(q, k, v, backend=backend).dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+def test_the_log_sum_exp_is_at_least_single(dtype):
+    q, k, v = (x.to(dtype) for x in heads())
+    _, lse = flash_attention(q, k, v, return_lse=True)
+    assert lse.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch", "tiled"])
+@pytest.mark.parametrize("scale", [0.3, -0.3, 0.0])
+def test_any_scale_means_the_same(backend, scale):
+    q, k, v = heads()
+    assert_close(flash_attention(q, k, v, scale=scale, backend=backend), attention(q, k, v, scale=scale))
+
+
+def test_inputs_are_left_as_they_were():
+    given = heads()
+    before = [x.clone() for x in given]
+    for backend in ("auto", "torch", "tiled"):
+        flash_attention(*given, is_causal=True, scale=-1.0, backend=backend)
+    assert all(torch.equal(a, b) for a, b in zip(given, before, strict=True))
+
+
+# --- who runs -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """The names of the implementations that ran."""
+    names = []
+
+    def recording(name: str, original: Callable) -> Callable:
+        return lambda *arguments: (names.append(name), original(*arguments))[1]
+
+    for name in ("tiled_attention", "torch_attention_in_linear_memory", "torch_attention"):
+        monkeypatch.setattr(flash, name, recording(name, getattr(flash, name)))
+    return names
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "options", "expected"),
+    [
+        (13, 13, {}, "torch_attention_in_linear_memory"),
+        (13, 13, {"is_causal": True}, "torch_attention_in_linear_memory"),
+        (1, 13, {"is_causal": True}, "torch_attention_in_linear_memory"),
+        (7, 13, {"is_causal": True}, "tiled_attention"),
+        (13, 13, {"window": 3}, "tiled_attention"),
+        (13, 13, {"window": 13}, "torch_attention_in_linear_memory"),
+        (13, 13, {"key_lengths": torch.tensor([13, 2])}, "tiled_attention"),
+        (13, 13, {"return_lse": True}, "tiled_attention"),
+        (13, 13, {"backend": "tiled"}, "tiled_attention"),
+        (13, 13, {"backend": "torch", "window": 3}, "torch_attention"),
+    ],
+)
+def test_auto_takes_the_fastest_that_is_linear_in_memory(n, m, options, expected, ran):
+    flash_attention(*heads(n=n, m=m), **options)
+    assert ran == [expected]
+
+
+def test_auto_is_linear_even_where_pytorch_s_choice_is_not(monkeypatch):
+    q, k, v = (x.mT.contiguous().mT for x in heads())  # PyTorch's fused kernel refuses these strides and takes another
+    used = []
+    monkeypatch.setattr(sdpa, "sdpa_kernel", lambda kernels: used.append(kernels) or sdpa_kernel(kernels))
+    sdpa_kernel = torch.nn.attention.sdpa_kernel
+    assert_close(flash_attention(q, k, v), attention(q, k, v))
+    assert used == [torch.nn.attention.SDPBackend.FLASH_ATTENTION]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kilobytes on Linux only")
+def test_auto_takes_little_memory():
+    code = """
+import resource, torch
+from lessons_lib.flash import flash_attention
+torch.set_num_threads(1)
+q = torch.randn(1, 4, 4096, 16)
+flash_attention(q[:, :, :9], q[:, :, :9], q[:, :, :9])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+for options in ({}, {"is_causal": True}, {"window": 5}, {"key_lengths": torch.tensor([4000])}, {"return_lse": True}):
+    flash_attention(q, q, q, **options)
+    flash_attention(q[:, :, :4095], q, q, is_causal=True)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+    grown = float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    assert grown < 32  # MiB; the scores would take 256, a Boolean mask 16
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="here triton can run")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="here triton can run")
+def test_triton_says_why_it_cannot_run():
+    pytest.importorskip("triton")
+    with pytest.raises(ValueError, match="backend='triton' cannot run here: the kernels need an NVIDIA GPU"):
+        flash_attention(*(x.float() for x in heads()), backend="triton")
+
+
+def test_triton_says_that_it_is_not_installed(monkeypatch):
+    monkeypatch.setattr(flash.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"triton is not installed; on Linux, pip install 'lessons-lib\[gpu\]'"):
+        flash_attention(*heads(), backend="triton")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [(heads(), "got float64"), ([x.float() for x in heads(d=257)], "at most 256 wide, got 257")],
+    ids=["float64", "too wide"],
+)
+def test_triton_says_what_it_cannot_do(given, message):
+    pytest.importorskip("triton")
+    with pytest.raises(ValueError, match=message):
+        flash_attention(*(x.double() if "float64" in message else x for x in given), backend="triton")
+
+
+def test_torch_says_that_it_returns_no_log_sum_exp():
+    with pytest.raises(ValueError, match="does not return the log-sum-exp; use backend='tiled'"):
+        flash_attention(*heads(), backend="torch", return_lse=True)
+
+
+def test_importing_flash_does_not_import_triton():
+    code = "import sys, lessons_lib.flash; print('triton' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize(
+    ("d", "itemsize", "capability", "tiles"),
+    [
+        (64, 2, (9, 0), HOPPER[64]),
+        (65, 2, (9, 0), HOPPER[128]),
+        (1, 2, (8, 0), AMPERE[64]),
+        (256, 2, (8, 9), SMALL[256]),
+        (128, 2, (13, 1), SMALL[128]),
+        (128, 4, (9, 0), SINGLE[128]),
+    ],
+)
+def test_the_table_of_tiles(d, itemsize, capability, tiles):
+    assert configuration(d, itemsize, capability) == tiles
+
+
+def test_the_table_refuses_wide_heads():
+    with pytest.raises(ValueError, match="at most 256 wide"):
+        configuration(257, 2, (9, 0))
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+
+def zeros(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.float64)
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"q": zeros(2, 4, 13)},
+            r"q must be \(batch, heads, sequence, width\), each at least 1, got \(2, 4, 13\)",
+        ),
+        ({"k": zeros(2, 2, 0, 3), "v": zeros(2, 2, 0, 3)}, r"k must be .* got \(2, 2, 0, 3\)"),
+        ({"k": zeros(2, 2, 12, 3)}, "k and v must have one shape"),
+        ({"q": zeros(3, 4, 13, 3)}, "and q their batch and width"),
+        ({"q": zeros(2, 4, 13, 5)}, "and q their batch and width"),
+        ({"q": zeros(2, 3, 13, 3)}, "the heads of k must divide those of q, got 2 and 3"),
+        ({"q": zeros(2, 4, 13, 3).float()}, "q and k must have the same dtype"),
+        ({"q": torch.ones(2, 4, 13, 3, dtype=torch.int64)}, "q must hold floating-point numbers"),
+        ({"window": 0}, "window must be at least 1, got 0"),
+        ({"window": 2.0}, "window must be an integer"),
+        ({"scale": float("inf")}, "scale must be finite, got inf"),
+        ({"backend": "cuda"}, "backend must be one of auto, triton, tiled, torch, got 'cuda'"),
+        ({"key_lengths": torch.tensor([13.0, 2.0])}, "key_lengths must be integers over .* got torch.float"),
+        ({"key_lengths": torch.tensor([13])}, r"key_lengths must be integers over \(batch,\) = \(2,\)"),
+        ({"key_lengths": torch.tensor([14, 2])}, r"key_lengths must be in 0 .. m = 13, got \[14, 2\]"),
+        ({"key_lengths": torch.tensor([-1, 2])}, r"key_lengths must be in 0 .. m = 13, got \[-1, 2\]"),
+    ],
+)
+def test_errors_say_the_rule_and_what_came(change, message):
+    arguments = dict(zip("qkv", heads(), strict=True)) | change
+    with pytest.raises(ValueError, match=message):
+        flash_attention(**arguments)
+
+
+@pytest.mark.rejects
+def test_types_of_eight_bits_are_refused():
+    with pytest.raises(ValueError, match="q must be of 16, 32 or 64 bits, got torch"):
+        flash_attention(*(x.to(torch.float8_e4m3fn) for x in heads()))
+
+
+# --- inside a layer -------------------------------------------------------------------------------------------------
+
+
+def test_multi_head_attention_gives_the_same_with_flash():
+    slow = MultiHeadAttention(12, 4, n_kv_heads=2)
+    fast = MultiHeadAttention(12, 4, n_kv_heads=2, implementation=as_implementation(is_causal=True))
+    fast.load_state_dict(slow.state_dict())
+    x, upstream = torch.randn(3, 11, 12), torch.randn(3, 11, 12)
+    results = []
+    for layer, mask in ((slow, masks.causal(11)), (fast, None), (fast, masks.causal(11))):
+        leaf = x.clone().requires_grad_()
+        out = layer(leaf, mask=mask)
+        results.append([out, *torch.autograd.grad(out, [leaf, *layer.parameters()], upstream)])
+    for others in results[1:]:
+        for a, b in zip(results[0], others, strict=True):
+            assert_close(a, b)
+
+
+def test_a_layer_with_flash_decodes_with_a_cache():
+    layer = MultiHeadAttention(12, 4, n_kv_heads=2, implementation=as_implementation(is_causal=True))
+    x, cache = torch.randn(2, 9, 12), KVCache()
+    parts = [layer(part, cache=cache) for part in x.split([4, 1, 3, 1], dim=1)]
+    assert_close(torch.cat(parts, dim=1), layer(x))
+
+
+@pytest.mark.parametrize(("n", "m"), SIZES)
+@pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"window": 4}, {"is_causal": True, "window": 4}], ids=str)
+@pytest.mark.parametrize("lengths", [None, (7, 7), (6, 0), (1, 7)], ids=str)
+def test_a_mask_that_flash_can_express_is_obeyed(n, m, options, lengths):
+    q, k, v = heads(n=n, m=m)
+    case = Case(b=2, n=n, m=m, key_lengths=lengths, **options)
+    implementation = as_implementation(**options)
+    assert_close(implementation(q, k, v, case.mask()), attention(q, k, v, case.mask()))
+
+
+def test_a_mask_may_come_in_any_shape_that_broadcasts():
+    q, k, v = heads()
+    lengths = torch.tensor([13, 5])
+    for mask in (masks.padding(lengths, 13), masks.padding(lengths, 13).expand(2, 1, 13, 13)):
+        assert_close(as_implementation()(q, k, v, mask), attention(q, k, v, mask))
+    for mask in (masks.causal(13), masks.causal(13)[None, None], masks.causal(13).expand(2, 1, 13, 13)):
+        assert_close(as_implementation(is_causal=True)(q, k, v, mask), attention(q, k, v, mask))
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("options", "mask"),
+    [
+        ({}, masks.causal(13)),
+        ({"is_causal": True}, masks.bidirectional(13)),
+        ({"is_causal": True}, masks.prefix(13, 3)),
+        ({"is_causal": True}, masks.sliding_window(13, 4)),
+        ({"is_causal": True, "window": 5}, masks.sliding_window(13, 4)),
+        ({}, masks.padding(torch.tensor([13, 4]), 13).flip(-1)),
+        ({}, masks.global_tokens(13, [0])),
+        ({}, torch.ones(1, 4, 13, 13, dtype=torch.bool)),
+    ],
+)
+def test_any_other_mask_is_refused(options, mask):
+    with pytest.raises(ValueError, match="mask must be the one that is_causal="):
+        as_implementation(**options)(*heads(), mask)
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"bias": torch.zeros(13, 13)}, "bias must be None, flash attention adds nothing to the scores"),
+        ({"dropout_p": 0.1}, "dropout_p must be 0, flash attention keeps every weight, got 0.1"),
+        ({"mask": torch.zeros(13, 13)}, "mask must be Boolean"),
+        ({"mask": masks.bidirectional(12)}, "mask must broadcast to the scores"),
+    ],
+)
+def test_what_flash_does_not_know_is_refused(more, message):
+    with pytest.raises(ValueError, match=message):
+        as_implementation()(*heads(), **more)
+
+
+def test_an_implementation_that_could_never_run_is_refused_at_once():
+    with pytest.raises(ValueError, match="window must be at least 1"):
+        as_implementation(window=0)
+    with pytest.raises(ValueError, match="backend must be one of"):
+        as_implementation(backend="best")
+
+
+def test_any_module_may_use_it():
+    class Mixer(nn.Module):
+        def forward(self, x):
+            return as_implementation(is_causal=True)(x, x, x)
+
+    x = torch.randn(1, 2, 5, 3)
+    assert_close(Mixer()(x), attention(x, x, x, masks.causal(5)))
+
+
+# --- PyTorch's function ---------------------------------------------------------------------------------------------
+
+
+def test_pytorch_aligns_to_the_first_key_and_we_do_not():
+    q, k, v = heads(n=4, m=9)
+    theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    ours = flash_attention(q, k, v, is_causal=True, backend="torch")
+    assert (ours - theirs).abs().max() > 0.1
+
+
+@pytest.mark.parametrize(
+    ("n", "m", "options", "needed"),
+    [
+        (5, 5, {"is_causal": True, "window": None}, False),
+        (4, 5, {"is_causal": True, "window": None}, True),
+        (1, 5, {"is_causal": True, "window": None}, False),
+        (5, 5, {"is_causal": False, "window": 2}, True),
+        (5, 4, {"is_causal": False, "window": None}, False),
+    ],
+)
+def test_a_mask_is_made_only_where_it_must_be(n, m, options, needed):
+    assert sdpa.needs_mask(Band.of(n, m, **options), None) == needed
+    assert sdpa.needs_mask(Band.of(n, m, **options), torch.tensor([m]))

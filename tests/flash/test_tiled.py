@@ -1,0 +1,238 @@
+"""The tiled implementation agrees with attention, outputs, log-sum-exps and gradients, and stays small."""
+
+import subprocess
+import sys
+from itertools import product
+
+import pytest
+import torch
+from flash_cases import Case, assert_right, errors, mutated
+
+from lessons_lib.flash import flash_attention, tiled
+from lessons_lib.flash.band import Band
+
+HALF = [torch.float16, torch.bfloat16]
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of 16, so that small cases have edges, inner tiles and ragged ends."""
+    monkeypatch.setattr(tiled, "BLOCK", 16)
+
+
+def tiled_attention(case: Case, scale: float | None = None):
+    options = case.options() | {"backend": "tiled", "return_lse": True, "scale": scale}
+    return lambda q, k, v: flash_attention(q, k, v, **options)
+
+
+# --- parity ---------------------------------------------------------------------------------------------------------
+
+SIZES = [(1, 1), (1, 37), (37, 37), (32, 64), (29, 53), (53, 29)]
+MASKS = [
+    {},
+    {"is_causal": True},
+    {"window": 1},
+    {"window": 19},
+    {"is_causal": True, "window": 1},
+    {"is_causal": True, "window": 19},
+]
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+@pytest.mark.parametrize(("n", "m"), SIZES)
+@pytest.mark.parametrize("with_lengths", [False, True], ids=["all", "lengths"])
+def test_equals_attention(n, m, mask, with_lengths):
+    lengths = (m, 0, max(1, m // 2)) if with_lengths else None
+    case = Case(b=3, h=4, g=2, n=n, m=m, d=5, key_lengths=lengths, **mask)
+    assert_right(errors(tiled_attention(case), case, torch.float64), torch.float64)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
+@pytest.mark.parametrize("layout", ["padded", "interleaved", "odd", "transposed"])
+def test_takes_any_precision_and_any_strides(dtype, layout):
+    case = Case(b=2, h=6, g=2, n=41, m=59, d=7, is_causal=True, key_lengths=(59, 31))
+    assert_right(errors(tiled_attention(case), case, dtype, layout=layout), dtype)
+
+
+@pytest.mark.parametrize("scale", [0.7, -0.7, 0.0, 3.0])
+def test_takes_any_scale(scale):
+    case = Case(d=5, is_causal=True)
+    assert_right(errors(tiled_attention(case, scale), case, torch.float64, scale=scale), torch.float64)
+
+
+def test_crosses_the_real_block_size():
+    case = Case(h=2, g=1, n=300, m=517, d=8, is_causal=True, window=290)
+    assert_right(errors(tiled_attention(case), case, torch.float64), torch.float64)
+
+
+def test_gradients_are_the_differences_quotients(small_blocks):
+    case = Case(b=2, h=2, g=1, n=5, m=18, d=3, is_causal=True, key_lengths=(18, 2))
+    qkv = [torch.randn(2, heads, rows, 3, requires_grad=True) for heads, rows in ((2, 5), (1, 18), (1, 18))]
+
+    def finite(q, k, v):
+        out, lse = tiled_attention(case)(q, k, v)
+        return out, lse.masked_fill(lse == -torch.inf, 0.0)
+
+    assert torch.autograd.gradcheck(finite, qkv)
+
+
+# --- laws -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_query_without_keys_gives_zero_and_moves_nothing():
+    q, k, v = (torch.randn(2, 2, 7, 3, requires_grad=True) for _ in range(3))
+    lengths = torch.tensor([0, 7])
+    out, lse = flash_attention(q, k, v, key_lengths=lengths, backend="tiled", return_lse=True)
+    assert (out[0] == 0).all()
+    assert (lse[0] == -torch.inf).all()
+    (out.sum() + lse[1].sum()).backward()
+    assert all((x.grad[0] == 0).all() and (x.grad[1] != 0).any() for x in (q, k, v))
+
+
+def test_padding_is_not_read():
+    q, k, v = (torch.randn(2, 1, 9, 4) for _ in range(3))
+    before = flash_attention(q, k, v, key_lengths=torch.tensor([9, 4]), backend="tiled")
+    k[1, :, 4:], v[1, :, 4:] = torch.nan, torch.nan
+    assert torch.equal(flash_attention(q, k, v, key_lengths=torch.tensor([9, 4]), backend="tiled"), before)
+
+
+def test_large_scores_do_not_overflow():
+    q, k, v = (1e3 * torch.randn(1, 1, 20, 4, dtype=torch.float32) for _ in range(3))
+    out, lse = flash_attention(q, k, v, backend="tiled", return_lse=True)
+    assert out.isfinite().all()
+    assert lse.isfinite().all()
+    assert lse.abs().max() > 1e5
+
+
+def test_scores_of_minus_infinity_are_as_good_as_hidden():
+    q, k = torch.full((1, 1, 3, 2), -1e200), torch.full((1, 1, 4, 2), 1e200)
+    q[0, 0, 1] = 1e-200
+    leaves = [x.requires_grad_() for x in (q, k, torch.randn(1, 1, 4, 2))]
+    out, lse = flash_attention(*leaves, backend="tiled", return_lse=True)
+    assert (out[0, 0, [0, 2]] == 0).all()
+    assert lse[0, 0].isfinite().tolist() == [False, True, False]
+    out.sum().backward()
+    assert all(x.grad.isfinite().all() for x in leaves)
+
+
+def test_a_score_that_is_not_a_number_shows():
+    q, k, v = (torch.randn(1, 1, 6, 4) for _ in range(3))
+    q[0, 0, 2] = torch.nan
+    out = flash_attention(q, k, v, backend="tiled")
+    assert out[0, 0, 2].isnan().all()
+    assert out[0, 0, [0, 1, 3, 4, 5]].isfinite().all()
+
+
+def test_second_derivatives_are_refused():
+    q = torch.randn(1, 1, 4, 3, requires_grad=True)
+    (grad,) = torch.autograd.grad(flash_attention(q, q, q, backend="tiled").square().sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        grad.sum().backward()
+
+
+# --- the band -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "m"), [(7, 7), (5, 11), (11, 5), (1, 6)])
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+def test_the_band_asks_for_exactly_the_keys_that_are_seen(n, m, mask):
+    case = Case(n=n, m=m, **mask)
+    whole = case.mask()[0, 0]
+    band = Band.of(n, m, is_causal=case.is_causal, window=case.window)
+    assert torch.equal(band.mask(range(n), range(m)), whole)
+    for start, stop in ((a, b) for a, b in product(range(n), range(1, n + 1)) if a < b):
+        rows = range(start, stop)
+        seen = whole[start:stop].any(dim=0).nonzero().flatten().tolist()
+        assert list(band.keys(rows)) == seen
+        assert list(band.keys(rows, m - 2)) == [j for j in seen if j < m - 2]
+        for first, last in ((a, b) for a, b in product(range(m), range(1, m + 1)) if a < b):
+            assert band.covers(rows, range(first, last)) == whole[start:stop, first:last].all()
+
+
+def test_a_bound_that_hides_nothing_is_none():
+    assert Band.of(1, 9, is_causal=True, window=None)[2:] == (None, None)
+    assert Band.of(4, 9, is_causal=True, window=9)[2:] == (None, 0)
+    assert Band.of(4, 9, is_causal=False, window=4)[2:] == (3, None)
+
+
+# --- cost -----------------------------------------------------------------------------------------------------------
+
+PEAK = """
+import resource, sys, torch
+from lessons_lib.flash import flash_attention
+torch.set_num_threads(1)
+n, backward = int(sys.argv[1]), sys.argv[2] == "backward"
+q, k, v = (torch.randn(1, 8, n, 64, requires_grad=backward) for _ in range(3))
+upstream = torch.randn(1, 8, n, 64) if backward else None
+flash_attention(q[:, :, :300], k[:, :, :300], v[:, :, :300], backend="tiled")  # the libraries' own memory
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+out = flash_attention(q, k, v, is_causal=True, backend="tiled")
+if backward:
+    out.backward(upstream)
+print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kilobytes on Linux only")
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_memory_is_linear_in_the_sequence(direction):
+    def peak(n: int) -> float:
+        command = [sys.executable, "-c", PEAK, str(n), direction]
+        return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    # Per 1024 queries the output takes 2 MiB and the gradients 6; one matrix of scores would take 512 MiB.
+    assert peak(4096) < (40 if direction == "forward" else 80)
+
+
+def test_tiles_outside_the_band_are_never_visited(monkeypatch, small_blocks):
+    visited = []
+    hide = tiled._hide
+
+    def record(tile, rows, keys, band, fill):
+        visited.append((rows.start, keys.start))
+        hide(tile, rows, keys, band, fill)
+
+    monkeypatch.setattr(tiled, "_hide", record)
+    q = torch.randn(1, 1, 64, 4)
+    flash_attention(q, q, q, is_causal=True, backend="tiled")
+    assert visited == [(i, j) for i in range(0, 64, 16) for j in range(0, i + 1, 16)]
+    visited.clear()
+    flash_attention(q, q, q, is_causal=True, window=17, backend="tiled")
+    assert len(visited) == 1 + 3 * 2
+
+
+# --- the tests themselves -------------------------------------------------------------------------------------------
+
+MUTANTS = {
+    "forgets to shrink the average": ("average.mul_(shrink)", "average"),
+    "forgets to shrink the total": ("total.mul_(shrink)", "total"),
+    "forgets the mask": ("_hide(scores, rows, keys, band, -torch.inf)", "pass"),
+    "forgets the mask on the way back": ("_hide(weights, rows, keys, band, 0.0)", "pass"),
+    "forgets the scale": ("q = _stacked(query, rows) * (scale * LOG2_E)", "q = _stacked(query, rows) * LOG2_E"),
+    "leaves the log-sum-exp in bits": ("(LN_2 * (peak + total.log2()))", "(peak + total.log2())"),
+    "forgets the gradient of the log-sum-exp": ("_stacked(grad_lse, rows) - ", "-"),
+    "leaves the keys' gradient in bits": ("q, alpha=LN_2", "q"),
+    "forgets the scale of the queries' gradient": ("k, alpha=scale", "k"),
+    "reads the padding": ("key[b, :, :length], value[b, :, :length]", "key[b], value[b]"),
+    "divides by a sum of zero": ("total.masked_fill(total == 0, 1.0)", "total"),
+    "pairs heads with keys in turn": (
+        "return tensor.unflatten(1, (key.shape[1], -1))",
+        "return tensor.unflatten(1, (-1, key.shape[1])).transpose(1, 2)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), MUTANTS.values(), ids=MUTANTS)
+def test_parity_would_notice(old, new, tmp_path):
+    mutant = mutated(tiled, old, new, tmp_path)
+    mutant.BLOCK = 16
+    case = Case(b=3, h=4, g=2, n=40, m=24, d=5, is_causal=True, key_lengths=(24, 0, 13))
+    band = Band.of(case.n, case.m, is_causal=True, window=None)
+    lengths = torch.tensor(case.key_lengths)
+    with pytest.raises((AssertionError, RuntimeError)):
+        assert_right(
+            errors(lambda q, k, v: mutant.tiled_attention(q, k, v, band, 5**-0.5, lengths), case, torch.float64),
+            torch.float64,
+        )

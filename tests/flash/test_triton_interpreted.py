@@ -1,0 +1,324 @@
+"""The Triton kernels agree with attention in float64, run by Triton's interpreter on the CPU.
+
+``TRITON_INTERPRET`` decides, when Triton is imported, whether a process interprets kernels or compiles them: this file
+needs a process of its own, ``TRITON_INTERPRET=1 pytest tests/flash/test_triton_interpreted.py``.
+"""
+
+import os
+
+import pytest
+import torch
+from flash_cases import TOLERANCE, Case, assert_right, errors, inputs, mutated
+from torch import Tensor
+
+triton = pytest.importorskip("triton", reason="triton is not installed (Linux, the extra 'gpu')")
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("needs a process of its own: TRITON_INTERPRET=1 pytest ...", allow_module_level=True)
+
+import triton.language as tl  # noqa: E402
+
+from lessons_lib.flash import flash_attention, launch  # noqa: E402
+from lessons_lib.flash.band import Band  # noqa: E402
+from lessons_lib.flash.configurations import INTERPRETED, Configuration, Tile  # noqa: E402
+from lessons_lib.softmax import merge_attention  # noqa: E402
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16]
+SIZES = [(1, 1), (1, 67), (64, 64), (67, 67), (29, 131), (131, 29)]
+MASKS = [
+    {},
+    {"is_causal": True},
+    {"window": 1},
+    {"window": 23},
+    {"is_causal": True, "window": 1},
+    {"is_causal": True, "window": 23},
+]
+
+
+def triton_attention(case: Case, scale: float | None = None):
+    options = case.options() | {"backend": "triton", "return_lse": True, "scale": scale}
+    return lambda q, k, v: flash_attention(q, k, v, **options)
+
+
+# --- parity ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+@pytest.mark.parametrize(("n", "m"), SIZES)
+def test_equals_attention(n, m, mask):
+    case = Case(h=2, g=1, n=n, m=m, **mask)
+    assert_right(errors(triton_attention(case), case), torch.float32)
+
+
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+@pytest.mark.parametrize(("n", "m"), SIZES)
+def test_equals_attention_with_lengths(n, m, mask):
+    case = Case(b=3, h=1, g=1, n=n, m=m, key_lengths=(m, 0, (m + 1) // 2), **mask)
+    assert_right(errors(triton_attention(case), case), torch.float32)
+
+
+@pytest.mark.parametrize("mask", [{}, {"is_causal": True}, {"window": 23}, {"key_lengths": (35, 20)}], ids=str)
+@pytest.mark.parametrize(("h", "g"), [(2, 2), (4, 2), (5, 1)])
+def test_query_heads_share_keys_in_groups(h, g, mask):
+    case = Case(b=2, h=h, g=g, n=41, m=35, **mask)
+    assert_right(errors(triton_attention(case), case), torch.float32)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("d", [1, 8, 16, 20, 32, 40, 64, 80, 96, 128, 160, 256])
+def test_takes_heads_of_any_width(d, dtype):
+    case = Case(h=1, g=1, n=35, m=70, d=d, is_causal=True)
+    assert_right(errors(triton_attention(case), case, dtype), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("layout", ["interleaved", "odd", "transposed"])
+@pytest.mark.parametrize("mask", [{"key_lengths": (70, 31)}, {"is_causal": True, "window": 23}], ids=str)
+def test_takes_any_strides(layout, dtype, mask):
+    case = Case(b=2, h=2, g=1, n=35, m=70, d=24, **mask)
+    assert_right(errors(triton_attention(case), case, dtype, layout=layout), dtype)
+
+
+@pytest.mark.parametrize("mask", [{}, {"is_causal": True}, {"window": 23}, {"key_lengths": (75, 40)}], ids=str)
+@pytest.mark.parametrize(("block_q", "block_k"), [(16, 16), (16, 64), (64, 16), (128, 128)])
+def test_takes_any_tiles(block_q, block_k, mask):
+    case = Case(b=2, h=1, g=1, n=75, m=75, **mask)
+    tile = Tile(block_q, block_k, num_warps=4, num_stages=1)
+    tiles = Configuration(tile, tile, tile, tile)
+    band = Band.of(75, 75, is_causal=case.is_causal, window=case.window)
+    lengths = case.options()["key_lengths"]
+    found = errors(lambda q, k, v: launch.triton_attention(q, k, v, band, 0.25, lengths, tiles), case, scale=0.25)
+    assert_right(found, torch.float32)
+
+
+@pytest.mark.parametrize("mask", [{}, {"is_causal": True}, {"key_lengths": (67, 0)}], ids=str)
+def test_a_kernel_with_specialised_warps_computes_the_same(mask):
+    case = Case(b=2, h=1, g=1, n=67, m=67, **mask)
+    band = Band.of(67, 67, is_causal=case.is_causal, window=None)
+    tiles = INTERPRETED._replace(attend=INTERPRETED.attend._replace(specialize=True))
+    lengths = case.options()["key_lengths"]
+    found = errors(lambda q, k, v: launch.triton_attention(q, k, v, band, 0.25, lengths, tiles), case, scale=0.25)
+    assert_right(found, torch.float32)
+
+
+@pytest.mark.parametrize("scale", [0.7, -0.7, 0.0, 3.0])
+def test_takes_any_scale(scale):
+    case = Case(d=5, is_causal=True)
+    assert_right(errors(triton_attention(case, scale), case, scale=scale), torch.float32)
+
+
+@pytest.mark.parametrize("expand", ["gradient", "keys"])
+def test_takes_tensors_that_repeat_one_number_in_memory(expand):
+    q, k, v = (torch.randn(2, 2, 21, 16, dtype=torch.float32) for _ in range(3))
+    k = k[:, :, :1].expand(2, 2, 21, 16) if expand == "keys" else k
+    ours, theirs = ([x.clone().requires_grad_() for x in (q, k, v)] for _ in range(2))
+    if expand == "keys":
+        ours[1] = k.detach().requires_grad_()
+    flash_attention(*ours, backend="triton").sum().backward()
+    flash_attention(*theirs, backend="tiled").sum().backward()
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a.grad, b.grad, atol=1e-5, rtol=1e-5)
+
+
+# --- decoding -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_parts", [1, 4, 16])
+@pytest.mark.parametrize(("h", "g"), [(2, 2), (6, 2), (5, 1)])
+@pytest.mark.parametrize("mask", [{}, {"window": 100}, {"key_lengths": (0, 130)}], ids=str)
+def test_the_parts_of_decoding_merge_into_attention(n_parts, h, g, mask):
+    case = Case(b=2, h=h, g=g, n=1, m=259, d=24, **mask)
+    band = Band.of(1, 259, is_causal=True, window=case.window)
+    q, k, v = inputs(case, torch.float32)
+    lengths = case.options()["key_lengths"]
+    lengths = None if lengths is None else lengths.int()
+    out, lse = launch.decode(q, k, v, band, 0.2, lengths, Tile(16, 32, 4, 1), n_parts)
+    wanted, wanted_lse = flash_attention(
+        *(x.double() for x in (q, k, v)), **case.options(), scale=0.2, backend="tiled", return_lse=True
+    )
+    torch.testing.assert_close(out.double(), wanted, atol=2e-6, rtol=2e-6)
+    torch.testing.assert_close(lse.double(), wanted_lse, atol=2e-6, rtol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_one_query_without_gradient_takes_the_decoding_kernel(dtype, monkeypatch):
+    case = Case(b=2, h=4, g=2, n=1, m=300, d=40, key_lengths=(300, 77))
+    qkv = inputs(case, dtype)
+    wanted = flash_attention(*(x.double() for x in qkv), **case.options(), backend="tiled")
+    launched = []
+    start = launch._launch
+    monkeypatch.setattr(
+        launch, "_launch", lambda kernel, *rest, **more: (launched.append(kernel), start(kernel, *rest, **more))
+    )
+    out = flash_attention(*qkv, **case.options(), backend="triton")
+    assert launched == [launch.kernels.attend_part]
+    assert out.dtype == dtype
+    assert (out.double() - wanted).norm() / wanted.norm() < TOLERANCE[dtype]
+    flash_attention(qkv[0].requires_grad_(), *qkv[1:], **case.options(), backend="triton")
+    assert launched[1:] == [launch.kernels.attend]
+
+
+# --- laws -----------------------------------------------------------------------------------------------------------
+
+
+def gradients(seed: int) -> list[Tensor]:
+    torch.manual_seed(seed)
+    q, k, v = (torch.randn(2, heads, 70, 16, dtype=torch.float32, requires_grad=True) for heads in (4, 2, 2))
+    out, lse = flash_attention(q, k, v, is_causal=True, backend="triton", return_lse=True)
+    return [out, lse, *torch.autograd.grad(out.square().sum() + lse.sum(), (q, k, v))]
+
+
+def test_the_same_input_gives_the_same_bits():
+    assert all(torch.equal(a, b) for a, b in zip(gradients(3), gradients(3), strict=True))
+
+
+def test_two_halves_of_the_keys_merge_into_the_whole():
+    q, k, v = (torch.randn(1, 2, 40, 16, dtype=torch.float32) for _ in range(3))
+    halves = [
+        flash_attention(q, k[:, :, s], v[:, :, s], backend="triton", return_lse=True)
+        for s in (slice(17), slice(17, 40))
+    ]
+    whole = flash_attention(q, k, v, backend="triton", return_lse=True)
+    for a, b in zip(merge_attention(*halves[0], *halves[1]), whole, strict=True):
+        torch.testing.assert_close(a, b, atol=2e-6, rtol=2e-6)
+
+
+def test_a_query_without_keys_gives_zero_and_moves_nothing():
+    q, k, v = (torch.randn(2, 2, 70, 16, dtype=torch.float32, requires_grad=True) for _ in range(3))
+    out, lse = flash_attention(q, k, v, key_lengths=torch.tensor([0, 70]), backend="triton", return_lse=True)
+    assert (out[0] == 0).all()
+    assert (lse[0] == -torch.inf).all()
+    (out.sum() + lse[1].sum()).backward()
+    assert all((x.grad[0] == 0).all() and (x.grad[1] != 0).any() for x in (q, k, v))
+
+
+def test_padding_is_not_read():
+    q, k, v = (torch.randn(2, 1, 40, 16, dtype=torch.float32) for _ in range(3))
+    poisoned = [x.clone() for x in (k, v)]
+    for x in poisoned:
+        x[1, :, 13:] = torch.nan
+    lengths = torch.tensor([40, 13])
+    results = []
+    for keys, values in ((k, v), poisoned):
+        leaves = [x.clone().requires_grad_() for x in (q, keys, values)]
+        out = flash_attention(*leaves, key_lengths=lengths, backend="triton")
+        results.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # NumPy's, who is the interpreter's hardware
+def test_scores_of_minus_infinity_are_as_good_as_hidden():
+    q, k = torch.full((1, 1, 3, 16), -1e30, dtype=torch.float32), torch.full((1, 1, 4, 16), 1e30, dtype=torch.float32)
+    q[0, 0, 1] = 1e-30
+    leaves = [x.requires_grad_() for x in (q, k, torch.randn(1, 1, 4, 16, dtype=torch.float32))]
+    out, lse = flash_attention(*leaves, backend="triton", return_lse=True)
+    assert (out[0, 0, [0, 2]] == 0).all()
+    assert lse[0, 0].isfinite().tolist() == [False, True, False]
+    out.sum().backward()
+    assert all(x.grad.isfinite().all() for x in leaves)
+
+
+def test_nothing_is_written_outside_the_results(monkeypatch):
+    kept = []
+
+    new_empty = Tensor.new_empty
+
+    def guarded(self: Tensor, *shape: int, dtype: torch.dtype | None = None, **others) -> Tensor:
+        if others:  # the interpreter's own
+            return new_empty(self, *shape, dtype=dtype, **others)
+        shape = shape[0] if isinstance(shape[0], torch.Size) else shape
+        numel = torch.Size(shape).numel()
+        memory = torch.full((numel + 4096,), 7.0, dtype=dtype or self.dtype)
+        kept.append((memory, numel))
+        return memory[2048 : 2048 + numel].view(shape)
+
+    monkeypatch.setattr(Tensor, "new_empty", guarded)
+    q, k, v = (torch.randn(1, 1, 35, 20, dtype=torch.float32, requires_grad=True) for _ in range(3))
+    out, lse = flash_attention(q, k, v, backend="triton", return_lse=True)
+    torch.autograd.grad(out.sum() + lse.sum(), (q, k, v))
+    with torch.no_grad():
+        flash_attention(q[:, :, :1], k, v, backend="triton")
+    assert len(kept) >= 9
+    for memory, numel in kept:
+        assert (memory[:2048] == 7).all()
+        assert (memory[2048 + numel :] == 7).all()
+
+
+# --- the interpreter's bfloat16 -------------------------------------------------------------------------------------
+
+
+@triton.jit
+def product(A, B, C, SIZE: tl.constexpr):
+    i = tl.arange(0, SIZE)
+    at = i[:, None] * SIZE + i[None, :]
+    tl.store(C + at, tl.dot(tl.load(A + at), tl.load(B + at)))
+
+
+def test_the_interpreter_still_multiplies_bfloat16_wrongly():
+    """Why ``triton_attention`` widens bfloat16 when interpreting. When this fails, that line can go."""
+    a, b = torch.randn(2, 16, 16).to(torch.bfloat16)
+    c = torch.empty(16, 16, dtype=torch.float32)
+    product[(1,)](a, b, c, SIZE=16)
+    assert (c - a.float() @ b.float()).abs().max() > 1e3
+
+
+# --- the tests themselves -------------------------------------------------------------------------------------------
+
+BATTERY = [
+    Case(b=2, h=4, g=2, n=67, m=68, d=20, is_causal=True),  # the first block of queries sees one key of a new tile
+    Case(b=2, h=2, g=1, n=40, m=131, d=16, window=23, key_lengths=(131, 30)),
+    Case(h=1, g=1, n=131, m=70, is_causal=True, key_lengths=(33,)),
+]
+MUTANTS = {
+    "causal, off by one": ("j <= position + right", "j < position + right"),
+    "window, off by one": ("j >= position - left", "j > position - left"),
+    "forgets the length": ("seen = j < length", "seen = j < length + 1"),
+    "forgets to shrink the output": ("o * shrink[:, None]", "o"),
+    "forgets to shrink the total": ("total = total * shrink + tl.sum(p, 1)", "total = total + tl.sum(p, 1)"),
+    "takes the maximum of the tile alone": ("tl.maximum(peak, tl.max(s, 1) * bits)", "tl.max(s, 1) * bits"),
+    "leaves the log-sum-exp in bits": ("(peak + tl.log2(total)) * LN_2", "peak + tl.log2(total)"),
+    "forgets the gradient of the log-sum-exp": (" - dlse", ""),
+    "forgets delta": ("ds = p * (dp - delta[:, None])", "ds = p * dp"),
+    "forgets the scale of the keys' gradient": ("dk * scale", "dk"),
+    "forgets the scale of the queries' gradient": ("dq * scale", "dq"),
+    "pairs heads with keys in turn": ("head // (h // g)", "head % g"),
+    "sums over too few heads": ("tl.range(0, h // g)", "tl.range(0, 1)"),
+    "aligns to the first key": ("position = i + m - n", "position = i"),
+    "stops a key too early": (
+        "tl.minimum(length, position + right + BLOCK_Q)",
+        "tl.minimum(length, position + right + BLOCK_Q - 1)",
+    ),
+    "takes the edge for the inside": (
+        "inner = tl.minimum(length, position + right + 1)",
+        "inner = tl.minimum(length, position + right + BLOCK_Q)",
+    ),
+    "starts the window too late": (
+        "start = tl.maximum(position - left, 0)",
+        "start = tl.maximum(position - left + 1, 0)",
+    ),
+    "starts the queries too late": (
+        "tl.maximum(first - right - m + n, 0) // BLOCK_Q",
+        "tl.maximum(first - right - m + n + BLOCK_Q, 0) // BLOCK_Q",
+    ),
+    "stops the queries too early": ("first + BLOCK_K + left - m + n", "first + left - m + n"),
+    "reads rows that are not there": ("shape=[tl.maximum(n_rows, 1), D]", "shape=[n_rows + BLOCK, D]"),
+    "reads columns that are not there": ("shape=[tl.maximum(n_rows, 1), D]", "shape=[tl.maximum(n_rows, 1), WIDTH]"),
+    "gives hidden keys a gradient": ("exists = (j < length)[:, None]", "exists = (j < m)[:, None]"),
+    "confuses sequences": ("BASE + b * strides[0]", "BASE + 0 * b * strides[0]"),
+}
+
+
+def run_battery() -> None:
+    for case in BATTERY:
+        assert_right(errors(triton_attention(case), case), torch.float32)
+
+
+def test_the_battery_passes_as_it_is():
+    run_battery()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(("old", "new"), MUTANTS.values(), ids=MUTANTS)
+def test_parity_would_notice(old, new, tmp_path, monkeypatch):
+    monkeypatch.setattr(launch, "kernels", mutated(launch.kernels, old, new, tmp_path))
+    with pytest.raises(AssertionError):
+        run_battery()
