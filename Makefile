@@ -5,7 +5,9 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest -q -p no:cacheprovider
 # What the shape-checked lane runs: the library's tests, without those that train or that look at notebooks.
-SHAPED  = $(filter-out %/test_learning.py %/test_exercises.py %/test_repository.py,$(wildcard tests/test_*.py))
+SHAPED  = tests/flash/test_tiled.py tests/flash/test_dispatch.py $(filter-out %/test_learning.py %/test_exercises.py %/test_repository.py,$(wildcard tests/test_*.py))
+# Triton decides once in a process whether it interprets kernels or compiles them.
+INTERPRETED = tests/flash/test_triton_interpreted.py tests/flash/test_differential.py
 # One thread a process and two processes beat two threads in one, measured on two cores.
 export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE = 1
@@ -35,14 +37,16 @@ check: $(VENV)/.ready ## format, lint, types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/pyright
 
-test: $(VENV)/.ready ## all tests: library, shapes, notebooks, exercises, site
-	@echo "== 1/4 library, exercises, repository"
+test: $(VENV)/.ready ## all tests: library, kernels, shapes, notebooks, exercises, site
+	@echo "== 1/5 library, exercises, repository"
 	$(PYTEST) -n 2 --ignore=tests/site --ignore=tests/widgets tests
-	@echo "== 2/4 the same library tests with every shape in every signature executed"
+	@echo "== 2/5 the GPU's kernels, interpreted on the CPU"
+	TRITON_INTERPRET=1 $(PYTEST) -n 2 $(INTERPRETED)
+	@echo "== 3/5 the same library tests with every shape in every signature executed"
 	$(PYTEST) -n 2 --jaxtyping-packages=lessons_lib,beartype.beartype -m "not rejects" $(SHAPED)
-	@echo "== 3/4 every notebook, cell by cell"
+	@echo "== 4/5 every notebook, cell by cell"
 	$(PYTEST) -n 2 --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=300 book assignments/source
-	@echo "== 4/4 the site, built with warnings as errors and moved in a real browser"
+	@echo "== 5/5 the site, built with warnings as errors and moved in a real browser"
 	$(PY) tools/build_book.py
 	$(PYTEST) -n 2 -rs tests/site tests/widgets
 

@@ -19,6 +19,7 @@
     data            tasks with known answers
     training        how fast to learn, where to start, and the loop
     diagnostics     looking inside a model while it runs
+    flash           exact attention in linear memory, tile by tile; kernels for a GPU
     notebook        what a chapter's notebook asks for
     plots           tensors in, axes out
     widgets         explorers: a class and a module for the page each
