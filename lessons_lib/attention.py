@@ -5,12 +5,14 @@ with ``h`` query heads and ``g`` key/value heads, ``g`` dividing ``h``, consecut
 key/value head [1]_. Hence three names for leading axes in the signatures: the queries' (``*batch_q``), the keys' and
 values' (``*batch_kv``), and what they broadcast to (``*batch``).
 
-Half-precision inputs are multiplied, added up and exponentiated in float32 and rounded once, at the end.
+Half-precision inputs are multiplied, added up and exponentiated in float32 and rounded once, at the end; under
+``torch.autocast`` too.
 
 .. [1] Ainslie et al., *GQA*, 2023. arXiv:2305.13245.
 """
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 import torch
@@ -86,7 +88,8 @@ def attention(
     if not 0 <= dropout_p < 1:
         raise ValueError(f"dropout_p must be in [0, 1), got {dropout_p}")
     weights = dropout(_weights(query, key, mask, scale, bias), dropout_p)
-    return (weights @ _for_each_query_head(value, query)).to(query.dtype)
+    with _in_its_own_precision(query):
+        return (weights @ _for_each_query_head(value, query)).to(query.dtype)
 
 
 class AttentionGradients(NamedTuple):
@@ -130,11 +133,12 @@ def attention_vjp(
     _check_grad_output(grad_output, query, weights, values)
     grad_output, scale = at_least_single(grad_output), _scale(query, scale)
 
-    grad_values = weights.mT @ grad_output
-    grad_weights = grad_output @ values.mT
-    grad_scores = weights * (grad_weights - (grad_weights * weights).sum(dim=-1, keepdim=True))
-    grad_queries = scale * grad_scores @ keys
-    grad_keys = scale * grad_scores.mT @ queries
+    with _in_its_own_precision(query):
+        grad_values = weights.mT @ grad_output
+        grad_weights = grad_output @ values.mT
+        grad_scores = weights * (grad_weights - (grad_weights * weights).sum(dim=-1, keepdim=True))
+        grad_queries = scale * grad_scores @ keys
+        grad_keys = scale * grad_scores.mT @ queries
 
     return AttentionGradients(
         query=_sum_over_copies(grad_queries, query),
@@ -152,11 +156,18 @@ def _weights(query: Tensor, key: Tensor, mask: Tensor | None, scale: float | Non
     _check_rows(query, key=key)
     if query.shape[-1] != key.shape[-1]:
         raise ValueError(f"query and key must have the same width, got {query.shape[-1]} and {key.shape[-1]}")
-    scores = _scale(query, scale) * at_least_single(query) @ _for_each_query_head(key, query).mT
+    with _in_its_own_precision(query):
+        scores = _scale(query, scale) * at_least_single(query) @ _for_each_query_head(key, query).mT
     if bias is not None:
         _check_bias(bias, query, scores)
         scores = scores + bias
     return softmax(scores, mask)
+
+
+def _in_its_own_precision(query: Tensor) -> AbstractContextManager:
+    """Keep ``torch.autocast``, in which a model's other layers may run, from rounding what is multiplied here."""
+    device = query.device.type
+    return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
 
 
 def _scale(query: Tensor, scale: float | None) -> float:

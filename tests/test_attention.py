@@ -140,6 +140,17 @@ def test_half_precision_gradients_are_no_worse_than_pytorchs(dtype):
             assert error(a, c) <= 2 * error(b, c) + torch.finfo(dtype).eps * c.abs().max().item()
 
 
+def test_autocast_changes_nothing_but_the_layers_around():
+    query, key, value = qkv((2, 6), dtype=torch.bfloat16)
+    bias = torch.randn(query.shape[-2], key.shape[-2], dtype=torch.float32)
+    exact = attention(query, key, value, bias=bias)
+    gradients = attention_vjp(query, key, value, exact, bias=bias)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert_close(attention(query, key, value, bias=bias), exact, rtol=0, atol=0)
+        for under_autocast, gradient in zip(attention_vjp(query, key, value, exact, bias=bias), gradients, strict=True):
+            assert_close(under_autocast, gradient, rtol=0, atol=0)
+
+
 def test_half_precision_scores_do_not_overflow():
     """128 entries of 30 give 115 200 before scaling, beyond float16's 65 504; the second key's entries are 29.99.
 

@@ -179,6 +179,17 @@ def test_runs_in_other_precisions(flavour, dtype):
     assert error < {torch.float32: 5e-6, torch.bfloat16: 0.1}[dtype]
 
 
+@each_flavour
+def test_runs_under_autocast(flavour):
+    tokens, model = tokens_and_model(flavour)
+    model = model.float()
+    exact = model(tokens)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = model(tokens)
+    assert logits.dtype == torch.bfloat16
+    assert (logits.float() - exact).norm() < 0.1 * exact.norm()  # as in bfloat16 throughout
+
+
 # --- weights --------------------------------------------------------------------------------------------------------
 
 
