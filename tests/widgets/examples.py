@@ -1,6 +1,6 @@
 """One example of every explorer: each is put through all that an explorer must do."""
 
-from lessons_lib.widgets import MasksExplorer, PlaneExplorer, ScalingExplorer, TemperatureExplorer
+from lessons_lib.widgets import MasksExplorer, PlaneExplorer, ScalingExplorer, TemperatureExplorer, WalkExplorer
 
 
 def examples():
@@ -26,6 +26,19 @@ def examples():
                 "value": [[1.0, 0.0], [0.0, -2.0]],
                 "temperature": 4.0,
                 "similarity": "cosine",
+            },
+        ),
+        (
+            WalkExplorer(n=6, start=3, layers=3, temperature=0.7, residual=0.25),
+            {
+                "n": 9,
+                "start": 1,
+                "layers": 5,
+                "causal": True,
+                "temperature": 2.0,
+                "residual": 0.5,
+                "same": True,
+                "seed": 3,
             },
         ),
     ]

@@ -1,0 +1,100 @@
+"""The walk explorer: where the content of an output comes from, layer by layer, if layers only mix tokens."""
+
+from typing import Any
+
+import numpy as np
+import traitlets
+
+from lessons_lib.widgets.chance import normal, uniform
+from lessons_lib.widgets.drawing import element, picture, text
+from lessons_lib.widgets.explorer import Explorer
+from lessons_lib.widgets.traits import Real, Whole
+
+STEPS = 16
+
+
+class WalkExplorer(Explorer):
+    r"""Follow a walker that steps from query to key, layer by layer: its mass, and how fast all walkers become one.
+
+    .. math:: p_t = p_{t-1}\,\bigl(r\, I + (1 - r)\, A_t\bigr), \qquad p_0 \text{ all on the token } \texttt{start}
+
+    The walker begins at an output and meets the last layer first. The weights are the softmax of standard normal
+    scores divided by the temperature, drawn anew for each layer or, with ``same``, once for all.
+
+    Raises:
+        ValueError: if ``n`` is not in 2 .. 16, ``start`` is not one of the ``n`` tokens, ``layers`` is not in 0 .. 16,
+            the temperature not between 0.05 and 20, the residual share not between 0 and 1, or ``seed`` not in
+            ``0 .. 2**31 - 1``.
+    """
+
+    script = "walk"
+    sentence = (
+        "In the live figure a token's mass is followed through sixteen layers, causal or not, at any temperature and "
+        "any residual share, beside the distance of the two walkers that are farthest apart."
+    )
+
+    n = Whole(10, min=2, max=16).tag(sync=True)
+    start = Whole(9, min=0).tag(sync=True)
+    layers = Whole(4, min=0, max=STEPS).tag(sync=True)
+    causal = traitlets.Bool(False).tag(sync=True)
+    temperature = Real(1.0, min=0.05, max=20.0).tag(sync=True)
+    residual = Real(0.0, min=0.0, max=1.0).tag(sync=True)
+    same = traitlets.Bool(False).tag(sync=True)
+    seed = Whole(0, min=0, max=2**31 - 1).tag(sync=True)
+
+    def __init__(
+        self,
+        n: int = 10,
+        start: int = 9,
+        layers: int = 4,
+        causal: bool = False,
+        temperature: float = 1.0,
+        residual: float = 0.0,
+        same: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            n=n,
+            start=start,
+            layers=layers,
+            causal=causal,
+            temperature=temperature,
+            residual=residual,
+            same=same,
+            seed=seed,
+        )
+
+    @traitlets.validate("n", "start")
+    def _start_is_a_token(self, proposal: Any) -> int:
+        given = proposal["value"]
+        n, start = (given, self.start) if proposal["trait"].name == "n" else (self.n, given)
+        if start >= n:
+            raise traitlets.TraitError(f"start must be one of the tokens 0 .. n - 1 = {n - 1}, got {start}")
+        return given
+
+    def mass(self) -> np.ndarray:
+        """Return where the walker is after ``layers`` steps, one share for each token."""
+        random = uniform(self.seed)
+        visible = np.tri(self.n, dtype=bool) if self.causal else np.ones((self.n, self.n), dtype=bool)
+        drawn = [[normal(random) for _ in range(self.n**2)] for _ in range(1 if self.same else STEPS)]
+        p = np.eye(self.n)[self.start]
+        for step in range(self.layers):
+            scores = np.reshape(drawn[0 if self.same else step], (self.n, self.n)) / self.temperature
+            unnormalised = np.exp(scores - scores.max(axis=1, where=visible, initial=-np.inf, keepdims=True)) * visible
+            p = self.residual * p + (1 - self.residual) * p @ (unnormalised / unnormalised.sum(axis=1, keepdims=True))
+        return p
+
+    def still(self) -> str:
+        """Draw where the walker is after ``layers`` steps."""
+        mass, side = self.mass(), 288 / self.n
+        said = ", ".join(f"token {token} {share:.2f}" for token, share in enumerate(mass))
+        bars = [
+            element(
+                "rect", class_="x-solid", x=16 + (i + 0.15) * side, y=130 - 110 * p, width=0.7 * side, height=110 * p
+            )
+            for i, p in enumerate(mass.tolist())
+        ]
+        names = [text(str(i), x=16 + (i + 0.5) * side, y=148, anchor="middle") for i in range(self.n)]
+        axis = element("path", class_="x-axis", d="M16 130H304")
+        begun = f"a walker from token {self.start} after {self.layers} layers: {said}"
+        return picture(320, 152, begun, *bars, axis, *names)
