@@ -8,6 +8,7 @@ from lessons_lib.widgets.masks import MasksExplorer
 from lessons_lib.widgets.plane import PlaneExplorer
 from lessons_lib.widgets.scaling import ScalingExplorer
 from lessons_lib.widgets.temperature import TemperatureExplorer
+from lessons_lib.widgets.tiles import TilesExplorer
 from lessons_lib.widgets.walk import WalkExplorer
 
-__all__ = ["MasksExplorer", "PlaneExplorer", "ScalingExplorer", "TemperatureExplorer", "WalkExplorer"]
+__all__ = ["MasksExplorer", "PlaneExplorer", "ScalingExplorer", "TemperatureExplorer", "TilesExplorer", "WalkExplorer"]

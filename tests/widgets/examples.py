@@ -1,6 +1,13 @@
 """One example of every explorer: each is put through all that an explorer must do."""
 
-from lessons_lib.widgets import MasksExplorer, PlaneExplorer, ScalingExplorer, TemperatureExplorer, WalkExplorer
+from lessons_lib.widgets import (
+    MasksExplorer,
+    PlaneExplorer,
+    ScalingExplorer,
+    TemperatureExplorer,
+    TilesExplorer,
+    WalkExplorer,
+)
 
 
 def examples():
@@ -39,6 +46,20 @@ def examples():
                 "residual": 0.5,
                 "same": True,
                 "seed": 3,
+            },
+        ),
+        (
+            TilesExplorer(n=7, block_q=3, block_k=2, step=9),
+            {
+                "n": 8,
+                "block_q": 4,
+                "block_k": 3,
+                "is_causal": True,
+                "order": "rising",
+                "rescale": False,
+                "memory": 64,
+                "step": 4,
+                "seed": 6,
             },
         ),
     ]

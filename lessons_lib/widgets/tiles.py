@@ -1,0 +1,111 @@
+"""The tiles explorer: FlashAttention's forward pass, tile by tile, on a matrix small enough to see."""
+
+import traitlets
+
+from lessons_lib.widgets.drawing import element, picture, text
+from lessons_lib.widgets.explorer import Explorer
+from lessons_lib.widgets.traits import Whole
+
+LARGEST = 16
+ORDERS = ["drawn", "rising", "falling"]
+MEMORIES = [16, 32, 64, 128, 256]
+
+
+class TilesExplorer(Explorer):
+    r"""Step through the tiles: what fast memory holds, by what each row shrinks, and how many bytes are moved.
+
+    .. math:: m' = \max(m, \max_j s_j), \qquad \ell' = e^{m - m'} \ell + \sum_j e^{s_j - m'}, \qquad
+              o' = e^{m - m'} o + \sum_j e^{s_j - m'} v_j
+
+    Each tile takes two steps, so that the factor :math:`e^{m - m'}` can be predicted: its scores are loaded, then
+    merged; a block of queries that has met all its keys is written, divided by its sum. The values are the identity,
+    so an output row is the row of weights. Bytes are counted for float32 and heads 4 wide.
+
+    Args:
+        n: positions.
+        block_q: queries in a tile.
+        block_k: keys in a tile; blocks at the end may be smaller.
+        is_causal: hide the keys after a query, and visit no tile that is hidden as a whole.
+        order: ``drawn``, or each row of scores sorted: ``rising`` or ``falling``.
+        rescale: without it the old sum and output do not shrink when a larger score arrives, and the result is wrong.
+        memory: size of the fast memory, in KiB, of the count at a real size.
+        step: how many steps were taken; beyond the last is the last.
+        seed: of the scores.
+
+    Raises:
+        ValueError: if ``n`` is not in 2 .. 16, a block not in 1 .. 8, ``step`` is negative, ``order`` or ``memory`` is
+            not among the choices, or ``seed`` is not in ``0 .. 2**31 - 1``.
+    """
+
+    script = "tiles"
+    sentence = (
+        "In the live figure buttons and a slider go through the tiles; the running maximum, the sum and the outputs "
+        "follow, with the factor by which they shrink and the bytes moved so far."
+    )
+
+    n = Whole(8, min=2, max=LARGEST).tag(sync=True)
+    block_q = Whole(4, min=1, max=8).tag(sync=True)
+    block_k = Whole(2, min=1, max=8).tag(sync=True)
+    is_causal = traitlets.Bool(False).tag(sync=True)
+    order = traitlets.Enum(ORDERS, "drawn").tag(sync=True)
+    rescale = traitlets.Bool(True).tag(sync=True)
+    memory = traitlets.Enum(MEMORIES, 128).tag(sync=True)
+    step = Whole(0, min=0).tag(sync=True)
+    seed = Whole(8, min=0, max=2**31 - 1).tag(sync=True)
+
+    def __init__(
+        self,
+        n: int = 8,
+        block_q: int = 4,
+        block_k: int = 2,
+        is_causal: bool = False,
+        order: str = "drawn",
+        rescale: bool = True,
+        memory: int = 128,
+        step: int = 0,
+        seed: int = 8,
+    ) -> None:
+        super().__init__(
+            n=n,
+            block_q=block_q,
+            block_k=block_k,
+            is_causal=is_causal,
+            order=order,
+            rescale=rescale,
+            memory=memory,
+            step=step,
+            seed=seed,
+        )
+
+    def still(self) -> str:
+        """Draw the tiles: those that were visited, the present one, and the frames of those to come."""
+        side = 288 / self.n
+        steps = schedule(self.n, self.block_q, self.block_k, self.is_causal)
+        taken = steps[: self.step]
+
+        def box(rows: range, keys: range, look: str) -> str:
+            place = {"x": keys.start * side + 1, "y": rows.start * side + 1}
+            return element("rect", class_=look, **place, width=len(keys) * side - 2, height=len(rows) * side - 2)
+
+        tiles = [(rows, keys) for doing, rows, keys in steps if doing == "load"]
+        visited = [(rows, keys) for doing, rows, keys in taken if doing == "merge"]
+        current = [(rows, keys) for doing, rows, keys in taken[-1:] if doing != "write"]
+        looks = [*((tile, "x-ground") for tile in tiles), *((tile, "x-fill") for tile in visited)]
+        looks += [(tile, "x-line x-second") for tile in current]
+        said = (
+            f"{len(tiles)} tiles of {self.block_q} queries and {self.block_k} keys over {self.n} positions, "
+            f"{len(visited)} of them merged"
+        )
+        boxes = [box(*tile, look) for tile, look in looks]
+        return picture(300, 308, said, *boxes, text("rows: queries, columns: keys", x=0, y=304))
+
+
+def schedule(n: int, block_q: int, block_k: int, is_causal: bool) -> list[tuple[str, range, range]]:
+    """Return what is done in turn: ``load`` and ``merge`` for each tile, ``write`` for each block of queries."""
+    steps = []
+    for rows in (range(n)[q : q + block_q] for q in range(0, n, block_q)):
+        for start in range(0, rows.stop if is_causal else n, block_k):
+            keys = range(n)[start : start + block_k]
+            steps += [("load", rows, keys), ("merge", rows, keys)]
+        steps.append(("write", rows, range(0)))
+    return steps

@@ -1,0 +1,360 @@
+"""The tiles explorer: each step is the library's, the bytes are those of a machine with two memories, and one sees it.
+
+Everything is float64 on both sides; the largest difference measured against the library is 3e-16.
+"""
+
+import pytest
+import torch
+import traitlets
+from torch.testing import assert_close
+
+from lessons_lib import masks
+from lessons_lib.attention import attention
+from lessons_lib.flash import flash_attention
+from lessons_lib.softmax import log_sum_exp, merge_attention, softmax
+from lessons_lib.widgets import TilesExplorer
+from lessons_lib.widgets.tiles import ORDERS, schedule
+
+SHAPES = [(2, 1, 1), (5, 2, 3), (7, 3, 2), (8, 4, 2), (11, 8, 3), (13, 5, 8), (16, 1, 7), (16, 8, 8)]
+
+
+def tensor(rows):
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def close(ours, theirs):
+    assert_close(ours, theirs, rtol=0, atol=1e-14)
+
+
+# --- arithmetic -----------------------------------------------------------------------------------------------------
+
+
+def rows_after(javascript, scores, steps, is_causal, rescale=True):
+    """The running maxima, sums and outputs after the steps, which are not yet divided by their sums."""
+    rows = javascript("tiles", "run", scores.tolist(), steps, is_causal, rescale)
+    return [tensor([row[name] for row in rows]) for name in ("peak", "total", "out")]
+
+
+def check_that_the_result_is_attention(javascript):
+    for n, block_q, block_k in SHAPES:
+        for order, is_causal in zip([*ORDERS, "drawn"], [False, True, False, True], strict=True):
+            scores = tensor(javascript("tiles", "scores", n, 3, order))
+            steps = javascript("tiles", "schedule", n, block_q, block_k, is_causal)
+            peak, total, out = rows_after(javascript, scores, steps, is_causal)
+
+            one = torch.eye(n)
+            mask = masks.causal(n) if is_causal else None
+            close(out, attention(scores, one, one, mask, scale=1.0))
+            heads = (x[None, None] for x in (scores, one, one))
+            flash, lse = flash_attention(*heads, is_causal=is_causal, scale=1.0, backend="tiled", return_lse=True)
+            close(out, flash[0, 0])
+            close(peak + total.log(), lse[0, 0])
+
+
+@pytest.mark.browser
+def test_in_the_end_the_outputs_are_attention(javascript):
+    check_that_the_result_is_attention(javascript)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("Math.exp(row.peak - peak) : 1", "Math.exp(peak - row.peak) : 1"),
+        ("row.out.map((o) => factor * o)", "row.out.map((o) => o)"),
+        ("factor * row.total +", "row.total +"),
+        ("Math.max(row.peak, ...tile)", "Math.max(...tile)"),
+        ("causal && j > query", "causal && j >= query + 2"),
+        ("k < (causal ? rows[rows.length - 1] + 1 : n)", "k < (causal ? rows[0] + 1 : n)"),
+    ],
+)
+def test_a_wrong_merge_is_noticed(altered, right, wrong):
+    with altered("tiles", right, wrong) as javascript, pytest.raises(AssertionError, match="not close"):
+        check_that_the_result_is_attention(javascript)
+
+
+@pytest.mark.browser
+def test_every_step_between_is_the_librarys_merge(javascript):
+    n, block_q, block_k = 11, 4, 3
+    scores = tensor(javascript("tiles", "scores", n, 5, "drawn"))
+    steps = javascript("tiles", "schedule", n, block_q, block_k, True)
+    mask = masks.causal(n)
+    out, lse = torch.zeros(n, n), torch.full((n,), -torch.inf)
+    for at, step in enumerate(steps, start=1):
+        rows, keys = step["rows"], step["keys"]
+        if step["doing"] == "merge":
+            tile, seen = scores[rows][:, keys], mask[rows][:, keys]
+            part = softmax(tile, seen) @ torch.eye(n)[keys]
+            out[rows], lse[rows] = merge_attention(out[rows], lse[rows], part, log_sum_exp(tile, seen))
+        peak, total, running = rows_after(javascript, scores, steps[:at], True)
+        close(peak + total.log(), lse)
+        done = [i for before in steps[:at] if before["doing"] == "write" for i in before["rows"]]
+        divided = running / total.masked_fill(total == 0, 1.0)[:, None]
+        divided[done] = running[done]
+        close(divided, out)
+
+
+@pytest.mark.browser
+def test_the_factor_is_what_a_larger_score_costs(javascript):
+    row = {"peak": 1.0, "factor": 1, "total": 2.0, "out": [1.5, 0.5, 0.0]}
+    merged = javascript("tiles", "merge", row, [2], [3.0], True)
+    assert merged["factor"] == pytest.approx(torch.e**-2)
+    assert merged["out"] == pytest.approx([1.5 * torch.e**-2, 0.5 * torch.e**-2, 1.0])
+    assert javascript("tiles", "merge", row, [2], [0.9], True)["factor"] == 1.0
+
+
+@pytest.mark.browser
+def test_without_rescaling_only_falling_scores_come_out_right(javascript):
+    n, steps = 8, javascript("tiles", "schedule", 8, 4, 2, False)
+    for order in ORDERS:
+        scores = tensor(javascript("tiles", "scores", n, 3, order))
+        *_, out = rows_after(javascript, scores, steps, False, rescale=False)
+        assert torch.allclose(out, softmax(scores)) == (order == "falling")
+
+
+@pytest.mark.browser
+def test_scores_have_one_decimal_and_orders_sort_them(javascript):
+    drawn, rising, falling = (tensor(javascript("tiles", "scores", 9, 3, order)) for order in ORDERS)
+    assert torch.equal(rising, drawn.sort(-1).values)
+    assert torch.equal(falling, rising.flip(-1))
+    assert torch.equal(drawn, (10 * drawn).round() / 10)
+    assert torch.equal(tensor(javascript("tiles", "scores", 5, 3, "drawn")), drawn[:5, :5])
+    assert not torch.equal(tensor(javascript("tiles", "scores", 9, 4, "drawn")), drawn)
+
+
+# --- what is moved --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_tiles_are_the_same_in_both_languages_and_cover_what_is_seen_once(javascript, is_causal):
+    for n, block_q, block_k in SHAPES:
+        steps = schedule(n, block_q, block_k, is_causal)
+        ours = javascript("tiles", "schedule", n, block_q, block_k, is_causal)
+        assert [(s["doing"], s["rows"], s["keys"]) for s in ours] == [(d, list(r), list(k)) for d, r, k in steps]
+        visits = torch.zeros(n, n)
+        for doing, rows, keys in steps:
+            if doing == "merge":
+                visits[rows.start : rows.stop, keys.start : keys.stop] += 1
+                assert not is_causal or keys.start < rows.stop, "a tile that is hidden as a whole is skipped"
+        assert visits.max() == 1
+        assert (visits.bool() | ~masks.causal(n) if is_causal else visits.bool()).all()
+
+
+class TwoMemories:
+    """Slow memory that counts what passes, and fast memory that knows the most it ever held."""
+
+    def __init__(self):
+        self.moved = self.most = 0
+        self.fast = {}
+
+    def read(self, name, *shape):
+        self.moved += torch.Size(shape).numel()
+        self.make(name, *shape)
+
+    def make(self, name, *shape):
+        self.fast[name] = torch.Size(shape).numel()
+        self.most = max(self.most, sum(self.fast.values()))
+
+    def write(self, name):
+        self.moved += self.fast.pop(name)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_the_bytes_are_those_of_a_machine_with_two_memories(javascript, is_causal):
+    d = 3
+    for n, block_q, block_k in SHAPES:
+        machine = TwoMemories()
+        for q in range(0, n, block_q):
+            rows = min(block_q, n - q)
+            machine.read("Q", rows, d)
+            for name, width in (("O", d), ("max", 1), ("sum", 1)):
+                machine.make(name, rows, width)
+            for k in range(0, q + rows if is_causal else n, block_k):
+                machine.read("K", min(block_k, n - k), d)
+                machine.read("V", min(block_k, n - k), d)
+                machine.make("scores", rows, min(block_k, n - k))
+            machine.write("O")
+            machine.write("sum")  # in its place the log-sum-exp
+            machine.fast.clear()
+        steps = javascript("tiles", "schedule", n, block_q, block_k, is_causal)
+        assert javascript("tiles", "moved", steps, d) == machine.moved
+        assert javascript("tiles", "traffic", n, d, block_q, block_k, is_causal) == machine.moved
+        assert javascript("tiles", "held", d, min(n, block_q), min(n, block_k)) == machine.most
+
+
+@pytest.mark.browser
+def test_the_naive_algorithm_passes_the_scores_four_times(javascript):
+    n, d, machine = 7, 3, TwoMemories()
+    for reads, (made, *shape) in [("QK", "Snn"), ("S", "Pnn"), ("PV", "Ond")]:
+        for name in reads:
+            machine.read(name, n, n if name in "SP" else d)
+        machine.make(made, *({"n": n, "d": d}[axis] for axis in shape))
+        machine.write(made)
+    assert javascript("tiles", "naiveTraffic", n, d) == machine.moved == 4 * n * d + 4 * n * n
+
+
+@pytest.mark.browser
+def test_more_queries_in_a_tile_move_less_and_more_keys_do_not(javascript):
+    """2 d n m / block_q is what counts: less than the naive 4 n m from about block_q = d / 2 on."""
+    n, d = 4096, 64
+    by_queries = [javascript("tiles", "traffic", n, d, block, 32, False) for block in (16, 32, 64, 128)]
+    assert by_queries == sorted(by_queries, reverse=True)
+    assert len({javascript("tiles", "traffic", n, d, 32, block, False) for block in (16, 32, 64, 128)}) == 1
+    naive = javascript("tiles", "naiveTraffic", n, d)
+    assert by_queries[0] > naive > by_queries[1]
+
+
+@pytest.mark.browser
+def test_the_largest_block_fits_and_a_larger_one_does_not(javascript):
+    for numbers in (4096, 8192, 16384, 32768, 65536):
+        side = javascript("tiles", "largestBlock", numbers, 64)
+        assert javascript("tiles", "held", 64, side, side) <= numbers
+        assert javascript("tiles", "held", 64, 2 * side, 2 * side) > numbers
+
+
+# --- traits ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_repr_names_what_was_given():
+    assert repr(TilesExplorer(n=5, order="rising")) == (
+        "TilesExplorer(n=5, block_q=4, block_k=2, is_causal=False, order='rising', rescale=True, memory=128, step=0, "
+        "seed=8)"
+    )
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"n": 17}, "n.*at least 2 and at most 16, not the int 17"),
+        ({"block_q": 0}, "block_q.*at least 1 and at most 8, not the int 0"),
+        ({"block_k": 2.0}, "block_k.*a whole number"),
+        ({"is_causal": "yes"}, "is_causal.*expected a boolean, not the str 'yes'"),
+        ({"order": "sorted"}, "order.*expected any of .*rising.*not the str 'sorted'"),
+        ({"memory": 100}, "memory.*expected any of .*128.*not the int 100"),
+        ({"step": -1}, "step.*at least 0, not the int -1"),
+        ({"seed": True}, "seed.*not the bool True"),
+    ],
+)
+def test_nonsense_is_refused(arguments, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        TilesExplorer(**arguments)
+
+
+def test_a_later_assignment_that_breaks_a_rule_leaves_the_old_value():
+    explorer = TilesExplorer(n=5)
+    with pytest.raises(traitlets.TraitError, match="n"):
+        explorer.n = 17
+    assert explorer.n == 5
+
+
+# --- what a reader sees and does ------------------------------------------------------------------------------------
+
+
+def numbers(page):
+    """The table as text: a row of maximum, largest in the tile, factor and sum for each query."""
+    rows = page.locator("table tbody tr").all()
+    return {
+        int(row.locator("th").inner_text()): [
+            text.replace("\N{MINUS SIGN}", "-") for text in row.locator("td").all_inner_texts()
+        ]
+        for row in rows
+    }
+
+
+def step(page):
+    page.get_by_role("button", name="Step", exact=True).press("Enter")
+
+
+@pytest.mark.browser
+def test_the_factor_is_asked_for_and_then_shown(javascript, show):
+    explorer = TilesExplorer(n=5, block_q=3, block_k=2)
+    scores = tensor(javascript("tiles", "scores", 5, explorer.seed, "drawn"))
+    with show(explorer) as page:
+        for _ in range(3):  # load and merge the first tile, load the second
+            step(page)
+        old, new = scores[:3, :2].amax(-1), scores[:3, :4].amax(-1)
+        before = numbers(page)
+        assert [row[2] for row in before.values()] == ["?"] * 3
+        assert [float(row[0]) for row in before.values()] == old.tolist()
+        step(page)
+        after = numbers(page)
+        assert [float(row[0]) for row in after.values()] == new.tolist()
+        assert [row[2] for row in after.values()] == [f"{factor:.2f}" for factor in (old - new).exp()]
+        assert [row[3] for row in after.values()] == [
+            f"{total:.2f}" for total in (scores[:3, :4] - new[:, None]).exp().sum(-1)
+        ]
+
+
+@pytest.mark.browser
+def test_buttons_walk_and_hold_at_both_ends(show):
+    with show(TilesExplorer(n=4, block_q=2, block_k=2, step=9)) as page:
+        slider = page.get_by_label("Step, of 10")
+        for _ in range(3):
+            step(page)
+        assert slider.get_attribute("aria-valuetext") == "10"
+        page.get_by_role("button", name="Back").click()
+        assert slider.get_attribute("aria-valuetext") == "9"
+        page.get_by_role("button", name="Start again").click()
+        page.get_by_role("button", name="Back").click()
+        assert slider.get_attribute("aria-valuetext") == "0"
+        assert "Nothing is in fast memory" in page.locator(".x-body").inner_text()
+        assert page.get_by_role("button", name="Step", exact=True).is_enabled()
+
+
+@pytest.mark.browser
+def test_a_step_beyond_the_last_is_the_last(show):
+    with show(TilesExplorer(n=16, block_q=1, block_k=1, step=500)) as page:
+        page.get_by_label("Queries in a tile").press("End")
+        page.get_by_label("Keys in a tile").press("End")
+        slider = page.get_by_label("Step, of 10")
+        assert slider.get_attribute("aria-valuetext") == "10"
+        page.get_by_role("button", name="Back").click()
+        assert slider.get_attribute("aria-valuetext") == "9"
+
+
+@pytest.mark.browser
+def test_the_last_line_tells_the_softmax_from_what_is_not(show):
+    def difference(**traits):
+        with show(TilesExplorer(step=100, **traits)) as page:
+            return page.get_by_text("Largest difference from the softmax").inner_text()
+
+    assert "Written: 8 of 8 rows" in difference()
+    for traits in ({}, {"is_causal": True}, {"order": "falling", "rescale": False}):
+        assert "⁻¹" in difference(**traits) or difference(**traits).endswith("0.000")
+    for order in ("drawn", "rising"):
+        assert float(difference(order=order, rescale=False).split()[-1]) > 0.05
+
+
+@pytest.mark.browser
+def test_bytes_are_shown(show):
+    def amounts(page):
+        return page.locator(".x-grid .x-value").all_inner_texts()
+
+    with show(TilesExplorer(n=8, block_q=4, block_k=2, step=1)) as page:
+        assert amounts(page) == ["128 B", "800 B", "1536 B"]
+        page.get_by_label("Keys in a tile").press("End")
+        assert amounts(page) == ["320 B", "800 B", "1536 B"]
+        page.get_by_label("Queries in a tile").press("Home")
+        assert amounts(page)[1] == "2336 B"
+        page.get_by_role("combobox", name="Fast memory").select_option("32 KiB")
+        assert "tiles of 16 \N{MULTIPLICATION SIGN} 16 fit" in page.locator(".x-facts").last.inner_text()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("shape", [(2, 1, 1), (7, 3, 2), (16, 8, 7)], ids=str)
+def test_every_step_draws_without_a_hole(shape, show):
+    n, block_q, block_k = shape
+    with show(TilesExplorer(n, block_q, block_k, is_causal=True)) as page:
+        for _ in schedule(n, block_q, block_k, True):
+            step(page)
+            drawn = page.locator(".x-body").inner_html()
+            assert not {word for word in ("NaN", "Infinity", "undefined") if word in drawn}
+
+
+@pytest.mark.browser
+def test_the_largest_matrix_fits_a_phone(show):
+    with show(TilesExplorer(n=16, block_q=8, block_k=8, step=5), width=360) as page:
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360
