@@ -1,12 +1,17 @@
-"""Keep the built site off the network, and light: MathJax from an installed package, no CDN, no icons twice."""
+"""Keep the built site off the network, and light: MathJax from a package, no CDN, few icons and none twice."""
 
+import re
 import shutil
 from importlib.metadata import files
 from pathlib import Path
 
+from fontTools import subset
+
 PACKAGE = "sphinx-mathjax-offline"
 # What a page can ask for: the script, its fonts, and the TeX extensions that \require loads. The rest is 22 MB.
 WANTED = ("tex-mml-chtml.js", "output/chtml/fonts/woff-v2", "input/tex/extensions")
+
+ICON_RULE = re.compile(r'((?:\.fa-[\w-]+::?before,?)+)\{(?:content|--fa):"\\([0-9a-f]+)"\}')
 
 
 def mathjax_folder() -> Path:
@@ -34,6 +39,27 @@ def drop_icon_script(app, exception) -> None:
         Path(app.outdir, "_static", "scripts", "fontawesome.js").write_text("")
 
 
+def keep_used_icons(app, exception) -> None:
+    """Cut the theme's icon fonts, a quarter of a megabyte, down to the icons that some page or style sheet shows."""
+    if exception is not None or app.builder.format != "html":
+        return
+    static = Path(app.outdir, "_static")
+    styles = "".join(path.read_text(encoding="utf-8") for path in static.rglob("*.css"))
+    shown = "".join(
+        path.read_text(encoding="utf-8") for path in (*Path(app.outdir).rglob("*.html"), *static.rglob("*.js"))
+    )
+    used = set(re.findall(r"fa-[\w-]+", shown))
+    codes = {int(code, 16) for names, code in ICON_RULE.findall(styles) if used & set(re.findall(r"fa-[\w-]+", names))}
+    codes |= {int(code, 16) for code in re.findall(r'"\\([ef][0-9a-f]{3})"', ICON_RULE.sub("", styles))}
+    for font_file in static.glob("vendor/fontawesome/webfonts/*.woff2"):
+        options = subset.Options(flavor="woff2", layout_features=[])
+        font = subset.load_font(font_file, options)
+        cutter = subset.Subsetter(options)
+        cutter.populate(unicodes=codes)
+        cutter.subset(font)
+        subset.save_font(font, font_file, options)
+
+
 def drop_thebe(app, pagename, templatename, context, doctree) -> None:
     """Leave out sphinx-thebe, which nobody asked for: its scripts clash with themselves and name a CDN."""
 
@@ -49,5 +75,6 @@ def setup(app) -> dict:
     """Register with Sphinx."""
     app.connect("build-finished", copy_mathjax)
     app.connect("build-finished", drop_icon_script)
+    app.connect("build-finished", keep_used_icons)
     app.connect("html-page-context", drop_thebe, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
