@@ -22,8 +22,8 @@ def known(rule: str, node: dict) -> bool:
     return any(rule == listed and part in place for listed, part in BASELINE)
 
 
-def serious_violations(page, place: dict, **options) -> list[str]:
-    found = Axe().run(page, place, {"resultTypes": ["violations"], **options}).response["violations"]
+def serious_violations(page, **options) -> list[str]:
+    found = Axe().run(page, options={"resultTypes": ["violations"], **options}).response["violations"]
     return [
         f"{violation['id']} at {node['target'][0]}: {node['html'][:120]}"
         for violation in found
@@ -39,20 +39,20 @@ def in_dark_mode(page) -> None:
 
 
 def test_axe_finds_nothing_serious(visit, path):
-    # Formulas are MathJax's own; the colours of code are alike on all pages, and the next test looks at them once.
-    place = {"exclude": [["mjx-container"], ["div.highlight"]]}
     with visit(path, color_scheme="light") as page:
-        assert serious_violations(page, place) == []
+        # Formulas are MathJax's own; the colours of code are alike on all pages, and the next test looks at them once.
+        page.evaluate("document.querySelectorAll('mjx-container, div.highlight').forEach(e => e.remove())")
+        assert serious_violations(page) == []
         in_dark_mode(page)
-        assert serious_violations(page, place, runOnly=["color-contrast"]) == []
+        assert serious_violations(page, runOnly=["color-contrast"]) == []
 
 
 def test_code_can_be_read_in_both_themes(visit):
-    place = {"include": [["div.highlight"]]}
     with visit("book/attention/scaling.html", color_scheme="light") as page:
-        assert serious_violations(page, place) == []
+        page.evaluate("document.body.replaceChildren(...document.querySelectorAll('div.highlight'))")
+        assert serious_violations(page, runOnly=["color-contrast"]) == []
         in_dark_mode(page)
-        assert serious_violations(page, place) == []
+        assert serious_violations(page, runOnly=["color-contrast"]) == []
 
 
 def test_a_page_fits_a_phone(visit, path):
