@@ -1,0 +1,159 @@
+"""Checks of the exercises on information."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lessons_lib.checks import compare
+from lessons_lib.information import effective_count, entropy, mutual_information
+from lessons_lib.softmax import log_sum_exp, softmax
+
+
+def entropy_from_scores(answer: Callable[[Tensor, float], Tensor], *, seed: int = 0, cases: int = 4) -> None:
+    """Check the entropy of softmax(scores / temperature), also where weights round to zero."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        b, n, m = (torch.randperm(6, generator=generator)[:3] + 2).tolist()
+        shape = ((m,), (n, m), (b, n, m))[case % 3]
+        temperature = float(torch.rand((), generator=generator, dtype=torch.float64)) * 2 + 1.25
+        scores = torch.randn(shape, generator=generator, dtype=torch.float64)
+        _one_entropy(answer, scores, temperature, "scores near 0")
+        _one_entropy(answer, 2000 * scores, temperature, "scores thousands apart")
+
+
+def _one_entropy(answer: Callable[[Tensor, float], Tensor], scores: Tensor, temperature: float, kind: str) -> None:
+    where = f"{kind}, shape {tuple(scores.shape)}, temperature {temperature:.3g}"
+    got = answer(scores.clone(), temperature)
+    p, s = softmax(scores, temperature=temperature), scores / temperature
+    wanted = entropy(p)
+    assert not (isinstance(got, Tensor) and got.shape == wanted.shape and bool(got.isnan().any())), (
+        f"entropy_from_scores holds NaN: a weight that rounds to zero has no logarithm; avoid the weights' logarithms, "
+        f"or make 0 log 0 zero ({where})"
+    )
+    assert not (isinstance(got, Tensor) and bool(got.isinf().any())), (
+        f"entropy_from_scores is infinite: exp left the range of the numbers; use log_sum_exp ({where})"
+    )
+    average = (p * scores).sum(dim=-1)
+    mistakes = {
+        "that is in bits; use natural logarithms": wanted / math.log(2),
+        "the sign: an entropy is never negative": -wanted,
+        "that is the effective count; its logarithm is the entropy": wanted.exp(),
+        "the temperature is ignored": entropy(softmax(scores)),
+        "the scores are divided by the temperature, not multiplied": entropy(softmax(scores * temperature)),
+        "the temperature belongs inside, before the softmax": entropy(softmax(scores)) / temperature,
+        "the expected score must be divided by the temperature too": log_sum_exp(s) - average,
+        "that is the log-sum-exp alone; subtract the expected score over the temperature": log_sum_exp(s),
+        "a small number inside the logarithm changes the result; leave it out": -(p * (p + 1e-8).log()).sum(dim=-1),
+    }
+    compare("entropy_from_scores", got, wanted, mistakes, where=where)
+
+
+def temperature_for(answer: Callable[[Tensor, float], float | Tensor], *, seed: int = 0, cases: int = 5) -> None:
+    """Check the temperature at which one row of scores has a given effective count, to a thousandth of a key."""
+    generator = torch.Generator().manual_seed(seed)
+    done = 0
+    while done < cases:
+        m = int(torch.randint(4, 40, (), generator=generator))
+        scores = 3 * torch.randn(m, generator=generator, dtype=torch.float64)
+        temperature = 0.05 * 1000 ** float(torch.rand((), generator=generator, dtype=torch.float64))
+        count = float(_count_at(scores, temperature))
+        if 1.05 < count < 0.95 * m:  # where the count tells the temperature
+            _one_temperature(answer, scores, count)
+            done += 1
+
+
+def _one_temperature(answer: Callable[[Tensor, float], float | Tensor], scores: Tensor, count: float) -> None:
+    where = f"{len(scores)} scores, count={count:.4g}"
+    got = answer(scores.clone(), count)
+    assert got is not None, "temperature_for is None: did you forget to return it?"
+    assert isinstance(got, (int, float)) or (isinstance(got, Tensor) and got.numel() == 1), (
+        f"temperature_for must be a number, got {type(got).__name__}"
+    )
+    t = float(got)
+    if _reaches(t, scores, count):
+        return
+    mistakes = {
+        "that is 1/T": _reaches(1 / t if t else 0.0, scores, count),
+        "that is the logarithm of T": _reaches(math.exp(t) if abs(t) < 50 else 0.0, scores, count),
+        "there the entropy is count; its exponential should be": _valid(t)
+        and abs(float(entropy(softmax(scores, temperature=t))) - count) < 1e-3,
+        "there the entropy in bits is ln(count); use one logarithm for both": _valid(t)
+        and abs(float(entropy(softmax(scores, temperature=t))) / math.log(2) - math.log(count)) < 1e-3,
+    }
+    for sentence, made in mistakes.items():
+        assert not made, f"temperature_for is wrong: {sentence} ({where})"
+    assert _valid(t), f"temperature_for must be positive and finite, got {t:.3g} ({where})"
+    reached = float(_count_at(scores, t))
+    assert abs(reached - count) > 0.05, (
+        f"temperature_for is near and not near enough: at T={t:.6g} the row counts as {reached:.4f} keys; "
+        f"go on longer ({where})"
+    )
+    side = "more" if reached > count else "fewer"
+    raise AssertionError(
+        f"temperature_for is wrong: at T={t:.3g} the row counts as {reached:.3g} keys, {side} than asked; "
+        f"the count grows with the temperature ({where})"
+    )
+
+
+def _valid(temperature: float) -> bool:
+    return 1e-6 < temperature < 1e9
+
+
+def _reaches(temperature: float, scores: Tensor, count: float) -> bool:
+    return _valid(temperature) and abs(float(_count_at(scores, temperature)) - count) < 1e-3
+
+
+def _count_at(scores: Tensor, temperature: float) -> Tensor:
+    return effective_count(softmax(scores, temperature=temperature))
+
+
+def query_key_information(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
+    """Check the mutual information of an evenly drawn query and the key that its row of weights draws."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        b, h, n, m = (torch.randperm(6, generator=generator)[:4] + 2).tolist()
+        leading = ((b,), (), (b, h))[case % 3]
+        scores = 2 * torch.randn(*leading, n, m, generator=generator, dtype=torch.float64)
+        a = softmax(scores)
+        hidden = scores < scores.amax(dim=-1, keepdim=True) - 2
+        _one_information(answer, a, f"n={n}, m={m}, leading axes {leading}")
+        _one_information(answer, softmax(scores, ~hidden), f"n={n}, m={m}, leading axes {leading}, some weights zero")
+
+
+def _one_information(answer: Callable[[Tensor], Tensor], a: Tensor, where: str) -> None:
+    n = a.shape[-2]
+    got = answer(a.clone())
+    wanted = mutual_information(a / n)
+    assert not (isinstance(got, Tensor) and got.shape == wanted.shape and bool(got.isnan().any())), (
+        f"query_key_information holds NaN: 0 log 0 is zero here ({where})"
+    )
+    of_average, averaged = entropy(a.mean(dim=-2)), entropy(a).mean(dim=-1)
+    mistakes = {
+        "that is the entropy of the average row; subtract the average entropy of the rows": of_average,
+        "that is the average entropy of the rows; subtract it from the entropy of the average row": averaged,
+        "the sign: the average row is more undecided than the rows on average": -wanted,
+        "that is in bits; use natural logarithms": wanted / math.log(2),
+        "average the entropies of the rows, do not add them": of_average - n * averaged,
+        "that is the sum over the queries; each is drawn with probability 1/n": n * wanted,
+        "every matrix has its own average row; do not average over leading axes": entropy(
+            a.flatten(end_dim=-2).mean(dim=0)
+        )
+        - averaged,
+        "average over the queries, the axis before the last, not over the keys": _column_mix_up(a),
+        "the divergence goes from each row to the average row, not back": _divergence_back(a),
+    }
+    compare("query_key_information", got, wanted, mistakes, where=where)
+
+
+def _column_mix_up(a: Tensor) -> Tensor:
+    """The same formula with the axes of the matrix confused: rows averaged over their keys."""
+    per_row, plogp = a.mean(dim=-1), torch.special.entr(a)
+    return torch.special.entr(per_row).sum(dim=-1) - plogp.sum(dim=-2).mean(dim=-1)
+
+
+def _divergence_back(a: Tensor) -> Tensor:
+    average = a.mean(dim=-2, keepdim=True)
+    terms = torch.where(average > 0, average * (average.log() - a.log()), 0.0)
+    return terms.sum(dim=-1).mean(dim=-1)

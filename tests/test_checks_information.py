@@ -1,0 +1,204 @@
+"""The checks on information accept what is right, in any style, and name the mistake in what is wrong."""
+
+import math
+
+import pytest
+import torch
+
+from lessons_lib.checks import information as check
+
+# --- right answers --------------------------------------------------------------------------------------------------
+
+
+def entropy_from_scores(scores, temperature):
+    s = scores / temperature
+    return s.logsumexp(-1) - (s.softmax(-1) * s).sum(-1)
+
+
+def by_special_function(scores, temperature):
+    return torch.special.entr((scores / temperature).softmax(-1)).sum(-1)
+
+
+def count_at(scores, temperature):
+    return by_special_function(scores, temperature).exp()
+
+
+def bisect(scores, wanted, measure=count_at, steps=60):
+    low, high = math.log(1e-3), math.log(1e3)
+    for _ in range(steps):
+        middle = (low + high) / 2
+        low, high = (middle, high) if measure(scores, math.exp(middle)) < wanted else (low, middle)
+    return math.exp(low)
+
+
+def query_key_information(a):
+    h = torch.special.entr
+    return h(a.mean(-2)).sum(-1) - h(a).sum(-1).mean(-1)
+
+
+def by_divergence(a):
+    average = a.mean(-2, keepdim=True)
+    return torch.where(a > 0, a * (a / average).log(), 0.0).sum((-1, -2)) / a.shape[-2]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        (check.entropy_from_scores, entropy_from_scores),
+        (check.entropy_from_scores, by_special_function),
+        (check.temperature_for, bisect),
+        (check.temperature_for, lambda scores, count: torch.tensor(bisect(scores, count))),
+        (check.query_key_information, query_key_information),
+        (check.query_key_information, by_divergence),
+        (check.query_key_information, lambda a: query_key_information(a).float()),
+    ],
+)
+def test_right_answers_pass(question, answer, seed):
+    question(answer, seed=seed, cases=6)
+
+
+@pytest.mark.parametrize("question", [check.entropy_from_scores, check.temperature_for, check.query_key_information])
+def test_stubs_fail(question):
+    def stub(*_):
+        raise NotImplementedError
+
+    with pytest.raises(NotImplementedError):
+        question(stub)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_checks_do_not_depend_on_the_default_precision(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        check.entropy_from_scores(entropy_from_scores)
+        check.temperature_for(bisect)
+        check.query_key_information(query_key_information)
+    finally:
+        torch.set_default_dtype(before)
+
+
+# --- wrong answers --------------------------------------------------------------------------------------------------
+
+
+def plain_logarithm(scores, temperature):
+    p = (scores / temperature).softmax(-1)
+    return -(p * p.log()).sum(-1)
+
+
+def with_a_crumb(scores, temperature):
+    p = (scores / temperature).softmax(-1)
+    return -(p * (p + 1e-8).log()).sum(-1)
+
+
+def without_shift(scores, temperature):
+    s = scores / temperature
+    return s.exp().sum(-1).log() - (s.softmax(-1) * s).sum(-1)
+
+
+def undivided_average(scores, temperature):
+    s = scores / temperature
+    return s.logsumexp(-1) - (s.softmax(-1) * scores).sum(-1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (plain_logarithm, "rounds to zero has no logarithm"),
+        (with_a_crumb, "small number inside the logarithm"),
+        (without_shift, "use log_sum_exp"),
+        (undivided_average, "divided by the temperature too"),
+        (lambda s, t: (s / t).logsumexp(-1), "log-sum-exp alone"),
+        (lambda s, t: by_special_function(s, t) / math.log(2), "in bits"),
+        (lambda s, t: -by_special_function(s, t), "never negative"),
+        (lambda s, t: by_special_function(s, t).exp(), "effective count"),
+        (lambda s, t: by_special_function(s, 1), "temperature is ignored"),
+        (lambda s, t: by_special_function(s, 1 / t), "not multiplied"),
+        (lambda s, t: by_special_function(s, 1) / t, "before the softmax"),
+        (lambda s, t: by_special_function(s, t)[None], "must have shape"),
+        (lambda s, t: by_special_function(s, t) * 1.1, "wrong values"),
+        (lambda s, t: None, "did you forget to return"),
+    ],
+)
+def test_wrong_entropies_are_named(wrong, says):
+    with pytest.raises(AssertionError, match=says):
+        check.entropy_from_scores(wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (lambda s, c: 1 / bisect(s, c), "that is 1/T"),
+        (lambda s, c: math.log(bisect(s, c)), "logarithm of T"),
+        (lambda s, c: bisect(s, math.log(c) * math.log(2), by_special_function), "entropy in bits"),
+        (lambda s, c: bisect(s, c, steps=12), "not near enough"),
+        (lambda s, c: 1e-3, "fewer than asked"),
+        (lambda s, c: 1e3, "more than asked"),
+        (lambda s, c: 0.0, "positive and finite, got 0"),
+        (lambda s, c: -1.0, "positive and finite, got -1"),
+        (lambda s, c: math.inf, "positive and finite, got inf"),
+        (lambda s, c: math.nan, "positive and finite, got nan"),
+        (lambda s, c: s / c, "must be a number, got Tensor"),
+        (lambda s, c: None, "did you forget to return"),
+    ],
+)
+def test_wrong_temperatures_are_named(wrong, says):
+    with pytest.raises(AssertionError, match=says):
+        check.temperature_for(wrong)
+
+
+def test_an_entropy_in_the_place_of_a_count_is_named():
+    def answer(scores, count):
+        reachable = count < math.log(len(scores))
+        return bisect(scores, count, by_special_function if reachable else count_at)
+
+    with pytest.raises(AssertionError, match="its exponential should be"):
+        check.temperature_for(answer, cases=20)
+
+
+def zero_times_log_zero(a):
+    average = a.mean(-2)
+    return -(average * average.log()).sum(-1) + (a * a.log()).sum(-1).mean(-1)
+
+
+def one_average_for_all(a):
+    h = torch.special.entr
+    return h(a.flatten(end_dim=-2).mean(0)).sum(-1) - h(a).sum(-1).mean(-1)
+
+
+def backwards(a):
+    average = a.mean(-2, keepdim=True)
+    return (average * (average / a).log()).sum(-1).mean(-1)
+
+
+def over_the_keys(a):
+    h = torch.special.entr
+    return h(a.mean(-1)).sum(-1) - h(a).sum(-2).mean(-1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (zero_times_log_zero, "0 log 0 is zero"),
+        (one_average_for_all, "its own average row"),
+        (backwards, "from each row to the average row, not back"),
+        (over_the_keys, "over the queries"),
+        (lambda a: torch.special.entr(a.mean(-2)).sum(-1), "that is the entropy of the average row"),
+        (lambda a: torch.special.entr(a).sum(-1).mean(-1), "that is the average entropy of the rows"),
+        (lambda a: -query_key_information(a), "the sign"),
+        (lambda a: query_key_information(a) / math.log(2), "in bits"),
+        (lambda a: query_key_information(a) * a.shape[-2], "sum over the queries"),
+        (
+            lambda a: torch.special.entr(a.mean(-2)).sum(-1) - torch.special.entr(a).sum((-1, -2)),
+            "do not add them",
+        ),
+        (lambda a: query_key_information(a) ** 2, "wrong values"),
+        (lambda a: torch.special.entr(a).sum(-1), "must have shape"),
+        (lambda a: query_key_information(a).tolist(), "must be a tensor"),
+        (lambda a: None, "did you forget to return"),
+    ],
+)
+def test_wrong_informations_are_named(wrong, says):
+    with pytest.raises(AssertionError, match=says):
+        check.query_key_information(wrong)
