@@ -4,6 +4,7 @@
 pictures) and ``traits`` (numbers with bounds); each further file is one explorer, and its script is in ``static/``.
 """
 
+from lessons_lib.widgets.clocks import ClocksExplorer
 from lessons_lib.widgets.masks import MasksExplorer
 from lessons_lib.widgets.plane import PlaneExplorer
 from lessons_lib.widgets.scaling import ScalingExplorer
@@ -11,4 +12,12 @@ from lessons_lib.widgets.temperature import TemperatureExplorer
 from lessons_lib.widgets.tiles import TilesExplorer
 from lessons_lib.widgets.walk import WalkExplorer
 
-__all__ = ["MasksExplorer", "PlaneExplorer", "ScalingExplorer", "TemperatureExplorer", "TilesExplorer", "WalkExplorer"]
+__all__ = [
+    "ClocksExplorer",
+    "MasksExplorer",
+    "PlaneExplorer",
+    "ScalingExplorer",
+    "TemperatureExplorer",
+    "TilesExplorer",
+    "WalkExplorer",
+]

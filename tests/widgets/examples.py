@@ -1,6 +1,7 @@
 """One example of every explorer: each is put through all that an explorer must do."""
 
 from lessons_lib.widgets import (
+    ClocksExplorer,
     MasksExplorer,
     PlaneExplorer,
     ScalingExplorer,
@@ -46,6 +47,18 @@ def examples():
                 "residual": 0.5,
                 "same": True,
                 "seed": 3,
+            },
+        ),
+        (
+            ClocksExplorer(query=20, key=12, shift=5, back=3, base=1000.0, scaling="ntk", factor=3.0),
+            {
+                "query": 40,
+                "key": 11,
+                "shift": 300,
+                "back": 7,
+                "base": 500_000.0,
+                "scaling": "interpolation",
+                "factor": 6.5,
             },
         ),
         (

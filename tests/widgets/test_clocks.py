@@ -1,0 +1,204 @@
+"""The clocks explorer: its hands turn as the library's rotary embedding does, and the reader sees what is relative.
+
+Everything is float64 on both sides; the tolerance leaves room for another machine's ``cos`` and ``pow``.
+"""
+
+import math
+
+import pytest
+import torch
+import traitlets
+from torch.testing import assert_close
+
+from lessons_lib.positions import NTKAware, PositionInterpolation, RotaryEmbedding
+from lessons_lib.widgets import ClocksExplorer
+
+SETTINGS = [
+    {},
+    {"query": 3, "key": 100, "back": 7, "base": 500.0},
+    {"query": 70, "key": 11, "shift": 901, "back": 2, "scaling": "interpolation", "factor": 2.5},
+    {"query": 100, "key": 0, "shift": 13, "back": 20, "base": 1e6, "scaling": "ntk", "factor": 8.0},
+]
+LIBRARYS = {"none": lambda factor: None, "interpolation": PositionInterpolation, "ntk": NTKAware}
+
+
+def rotary(explorer):
+    return RotaryEmbedding(8, base=explorer.base, scaling=LIBRARYS[explorer.scaling](explorer.factor))
+
+
+def librarys_score(explorer):
+    """The dot product of a rotated query and key, whose pairs are (1, 0) before; the key's are turned by ``back``."""
+    rotate, up = rotary(explorer), torch.tensor([[1.0] * 4 + [0.0] * 4], dtype=torch.float64)
+    q = rotate(up, torch.tensor([explorer.query + explorer.shift]))
+    k = rotate(up, torch.tensor([explorer.key + explorer.shift + explorer.back]))
+    return (q @ k.T).item()
+
+
+# --- arithmetic -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_frequencies_are_the_librarys(javascript, setting):
+    explorer = ClocksExplorer(**setting)
+    theirs = rotary(explorer).frequencies(torch.arange(1))
+    ours = javascript("clocks", "frequencies", explorer.base, explorer.scaling, explorer.factor)
+    assert_close(torch.tensor(ours, dtype=torch.float64), theirs, rtol=1e-13, atol=0)
+    assert_close(torch.tensor(explorer.frequencies(), dtype=torch.float64), theirs, rtol=1e-13, atol=0)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_scores_are_those_of_rotated_vectors(javascript, setting):
+    explorer = ClocksExplorer(**setting)
+    omega = javascript("clocks", "frequencies", explorer.base, explorer.scaling, explorer.factor)
+    angles = javascript("clocks", "between", omega, explorer.key - explorer.query, explorer.back)
+    assert javascript("clocks", "score", angles) == pytest.approx(librarys_score(explorer), abs=1e-11)
+    assert explorer.score() == pytest.approx(librarys_score(explorer), abs=1e-11)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("(distance + back) * w", "(distance - back) * w"),
+        ("(-i / CLOCKS) / slower", "(-i / CLOCKS) * slower"),
+        ("(CLOCKS / (CLOCKS - 1))", "1"),
+        ("(-i / CLOCKS)", "(-2 * i / CLOCKS)"),
+    ],
+)
+def test_wrong_arithmetic_is_noticed(altered, right, wrong):
+    with altered("clocks", right, wrong) as javascript:
+        noticed = 0
+        for setting in SETTINGS:
+            try:
+                test_scores_are_those_of_rotated_vectors(javascript, setting)
+            except AssertionError:
+                noticed += 1
+    assert noticed
+
+
+@pytest.mark.browser
+def test_what_training_has_seen(javascript):
+    """A clock that went half round has shown every cosine; a slower one knows distances up to 31, stretched or not."""
+    base = 10_000.0
+    trained = javascript("clocks", "frequencies", base, "none", 1)
+
+    def seen(scaling, factor, distance):
+        omega = javascript("clocks", "frequencies", base, scaling, factor)
+        return javascript("clocks", "seen", omega, trained, distance)
+
+    assert seen("none", 1, -31) == [True] * 4
+    assert seen("none", 1, 32) == [True, False, False, False]
+    assert 31 * trained[0] > math.pi > 31 * trained[1]
+    assert seen("interpolation", 2, -62) == [True] * 4
+    assert seen("interpolation", 2, 63) == [True, False, False, False]
+    assert seen("ntk", 2, 62) == [True, False, False, True], "only the slowest is stretched by the whole factor"
+
+
+# --- traits ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"query": 101}, "query.*at most 100, not the int 101"),
+        ({"key": -1}, "key.*at least 0"),
+        ({"key": 2.5}, "key.*expected a whole number"),
+        ({"shift": 1001}, "shift.*at most 1000"),
+        ({"back": 21}, "back.*at most 20"),
+        ({"base": 9.0}, "base.*at least 10 and at most 1e\\+06"),
+        ({"factor": 0.5}, "factor.*at least 1"),
+        ({"scaling": "yarn"}, "scaling.*expected any of"),
+    ],
+)
+def test_nonsense_is_refused(arguments, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        ClocksExplorer(**arguments)
+
+
+def test_a_later_assignment_that_breaks_a_rule_leaves_the_old_value():
+    explorer = ClocksExplorer(query=5)
+    with pytest.raises(traitlets.TraitError):
+        explorer.query = 200
+    assert explorer.query == 5
+
+
+def test_the_still_picture_says_the_score():
+    explorer = ClocksExplorer(query=7, key=3, shift=10, base=100.0)
+    assert "query at 17, key at 13" in explorer.still()
+    assert f"score {explorer.score():.2f}" in explorer.still()
+
+
+# --- what a reader sees ---------------------------------------------------------------------------------------------
+
+
+def rows(page):
+    """Turns, angles, cosines and whether they were seen, each for the four clocks."""
+    cells = page.locator("tr:not(:first-child) td").all_inner_texts()
+    return [cells[i : i + 4] for i in range(0, 16, 4)]
+
+
+def hands(page):
+    return page.locator("table path.x-line").evaluate_all("all => all.map(p => p.getAttribute('d'))")
+
+
+def place_of_ring(page):
+    return (
+        page.get_by_label("score against the distance")
+        .locator("circle")
+        .evaluate("c => [c.cx, c.cy].map(v => v.baseVal.value)")
+    )
+
+
+@pytest.mark.browser
+def test_moved_together_the_hands_turn_and_the_score_stays(show):
+    with show(ClocksExplorer(query=20, key=12, shift=100)) as page:
+        table, turned, ring = rows(page), hands(page), place_of_ring(page)
+        page.get_by_label("Both later by").press("ArrowRight")
+        assert rows(page) == table
+        assert place_of_ring(page) == ring
+        assert all(before != after for before, after in zip(turned[:6], hands(page)[:6], strict=True))
+        page.get_by_label("Key at").press("ArrowRight")
+        assert rows(page) != table
+        page.get_by_label("Query at").press("ArrowRight")
+        assert rows(page) == table
+
+
+@pytest.mark.browser
+def test_the_table_says_what_the_library_says(show):
+    explorer = ClocksExplorer(query=60, key=20, back=4, base=1000.0)
+    with show(explorer) as page:
+        turns, angles, cosines, seen = rows(page)
+        text = page.get_by_label("score against the distance").text_content()
+    for i, omega in enumerate(rotary(explorer).frequencies(torch.arange(1)).tolist()):
+        apart = (20 - 60 + 4) * omega
+        assert float(turns[i].replace(" k", "e3")) == pytest.approx(2 * math.pi / omega, rel=0.005)
+        assert float(cosines[i].replace("\u2212", "-")) == pytest.approx(math.cos(apart), abs=0.006)
+        assert float(angles[i].rstrip("°")) == pytest.approx(math.degrees(math.acos(math.cos(apart))), abs=0.51)
+    assert seen == ["seen", "seen", "new", "new"]
+    assert f"score {librarys_score(explorer):.2f}" in text.replace("\u2212", "-")
+
+
+@pytest.mark.browser
+def test_the_score_is_highest_where_the_query_looks(show):
+    """The ring is highest (its y smallest) when the key stands ``back`` before the query."""
+    with show(ClocksExplorer(query=20, key=10, back=7)) as page:
+        heights = {}
+        for key in range(10, 18):
+            heights[key] = place_of_ring(page)[1]
+            page.get_by_label("Key at").press("ArrowRight")
+        assert min(heights, key=heights.get) == 13
+        assert heights[13] == 14, "all cosines are one: the top of the picture"
+
+
+@pytest.mark.browser
+def test_stretching_needs_a_factor_only_when_it_is_chosen(show):
+    with show(ClocksExplorer()) as page:
+        factor = page.get_by_label("by the factor")
+        assert factor.is_disabled()
+        before = rows(page)
+        page.get_by_label("Stretched").select_option("interpolation")
+        assert factor.is_enabled()
+        assert rows(page) != before
