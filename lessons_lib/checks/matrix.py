@@ -1,0 +1,111 @@
+"""Checks of the exercises on attention as a Markov chain."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from lessons_lib.checks import compare
+from lessons_lib.markov import rollout, stationary_distribution
+from lessons_lib.masks import causal
+from lessons_lib.softmax import softmax
+
+
+def walk(answer: Callable[[int, Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
+    """Check where a walker is that sets out from an output and meets the last layer first."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        n_layers, n = 3, int(torch.randint(4, 9, (), generator=generator))
+        start = int(torch.randint(1, n, (), generator=generator))
+        layers = softmax(2 * _normal((n_layers, n, n), generator))
+        given = layers.clone()
+        got = answer(start, given)
+        where = f"{n_layers} layers, {n} tokens, start {start}"
+        assert torch.equal(given, layers), f"walk changed its argument; work on a copy ({where})"
+        product = rollout(layers, residual=0.0)
+        upside_down = rollout(layers.flip(0), residual=0.0)
+        mistakes = {
+            "the walker meets the last layer first": upside_down[start],
+            "the walker is a row and stands on the left, p @ a; a @ p averages values": product[:, start],
+            "the walker is a row and stands on the left, p @ a; and it meets the last layer first": upside_down[
+                :, start
+            ],
+            "that is one step, through the last layer; there are more layers": layers[-1, start],
+            "that is one step, through the first layer; there are more layers": layers[0, start],
+            "that walker began anywhere; this one begins on start": product.mean(dim=0),
+        }
+        compare("walk", got, product[start], mistakes, where=where)
+
+
+def stationary(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 5) -> None:
+    """Check the stationary distribution: of positive matrices, of causal ones, and of walks that go in circles."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        n = int(torch.randint(2, 5, (), generator=generator))
+        kind = ("all visible", "causal", "two groups that swap")[case % 3]
+        if kind == "two groups that swap":
+            to, back = softmax(_normal((n, n + 1), generator)), softmax(_normal((n + 1, n), generator))
+            a = torch.zeros(2 * n + 1, 2 * n + 1, dtype=torch.float64)
+            a[:n, n:], a[n:, :n] = to, back
+        else:
+            scores = 2 * _normal((n + 3, n + 3), generator)
+            a = softmax(scores, causal(n + 3) if kind == "causal" else None)
+        given = a.clone()
+        got = answer(given)
+        where = f"{kind}, {a.shape[-1]} tokens"
+        assert torch.equal(given, a), f"stationary changed its argument; work on a copy ({where})"
+        ones, pi = torch.ones_like(a[0]), stationary_distribution(a)
+        powers = torch.linalg.matrix_power(a, 1000)
+        mistakes = {
+            "that is the right eigenvector, the same for every matrix; where do walkers end up?": ones / len(ones),
+            "the right eigenvector is a vector of ones; the left one is asked for, and it sums to one": ones,
+            "it has the length one; it must have the sum one": pi / pi.norm(),
+            "that is where walkers are after one step": a.mean(dim=0),
+            "walks in circles never settle, so powers of the matrix do not find it": powers.mean(dim=0),
+            "walks in circles never settle, so one walker does not find it": powers[0],
+        }
+        compare("stationary", got, pi, mistakes, where=where)
+
+
+def attention_rollout(
+    answer: Callable[[Sequence[Tensor] | Tensor, float], Tensor], *, seed: int = 0, cases: int = 4
+) -> None:
+    """Check the rollout of several layers, averaged over heads, with a residual share."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        n_layers, n_heads = 3, int(torch.randint(2, 5, (), generator=generator))
+        n = int(torch.randint(5, 9, (), generator=generator))
+        residual = 0.1 + 0.3 * float(torch.rand((), generator=generator, dtype=torch.float64))
+        scores = 2 * _normal((n_layers, n_heads, n, n), generator)
+        layers = softmax(scores, causal(n) if case % 2 else None)
+        given = layers.clone()
+        got = answer(given, residual)
+        where = f"{n_layers} layers, {n_heads} heads, {n} tokens, residual {residual:.2f}"
+        assert torch.equal(given, layers), f"attention_rollout changed its argument; work on a copy ({where})"
+        mean, identity = layers.mean(dim=1), torch.eye(n, dtype=layers.dtype)
+        plain = rollout(mean, residual=0.0)
+        mistakes = {
+            "the first layer stands on the right of the product": rollout(mean.flip(0), residual=residual),
+            "the residual share belongs to the identity, the rest to the weights": rollout(mean, residual=1 - residual),
+            "the residual share is missing": plain,
+            "each layer passes its share on, not only the stack as a whole": residual * identity
+            + (1 - residual) * plain,
+            "rows must sum to one: the share of the identity is taken from that of the weights": (mean + identity)[2]
+            @ (mean + identity)[1]
+            @ (mean + identity)[0],
+            "rows must sum to one: the weights get the share 1 - residual": (mean + residual * identity)[2]
+            @ (mean + residual * identity)[1]
+            @ (mean + residual * identity)[0],
+            "average over heads first: a walker may change heads between layers": rollout(
+                layers, residual=residual
+            ).mean(dim=0),
+            "that is the last layer alone": residual * identity + (1 - residual) * mean[-1],
+            "layers follow one another: multiply the matrices, not their entries": (
+                residual * identity + (1 - residual) * mean
+            ).prod(dim=0),
+        }
+        compare("attention_rollout", got, rollout(mean, residual=residual), mistakes, where=where)
+
+
+def _normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
