@@ -1,0 +1,214 @@
+"""Checks of the exercises on flash attention."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from lessons_lib.attention import attention
+from lessons_lib.checks import compare
+from lessons_lib.softmax import log_sum_exp
+
+Pieces = Iterable[tuple[Tensor, Tensor]]
+
+
+def attend_stream(answer: Callable[[Tensor, Pieces], tuple[Tensor, Tensor]], *, seed: int = 0, cases: int = 4) -> None:
+    """Check attention to keys that arrive in pieces, each of which is erased before the next arrives."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        n, d_k, d_v, n_pieces = (torch.randperm(6, generator=generator)[:4] + 2).tolist()
+        sizes = (torch.randperm(7, generator=generator)[:n_pieces] + 1).tolist()
+        q, k, v = (
+            torch.randn(rows, width, generator=generator, dtype=torch.float64)
+            for rows, width in ((n, d_k), (sum(sizes), d_k), (sum(sizes), d_v))
+        )
+        for factor, kind in ((1.0, "scores near 0"), (3000.0, "scores in the thousands")):
+            where = f"{kind}, n={n}, d_k={d_k}, d_v={d_v}, pieces of {sizes} keys"
+            _one_stream(answer, factor * q, k, v, sizes, where)
+
+
+def _one_stream(
+    answer: Callable[[Tensor, Pieces], tuple[Tensor, Tensor]],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    sizes: list[int],
+    where: str,
+) -> None:
+    pieces = list(zip(k.split(sizes), v.split(sizes), strict=True))
+    got = answer(q.clone(), _erasing(pieces))
+    assert got is not None, "attend_stream is None: did you forget to return the pair?"
+    assert isinstance(got, (tuple, list)), f"return the pair (out, lse), got one {type(got).__name__}"
+    assert len(got) == 2, f"return the pair (out, lse), got {len(got)}"
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    lse = log_sum_exp(scores)
+    out = attention(q, k, v)
+    finite = all(isinstance(part, Tensor) and bool(part.isfinite().all()) for part in got)
+    if isinstance(got[0], Tensor) and isinstance(got[1], Tensor) and not finite:
+        cause = "subtract the largest score so far" if "thousands" in where else "is a piece used after the next came?"
+        raise AssertionError(f"the result is not finite: {cause} ({where})")
+    outs = [attention(q, keys, values) for keys, values in pieces]
+    states = _forgetful_states(q, pieces)
+    compare(
+        "out",
+        got[0],
+        out,
+        {
+            "the scores are not divided by sqrt(d_k)": attention(q, k, v, scale=1.0),
+            "the pieces are averaged as if they counted alike": torch.stack(outs).mean(dim=0),
+            "only the last piece counts": outs[-1],
+            "only the first piece counts": outs[0],
+            "when a larger score arrives, the running total has to shrink too": states["summed only"],
+            "when a larger score arrives, the running sum of values has to shrink too": states["total only"],
+            "when a larger score arrives, what was summed before has to shrink": states["neither"],
+        },
+        where=where,
+    )
+    peak = scores.amax(dim=-1)
+    compare(
+        "lse",
+        got[1],
+        lse,
+        {
+            "the scores are not divided by sqrt(d_k)": log_sum_exp(scores * math.sqrt(q.shape[-1])),
+            "the largest score has to be added back": lse - peak,
+            "that is the largest score; the logarithm of the total is missing": peak,
+            "it is a natural logarithm": lse / math.log(2),
+            "it needs one entry for each query, without a last axis of one": lse[:, None],
+            "only the last piece counts": log_sum_exp(q @ pieces[-1][0].mT / math.sqrt(q.shape[-1])),
+        },
+        where=where,
+    )
+
+
+def _erasing(pieces: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+    for keys, values in pieces:
+        lent = keys.clone(), values.clone()
+        yield lent
+        for tensor in lent:
+            tensor.fill_(torch.nan)
+
+
+def _forgetful_states(q: Tensor, pieces: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    """What the online softmax returns when a running quantity is not rescaled."""
+    results = {}
+    for name, rescale_total, rescale_sum in (
+        ("summed only", False, True),
+        ("total only", True, False),
+        ("neither", False, False),
+    ):
+        peak = q.new_full((len(q), 1), -torch.inf)
+        total, summed = torch.zeros_like(peak), q.new_zeros(len(q), pieces[0][1].shape[-1])
+        for keys, values in pieces:
+            scores = q @ keys.mT / math.sqrt(q.shape[-1])
+            new_peak = torch.maximum(peak, scores.amax(dim=-1, keepdim=True))
+            shrink, weights = (peak - new_peak).exp(), (scores - new_peak).exp()
+            total = (total * shrink if rescale_total else total) + weights.sum(dim=-1, keepdim=True)
+            summed = (summed * shrink if rescale_sum else summed) + weights @ values
+            peak = new_peak
+        results[name] = summed / total
+    return results
+
+
+def causal_traffic(answer: Callable[[int, int, int, int], int], *, seed: int = 0, cases: int = 8) -> None:
+    """Check the count of numbers that causal tiles load and store."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        n, d = (int(torch.randint(low, high, (), generator=generator)) for low, high in ((40, 200), (2, 40)))
+        block_q, block_k = torch.randint(3, 30, (2,), generator=generator).tolist()
+        blocks = [(start, min(start + block_q, n)) for start in range(0, n, block_q)]
+        fixed = 2 * n * d + n  # Q is loaded, O and the log-sum-exps are stored
+
+        def keys_until(stop: int, n: int = n, block_k: int = block_k) -> int:
+            return min(math.ceil(stop / block_k) * block_k, n)
+
+        visited = sum(keys_until(stop) for _, stop in blocks)
+        whole = [(start, stop) for start, stop in blocks if stop - start == block_q]
+        mistakes = {
+            "tiles that are hidden as a whole are skipped": len(blocks) * n * 2 * d + fixed,
+            "tiles on the diagonal are loaded too, they are hidden only in part": fixed
+            + 2 * d * sum(start // block_k * block_k for start, _ in blocks),
+            "a tile is loaded whole, even if only some of its keys are visible": fixed
+            + 2 * d * sum(stop for _, stop in blocks),
+            "the last tile of keys is shorter, it ends at n": fixed
+            + 2 * d * sum(math.ceil(stop / block_k) * block_k for _, stop in blocks),
+            "the last block of queries is shorter, but it is there": fixed
+            + 2 * d * sum(keys_until(stop) for _, stop in whole),
+            "values are loaded as well as keys": visited * d + fixed,
+            "one log-sum-exp a query is stored too": visited * 2 * d + 2 * n * d,
+            "the output is stored too": visited * 2 * d + n * d + n,
+            "queries are loaded once for a block, they stay in fast memory": visited * 2 * d
+            + n * d
+            + n
+            + sum((stop - start) * d * math.ceil(stop / block_k) for start, stop in blocks),
+            "no score leaves the fast memory": visited * 2 * d + fixed + 2 * n * n,
+            "half of all tiles is not exact: the diagonal is visited": len(blocks) * n * d + fixed,
+        }
+        got = answer(n, d, block_q, block_k)
+        compare(
+            "causal_traffic",
+            _number(float(got)) if isinstance(got, (int, float)) else got,
+            _number(float(visited * 2 * d + fixed)),
+            {why: _number(float(wrong)) for why, wrong in mistakes.items()},
+            where=f"n={n}, d={d}, block_q={block_q}, block_k={block_k}",
+        )
+
+
+def merge_backward(answer: Callable[..., tuple[Tensor, ...]], *, seed: int = 0, cases: int = 4) -> None:
+    """Check the gradients that go back through a merge to its four inputs."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        b, n, d = (torch.randperm(6, generator=generator)[:3] + 2).tolist()
+        rows = (b, n) if case % 2 else (n,)
+        height = 900.0 if case > 1 else 0.0
+        out_a, out_b, grad_out = torch.randn(3, *rows, d, generator=generator, dtype=torch.float64)
+        lse_a, lse_b, grad_lse = torch.randn(3, *rows, generator=generator, dtype=torch.float64)
+        given = out_a, lse_a + height, out_b, lse_b + height, grad_out, grad_lse
+        where = f"out over {(*rows, d)}, log-sum-exps near {height:.0f}"
+        with torch.no_grad():
+            got = answer(*(tensor.clone() for tensor in given))
+        assert got is not None, "merge_backward is None: did you forget to return the gradients?"
+        assert isinstance(got, (tuple, list)), f"return four gradients, got one {type(got).__name__}"
+        assert len(got) == 4, f"return four gradients, those of out_a, lse_a, out_b, lse_b, got {len(got)}"
+        finite = all(not isinstance(part, Tensor) or bool(part.isfinite().all()) for part in got)
+        assert finite or not height, f"exp left the range of the numbers: the shares need only a difference ({where})"
+        wanted, mistakes = _merge_gradients(*given)
+        for i, name in enumerate(("grad_out_a", "grad_lse_a", "grad_out_b", "grad_lse_b")):
+            compare(name, got[i], wanted[i], {why: wrong[i] for why, wrong in mistakes.items()}, where=where)
+
+
+def _merge_gradients(
+    out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor, grad_out: Tensor, grad_lse: Tensor
+) -> tuple[tuple[Tensor, ...], dict[str, tuple[Tensor, ...]]]:
+    """The four gradients, and what each likely mistake makes of them."""
+    share_a, share_b = torch.stack([lse_a, lse_b]).softmax(dim=0)
+    out = share_a[..., None] * out_a + share_b[..., None] * out_b
+
+    def gradients(
+        *, own: float = 1.0, from_lse: float = 1.0, swapped: bool = False, shared: bool = True, weighed: bool = True
+    ) -> tuple[Tensor, ...]:
+        result = []
+        for part, share in ((out_a, share_b if swapped else share_a), (out_b, share_a if swapped else share_b)):
+            to_lse = (grad_out * (part - own * out)).sum(dim=-1) + from_lse * grad_lse
+            result += [share[..., None] * grad_out if shared else grad_out, share * to_lse if weighed else to_lse]
+        return tuple(result)
+
+    a_to_a, b_to_b = share_a * (1 - share_a), share_b * (1 - share_b)
+    return gradients(), {
+        "the shares sum to one, so raising one lowers the other: subtract the merged output": gradients(own=0.0),
+        "what arrives at the merged log-sum-exp goes on to both parts": gradients(from_lse=0.0),
+        "the shares of a and b are swapped": gradients(swapped=True),
+        "a part's output gets its share of the gradient": gradients(shared=False),
+        "a part's log-sum-exp gets its share of the gradient": gradients(weighed=False),
+        "only the part's own share is differentiated; the other one moves too": (
+            share_a[..., None] * grad_out,
+            a_to_a * (grad_out * out_a).sum(dim=-1) + share_a * grad_lse,
+            share_b[..., None] * grad_out,
+            b_to_b * (grad_out * out_b).sum(dim=-1) + share_b * grad_lse,
+        ),
+    }
+
+
+def _number(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64)
