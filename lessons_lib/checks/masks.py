@@ -1,0 +1,142 @@
+"""Checks of the exercises on masks."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from lessons_lib.checks import compare
+from lessons_lib.masks import causal, documents, reach, sliding_window
+from lessons_lib.softmax import softmax
+
+
+def masked_softmax(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
+    """Check a masked softmax on tame scores, on hidden scores far above and far below, and on rows without keys."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        b, n, m = torch.randint(2, 7, (3,), generator=generator).tolist()
+        shape = (n, m + n) if case % 2 else (b, n, m + n)
+        scores = torch.randn(shape, generator=generator, dtype=torch.float64)
+        mask = torch.rand(shape, generator=generator) < 0.5
+        mask[..., 0], mask[..., -1] = True, False  # no row is empty, and none is full
+        _one_softmax(answer, scores, mask, "tame scores")
+        _one_softmax(answer, scores.masked_fill(~mask, 5000.0), mask, "hidden scores of 5000")
+        _one_softmax(answer, scores + 5000.0 * mask, mask, "visible scores near 5000")
+        _one_softmax(answer, scores, mask & (torch.arange(n)[:, None] > 0), "row 0 without keys")
+
+
+def _one_softmax(answer: Callable[[Tensor, Tensor], Tensor], scores: Tensor, mask: Tensor, kind: str) -> None:
+    given, allowed = scores.clone(), mask.clone()
+    where = f"{kind}, shape {tuple(scores.shape)}"
+    got = answer(given, allowed)
+    unchanged = torch.equal(given, scores) and torch.equal(allowed, mask)
+    assert unchanged, f"masked_softmax changed its arguments; work on copies ({where})"
+    cause = (
+        "0 / 0 in a row without keys: replace the sum before you divide"
+        if kind.startswith("row 0")
+        else "subtract the maximum of the visible scores, row by row, and leave the hidden ones out of the sum"
+    )
+    finite = not isinstance(got, Tensor) or bool(got.isfinite().all())
+    assert finite, f"masked_softmax is not finite: {cause} ({where})"
+    late = softmax(scores) * mask
+    mistakes = {
+        "True means may attend, not hidden": softmax(scores, ~mask),
+        "the mask comes after the softmax, so hidden scores are still in the sum": late,
+        "a score of zero is not a weight of zero: hidden scores must not take part": softmax(scores * mask),
+        "a query that may attend nowhere attends to all that is hidden; it should get zeros": softmax(
+            scores.masked_fill(~mask, -1e9)
+        ),
+        "the small constant in the denominator takes weight away": late / (late.sum(dim=-1, keepdim=True) + 1e-8),
+        "the sum runs over the keys of each query, the last axis": softmax(scores.mT, mask.mT).mT,
+    }
+    compare("masked_softmax", got, softmax(scores, mask), mistakes, where=where)
+
+
+def conversation_mask(answer: Callable[[list[int], list[int]], Tensor], *, seed: int = 0, cases: int = 4) -> None:
+    """Check the mask of packed conversations, each with a prompt that sees itself both ways."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        lengths = (torch.randint(0, 5, (3,), generator=generator) + 4).tolist()
+        prompts = [int(torch.randint(2, length - 1, (), generator=generator)) for length in lengths]
+        where = f"lengths={lengths}, prompts={prompts}"
+        got = answer(list(lengths), list(prompts))
+        assert got is not None, "conversation_mask is None: did you forget to return it?"
+        boolean = isinstance(got, Tensor) and got.dtype == torch.bool
+        received = got.dtype if isinstance(got, Tensor) else type(got).__name__
+        assert boolean, f"conversation_mask must be a Boolean tensor, got {received} ({where})"
+        wanted, mistakes = _conversations(lengths, prompts)
+        named = {why: wrong.double() for why, wrong in mistakes.items()}
+        compare("conversation_mask", got.double(), wanted.double(), named, where=where)
+
+
+def _conversations(lengths: Sequence[int], prompts: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
+    """The mask, and what each likely mistake makes of it."""
+    own = documents(torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths)))
+    within = torch.cat([torch.arange(length) for length in lengths])
+    prompt = within < torch.tensor(prompts).repeat_interleave(torch.tensor(lengths))
+    past = causal(len(within))
+    wanted = own & (past | prompt)
+    return wanted, {
+        "that is who is hidden; True means may attend": ~wanted,
+        "rows are queries and columns keys; yours are swapped": wanted.mT,
+        "conversations see one another": past | prompt,
+        "conversations see one another's prompts": own & past | prompt,
+        "within a prompt everybody sees everybody, also later positions": own & past,
+        "an answer must not see what comes after it": own,
+        "a prompt must not see its answer": own & (past | prompt[:, None]),
+        "an answer sees what came before it, not its prompt and itself alone": own
+        & (prompt | torch.eye(len(within), dtype=torch.bool)),
+        "only the first conversation's prompt sees itself both ways": own
+        & (past | (torch.arange(len(within)) < prompts[0])),
+    }
+
+
+def layers_needed(answer: Callable[[Tensor], int | Tensor], *, seed: int = 0, cases: int = 8) -> None:
+    """Check the number of layers after which a mask reaches all that it ever will."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        n = int(torch.randint(7, 14, (), generator=generator))
+        window = int(torch.randint(2, 4, (), generator=generator))
+        sparse = torch.rand(n, n, generator=generator) < 1.2 / n
+        kind, mask = [
+            ("two-sided window", sliding_window(n, window, causal=False)),
+            ("random mask without a diagonal", sparse),
+            ("causal window", sliding_window(n, window)),
+            ("causal mask", causal(n)),
+            ("strictly causal mask", causal(n) & ~torch.eye(n, dtype=torch.bool)),
+            ("each position alone", torch.eye(n, dtype=torch.bool)),
+        ][case % 6]
+        given, where = mask.clone(), f"{kind}, n={n}" + (f", window={window}" if "window" in kind else "")
+        got = answer(given)
+        assert torch.equal(given, mask), f"layers_needed changed its argument; work on a copy ({where})"
+        wanted = _until_settled(mask)
+        mistakes = {
+            "you counted the layer that changed nothing": wanted + 1,
+            "start from the identity: before any layer, each position knows itself": wanted - 1,
+            "the residual stream is missing: it keeps what was reached before": _until_settled(mask, residual=False),
+            "each squaring doubles the layers": (wanted - 1).bit_length() if wanted else 0,
+        }
+        compare(
+            "layers_needed",
+            _number(got) if isinstance(got, (int, float)) else got,
+            _number(wanted),
+            {why: _number(wrong) for why, wrong in mistakes.items()},
+            where=where,
+        )
+
+
+def _until_settled(mask: Tensor, *, residual: bool = True) -> int:
+    """The smallest number of layers that one more does not improve on; at most the number of positions."""
+    n = len(mask)
+    return next(
+        (
+            n_layers
+            for n_layers in range(n)
+            if torch.equal(*(reach(mask, more, residual=residual) for more in (n_layers, n_layers + 1)))
+        ),
+        n,
+    )
+
+
+def _number(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64)
