@@ -1,0 +1,160 @@
+"""Attention divided among processes: run every case as one of them, and save what this one got.
+
+RANK=0 WORLD_SIZE=2 python tests/ring_worker.py FOLDER, and the same with RANK=1; both wait for each other.
+"""
+
+import os
+import sys
+from pathlib import Path
+from unittest import mock
+
+import torch
+from torch import distributed
+
+import lessons_lib.distributed
+from lessons_lib.distributed import Ring, positions_of_rank, ring_attention, split_kv_attention
+from lessons_lib.flash import flash_attention
+
+N_RANKS = 2
+
+# (b, h, g, n, d), options, type; b = 3 sequences on 2 ranks, and lengths that 2 does not divide
+RING = {
+    "full": ((3, 2, 2, 67, 5), {}, torch.float64),
+    "causal": ((3, 2, 2, 67, 5), {"is_causal": True}, torch.float64),
+    "equal parts": ((1, 2, 2, 22, 5), {}, torch.float64),
+    "grouped, scaled": ((1, 6, 2, 41, 7), {"scale": -0.7}, torch.float64),
+    "grouped, causal": ((1, 6, 2, 41, 7), {"is_causal": True}, torch.float64),
+    "one key/value head, zigzag": ((2, 3, 1, 53, 4), {"is_causal": True, "zigzag": True}, torch.float64),
+    "long, zigzag": ((1, 2, 1, 511, 16), {"is_causal": True, "zigzag": True}, torch.float64),
+    "zigzag without a mask": ((1, 2, 2, 23, 3), {"zigzag": True}, torch.float64),
+    "two positions a rank": ((1, 1, 1, 4, 3), {"is_causal": True, "zigzag": True}, torch.float64),
+    "single": ((2, 4, 2, 301, 16), {"is_causal": True}, torch.float32),
+    "half": ((2, 4, 2, 301, 16), {"is_causal": True, "zigzag": True}, torch.bfloat16),
+}
+SPLIT = {
+    "one query": ((3, 4, 2, 1, 91, 7), torch.float64),
+    "some queries": ((1, 2, 2, 5, 17, 3), torch.float64),
+    "in half": ((2, 4, 1, 1, 300, 16), torch.bfloat16),
+}
+LENGTHS = {0: [3, 0, 45], 1: [0, 0, 7]}  # keys of each sequence in a rank's part, for the case "one query"
+
+
+def heads(name: str) -> dict[str, torch.Tensor]:
+    """The whole input of a case: queries, keys, values, and the gradients of output and log-sum-exp."""
+    generator = torch.Generator().manual_seed(len(name))
+    if name in RING:
+        (b, h, g, n, d), _, dtype = RING[name]
+        m = n
+    else:
+        (b, h, g, n, m, d), dtype = SPLIT[name]
+    shapes = {"q": (b, h, n, d), "k": (b, g, m, d), "v": (b, g, m, d), "grad_out": (b, h, n, d), "grad_lse": (b, h, n)}
+    made = {key: torch.randn(shape, generator=generator, dtype=torch.float64) for key, shape in shapes.items()}
+    wide = torch.float32 if dtype == torch.bfloat16 else dtype
+    return {key: x.to(wide if key == "grad_lse" else dtype) for key, x in made.items()}
+
+
+def ring(name: str, rank: int) -> dict[str, torch.Tensor]:
+    """This rank's rows of output, log-sum-exp and gradients."""
+    (_, _, _, n, _), options, _ = RING[name]
+    rows = positions_of_rank(n, rank, N_RANKS, zigzag=options.get("zigzag", False))
+    q, k, v, grad_out, grad_lse = (x[:, :, rows] for x in heads(name).values())
+    inputs = [x.requires_grad_() for x in (q, k, v)]
+    out, lse = ring_attention(*inputs, **options, return_lse=True)
+    grads = torch.autograd.grad([out, lse], inputs, [grad_out, grad_lse])
+    return dict(zip(["out", "lse", "grad_q", "grad_k", "grad_v"], [out.detach(), lse.detach(), *grads], strict=True))
+
+
+def split(name: str, rank: int) -> dict[str, torch.Tensor]:
+    q, k, v, _, _ = heads(name).values()
+    part = positions_of_rank(k.shape[2], rank, N_RANKS)
+    lengths = torch.tensor(LENGTHS[rank]) if name == "one query" else None
+    out, lse = split_kv_attention(q, k[:, :, part], v[:, :, part], key_lengths=lengths, return_lse=True)
+    return {"out": out, "lse": lse}
+
+
+def wrong(rank: int) -> dict[str, dict[str, torch.Tensor]]:
+    """A few mistakes, each in a place of its own."""
+
+    def average(out_a, lse_a, out_b, lse_b):
+        return (out_a + out_b) / 2, torch.logaddexp(lse_a, lse_b)
+
+    def every_block(self, source):
+        yield slice(None), slice(None), self.is_causal and source == self.rank
+
+    def stay(self, turn, *gradients):
+        return gradients
+
+    mistakes = {
+        "averages instead of merging": (
+            "causal",
+            mock.patch.object(lessons_lib.distributed, "merge_attention", average),
+        ),
+        "sees the blocks of the future": ("causal", mock.patch.object(Ring, "pairs", every_block)),
+        "leaves the gradients where they are": ("equal parts", mock.patch.object(Ring, "follow", stay)),
+    }
+    found = {}
+    for mistake, (name, patch) in mistakes.items():
+        with patch:
+            found[mistake] = ring(name, rank)
+    return found
+
+
+def work(rank: int) -> dict[str, int]:
+    """How many pairs of a query and a key are looked at, forward, in a causal ring."""
+    pairs = {}
+    for name, zigzag in (("in a row", False), ("zigzag", True)):
+        with mock.patch.object(lessons_lib.distributed, "flash_attention", wraps=flash_attention) as attend:
+            ring_attention(*3 * [torch.zeros(1, 1, 8, 2)], is_causal=True, zigzag=zigzag)
+        pairs[name] = sum(call.args[0].shape[2] * call.args[1].shape[2] for call in attend.call_args_list)
+    return pairs
+
+
+def apart(rank: int, own: distributed.ProcessGroup) -> torch.Tensor:
+    """Attention within a group of one."""
+    q, k, v, _, _ = (x[:, :, positions_of_rank(67, rank, N_RANKS)] for x in heads("causal").values())
+    out = ring_attention(q, k, v, is_causal=True, group=own)
+    assert isinstance(out, torch.Tensor)
+    return out
+
+
+def refusals(rank: int, foreign: distributed.ProcessGroup) -> dict[str, str]:
+    """What each rank is told when only one of them was given something wrong, or they do not fit together."""
+    x = torch.zeros(2, 2, 6, 4, dtype=torch.float64)
+    other = rank == 1
+    calls = {
+        "one has a mask": lambda: ring_attention(x, x, x, is_causal=other),
+        "one has another batch": lambda: ring_attention(*3 * [x[other:]]),
+        "one has another type": lambda: ring_attention(*3 * [x.float() if other else x]),
+        "one has another scale": lambda: ring_attention(x, x, x, scale=0.5 + other),
+        "another's group": lambda: ring_attention(x, x, x, group=foreign),
+        "one has another backend": lambda: ring_attention(x, x, x, backend="torch" if other else "auto"),
+        "one is refused": lambda: ring_attention(x, x, x[:, :, other:]),
+        "one has more queries": lambda: split_kv_attention(x[:, :, other:], x, x),
+    }
+    told = {}
+    for name, call in calls.items():
+        try:
+            call()
+        except ValueError as error:
+            told[name] = str(error)
+    return told
+
+
+def main(folder: Path) -> None:
+    rank = int(os.environ["RANK"])
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=N_RANKS)
+    groups = [distributed.new_group([member]) for member in range(N_RANKS)]
+    results = {
+        "right": {name: ring(name, rank) for name in RING} | {name: split(name, rank) for name in SPLIT},
+        "wrong": wrong(rank),
+        "work": work(rank),
+        "apart": apart(rank, groups[rank]),
+        "refusals": refusals(rank, groups[1 - rank]),
+    }
+    torch.save(results, folder / f"{rank}.pt")
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
