@@ -24,8 +24,8 @@ from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
-from lessons_lib.flash import _check as check_heads
 from lessons_lib.flash import BACKENDS, flash_attention
+from lessons_lib.flash import _check as check_heads
 from lessons_lib.shapes import at_least_single, check_size
 from lessons_lib.softmax import merge_attention
 
