@@ -1,0 +1,175 @@
+"""Linformer attends to mixtures of the keys; where the mixtures lose nothing, it is exact."""
+
+from functools import partial
+
+import pytest
+import torch
+from efficient_cases import assert_linear, assert_same, qkv
+from torch.autograd import gradcheck
+from torch.testing import assert_close
+
+from lessons_lib import masks
+from lessons_lib.attention import attention
+from lessons_lib.efficient import relative_error
+from lessons_lib.efficient.linformer import LinformerAttention
+from lessons_lib.multihead import MultiHeadAttention
+
+
+def linformer(e, f=None):
+    """A layer with given projections."""
+    layer = LinformerAttention(e.shape[1], e.shape[0])
+    layer.load_state_dict({"e": e, "f": e if f is None else f})
+    return layer
+
+
+def block_means(r, m):
+    """The projection that averages ``m / r`` consecutive positions."""
+    return torch.eye(r).repeat_interleave(m // r, dim=1) * r / m
+
+
+def by_definition(query, key, value, e, f, scale=None):
+    """softmax(Q (E K)^T scale) (F V), index by index."""
+    share = query.shape[-3] // key.shape[-3]
+    keys = torch.einsum("rm,bhmd->bhrd", e, key).repeat_interleave(share, dim=1)
+    values = torch.einsum("rm,bhmd->bhrd", f, value).repeat_interleave(share, dim=1)
+    scores = torch.einsum("bhnd,bhrd->bhnr", query, keys) * (query.shape[-1] ** -0.5 if scale is None else scale)
+    return torch.einsum("bhnr,bhrd->bhnd", torch.softmax(scores, dim=-1), values)
+
+
+# --- parity ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scale", [None, 0.7])
+def test_equals_its_definition(scale):
+    layer = LinformerAttention(23, 11)
+    inputs = [*qkv(n=37, m=23), layer.e, layer.f]
+    assert_same(lambda *x: layer(*x[:3], scale=scale), partial(by_definition, scale=scale), inputs)
+
+
+@pytest.mark.parametrize(("batch", "groups"), [((), 1), ((3,), 1), ((4,), 2), ((2, 3, 4), 2)], ids=str)
+def test_exact_where_the_projection_is_the_identity(batch, groups):
+    layer = linformer(torch.eye(23))
+    assert_same(layer, attention, qkv(batch, groups=groups, n=37, m=23))
+
+
+def test_exact_where_the_projection_only_reorders():
+    assert_same(linformer(torch.eye(23)[torch.randperm(23)]), attention, qkv(n=37, m=23))
+
+
+def test_exact_where_neighbours_are_equal():
+    """Three equal keys with equal values weigh as much together as their mean does among the other means."""
+    query, key, value = qkv(n=37, m=7)
+    key, value = (x.repeat_interleave(3, dim=-2) for x in (key, value))
+    assert_close(linformer(block_means(7, 21))(query, key, value), attention(query, key, value))
+
+
+def test_the_error_falls_as_the_mixtures_grow():
+    """Keys and values that change slowly: the error of averaging neighbours. Measured: 0.37, 0.14, 0.04, 0."""
+    query, key, value = qkv((2, 6), groups=6, n=37, m=96)
+    key, value = (
+        torch.nn.functional.avg_pool1d(x.flatten(0, 1).mT, 9, 1, 4).mT.unflatten(0, (2, 6)) for x in (key, value)
+    )
+    key = 4 * key
+    exact = attention(query, key, value)
+    errors = [relative_error(linformer(block_means(r, 96))(query, key, value), exact) for r in (4, 16, 48, 96)]
+    assert errors == sorted(errors, reverse=True)
+    assert errors[0] > 3 * errors[2]
+    assert errors[-1] < 1e-14
+
+
+def test_gradcheck():
+    layer = LinformerAttention(7, 3)
+    query, key, value = qkv((2,), groups=1, n=5, m=7, d_k=2, d_v=3)
+    call = lambda q, k, v, e, f: torch.func.functional_call(layer, {"e": e, "f": f}, (q, k, v))  # noqa: E731
+    assert gradcheck(call, (query, key, value, layer.e, layer.f))
+
+
+def test_dropout_drops_mixtures():
+    query, key, _ = qkv((2,), groups=2, n=37, m=11)
+    value, layer = torch.eye(11).expand(2, 11, 11), linformer(torch.eye(11))
+    weights, dropped = layer(query, key, value), layer(query, key, value, dropout_p=0.4)
+    assert torch.all((dropped == 0) | torch.isclose(dropped, weights / 0.6))
+    assert (dropped == 0).any()
+
+
+# --- laws -----------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_not_causal():
+    """Each mixture holds the last position, so changing it changes the first output."""
+    layer = LinformerAttention(23, 11)
+    query, key, value = qkv(n=23)
+    changed = torch.cat([value[..., :-1, :], value[..., -1:, :] + 1], dim=-2)
+    assert not torch.allclose(layer(query, key, changed)[..., 0, :], layer(query, key, value)[..., 0, :])
+
+
+def test_mixtures_start_with_the_variance_of_one_key():
+    """Over 50 x 400 mixtures of 97 keys. The weights' own chance is the larger: sqrt(2 / 4850), 5 of which are 0.1."""
+    layer = LinformerAttention(97, 50)
+    for projection in (layer.e, layer.f):
+        assert (projection @ torch.randn(97, 400)).var().item() == pytest.approx(1, abs=0.1)
+
+
+def test_memory_is_linear_in_the_sequence():
+    assert_linear(lambda q, k, v: linformer(torch.ones(16, k.shape[-2]) / 16)(q, k, v), lengths=(512, 1024, 2048))
+
+
+def test_in_a_layer_its_weights_are_the_layers():
+    layer = MultiHeadAttention(12, 6, n_kv_heads=3, implementation=LinformerAttention(31, 7))
+    assert {"implementation.e", "implementation.f"} <= {name for name, _ in layer.named_parameters()}
+    layer(torch.randn(2, 31, 12)).sum().backward()
+    assert all(weight.grad is not None for weight in layer.parameters())
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+
+def zeros(*shape):
+    return torch.zeros(shape, dtype=torch.float64)
+
+
+BAD = {
+    "another length": ({"key": zeros(6, 3), "value": zeros(6, 2)}, "made for m=5 keys, got 6"),
+    "causal mask": ({"mask": masks.causal(5)}, "mask must be None, Linformer mixes .* neither causal"),
+    "padding": ({"mask": masks.padding(torch.tensor(3), 5)}, "nor blind to padding"),
+    "bias": ({"bias": zeros(5, 5)}, "bias must be None, Linformer has no scores"),
+    "dropout": ({"dropout_p": 1.0}, r"dropout_p must be in \[0, 1\), got 1.0"),
+    "scale": ({"scale": float("nan")}, "scale must be finite, got nan"),
+    "width": ({"key": zeros(5, 2)}, "query and key must have the same width, got 3 and 2"),
+}
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_named(case):
+    change, message = BAD[case]
+    given = {"query": zeros(5, 3), "key": zeros(5, 3), "value": zeros(5, 2)} | change
+    with pytest.raises(ValueError, match=message):
+        LinformerAttention(5, 2)(**given)
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("m", "r", "message"),
+    [(0, 1, "m must be at least 1"), (5, 0, "r must be at least 1"), (5, 6, "r must be at most 5")],
+)
+def test_sizes_are_named(m, r, message):
+    with pytest.raises(ValueError, match=message):
+        LinformerAttention(m, r)
+
+
+# --- the tests themselves -------------------------------------------------------------------------------------------
+
+WRONG = {
+    "projects the width": lambda q, k, v, e, f: attention(q @ e[:5, :5], k @ e[:5, :5], v),
+    "one projection for both": lambda q, k, v, e, f: by_definition(q, k, v, e, e),
+    "swaps the projections": lambda q, k, v, e, f: by_definition(q, k, v, f, e),
+    "scales by the mixtures": lambda q, k, v, e, f: by_definition(q, k, v, e, f, scale=11**-0.5),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_parity_would_notice(wrong):
+    layer, inputs = LinformerAttention(23, 11), qkv(n=37, m=23)
+    with pytest.raises(AssertionError):
+        assert_close(layer(*inputs), WRONG[wrong](*inputs, layer.e, layer.f))

@@ -1,0 +1,327 @@
+"""Performer's features estimate the softmax kernel without bias, and its attention nears the exact one."""
+
+import math
+from functools import partial
+
+import pytest
+import torch
+from efficient_cases import assert_linear, assert_same, qkv
+from torch.autograd import gradcheck
+from torch.testing import assert_close
+
+from lessons_lib import masks
+from lessons_lib.attention import attention
+from lessons_lib.efficient import performer, relative_error
+from lessons_lib.efficient.linear import linear_attention
+from lessons_lib.efficient.performer import orthogonal_projection, performer_attention, positive_features
+from lessons_lib.gpt import GPT, GPTConfig
+from lessons_lib.multihead import MultiHeadAttention
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def normal_projection(n_features, d_k, generator):
+    """Independent draws: what the orthogonal ones are compared with."""
+    return torch.randn(n_features, d_k, generator=generator)
+
+
+PROJECTION = orthogonal_projection(11, 5, generator(), dtype=torch.float64)
+
+
+def by_weights(query, key, value, mask=None, *, causal=False, scale=None, projection=PROJECTION):
+    """The specification: the estimated kernel written out as a matrix, each row divided by its sum."""
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    root, sign = abs(scale) ** 0.5, math.copysign(1, scale)
+    key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], dim=-3) for x in (key, value))
+    kernel = positive_features(sign * root * query, projection) @ positive_features(root * key, projection).mT
+    n, m = kernel.shape[-2:]
+    allowed = masks.causal(n, m) if causal else masks.bidirectional(n, m)
+    kernel = kernel * (allowed if mask is None else allowed & mask)
+    total = kernel.sum(dim=-1, keepdim=True)
+    return kernel / total.masked_fill(total == 0, 1) @ value
+
+
+# --- the draws ------------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_orthogonal_in_groups():
+    projection = orthogonal_projection(13, 5, generator())
+    assert projection.shape == (13, 5)
+    for start in (0, 5, 10):
+        products = projection[start : start + 5] @ projection[start : start + 5].mT
+        assert_close(products, products.diagonal().diag())
+
+
+def test_each_row_is_standard_normal():
+    """Mean 0, covariance I, and squared lengths of variance 2 d, at each place of a group, in standard errors."""
+    d, draws = 3, 20_000
+    for rows in orthogonal_projection(draws * d, d, generator()).unflatten(0, (draws, d)).unbind(1):
+        assert (rows.mean(0).abs() < 4.5 / math.sqrt(draws)).all()
+        assert ((rows.mT @ rows / draws - torch.eye(d)).abs() < 4.5 * math.sqrt(2 / draws)).all()
+        assert rows.square().sum(-1).var().item() == pytest.approx(2 * d, rel=0.1)
+
+
+def test_the_generator_decides():
+    assert torch.equal(orthogonal_projection(7, 3, generator(1)), orthogonal_projection(7, 3, generator(1)))
+    assert not torch.equal(orthogonal_projection(7, 3, generator(1)), orthogonal_projection(7, 3, generator(2)))
+    assert orthogonal_projection(7, 3, generator(), dtype=torch.float32).dtype == torch.float32
+
+
+# --- the kernel -----------------------------------------------------------------------------------------------------
+
+X, Y = (0.4 * torch.randn(rows, 3, generator=generator(rows), dtype=torch.float64) for rows in (5, 7))
+DRAWS = 40_000
+
+
+def features_of_each(x, omega):
+    """``positive_features`` for many projections over ``(draws, r, 3)``, taken as one with ``draws * r`` rows."""
+    draws, r, _ = omega.shape
+    together = math.sqrt(draws) * positive_features(x, omega.flatten(0, 1))
+    return together.unflatten(-1, (draws, r)).movedim(-2, 0)
+
+
+def estimates(draw=orthogonal_projection, features=features_of_each, r=3):
+    """The kernel between the rows of X and Y, estimated once for each draw of ``r`` features."""
+    omega = draw(DRAWS * r, 3, generator()).unflatten(0, (DRAWS, r))
+    return features(X, omega) @ features(Y, omega).mT
+
+
+def away(estimate):
+    """The largest distance of the mean over the draws from the kernel, in standard errors."""
+    standard_error = estimate.std(0) / math.sqrt(len(estimate))
+    return ((estimate.mean(0) - (X @ Y.mT).exp()).abs() / standard_error).max().item()
+
+
+def test_the_kernel_is_estimated_without_bias():
+    """35 means within 4.5 standard errors each: by chance one is outside in 4000 such tests."""
+    assert away(estimates()) < 4.5
+
+
+def test_the_variance_is_that_of_the_paper():
+    """For independent draws: exp(2 x.y) (exp(|x + y|^2) - 1) / r."""
+    variance = estimates(normal_projection).var(0)
+    squared = torch.cdist(X, -Y).square()
+    expected = (2 * X @ Y.mT).exp() * (squared.exp() - 1) / 3
+    near = squared < 0.6  # beyond, the tails are too heavy for 40000 draws to tell a variance
+    assert near.sum() >= 5
+    assert_close(variance[near], expected[near], rtol=0.1, atol=0)
+
+
+def test_orthogonal_draws_vary_less():
+    """Measured for near pairs, 3 draws in 3 dimensions: 0.92 to 0.97 of the variance of independent ones."""
+    near = torch.cdist(X, -Y).square() < 0.6
+    orthogonal, independent = (estimates(draw).var(0)[near] for draw in (orthogonal_projection, normal_projection))
+    assert (orthogonal < independent).all()
+    assert (orthogonal / independent).mean() < 0.97
+
+
+def signs_left_to_lapack(n_features, d_k, generator):
+    q, _ = torch.linalg.qr(torch.randn(-(-n_features // d_k), d_k, d_k, generator=generator))
+    return torch.randn(n_features, d_k, generator=generator).norm(dim=-1, keepdim=True) * q.flatten(0, 1)[:n_features]
+
+
+def one_length_for_all(n_features, d_k, generator):
+    projection = orthogonal_projection(n_features, d_k, generator)
+    return projection / projection.norm(dim=-1, keepdim=True) * math.sqrt(d_k)
+
+
+def features_of(x, omega, *, norm=0.5, root=True):
+    return (x @ omega.mT - norm * x.square().sum(-1, keepdim=True)).exp() / (omega.shape[-2] ** 0.5 if root else 1.0)
+
+
+BIASED = {
+    "signs left to LAPACK": {"draw": signs_left_to_lapack},
+    "one length for all": {"draw": one_length_for_all},
+    "not divided by the root of r": {"features": partial(features_of, root=False)},
+    "forgets the half": {"features": partial(features_of, norm=1.0)},
+    "forgets the norm": {"features": partial(features_of, norm=0.0)},
+}
+
+
+def test_the_place_for_mistakes_is_right_without_one():
+    assert_close(estimates(features=features_of), estimates())
+
+
+@pytest.mark.parametrize("wrong", BIASED)
+def test_unbiasedness_would_notice(wrong):
+    assert away(estimates(**BIASED[wrong])) > 4.5
+
+
+def trigonometric_features(x, omega):
+    """Also unbiased: exp(x.y) = exp(|x|^2 / 2 + |y|^2 / 2) E cos(omega.(x - y))."""
+    angles, length = x @ omega.mT, x.square().sum(-1, keepdim=True)
+    return (length / 2).exp() * torch.cat([angles.sin(), angles.cos()], dim=-1) / omega.shape[-2] ** 0.5
+
+
+def test_why_the_features_are_positive():
+    """Sines and cosines are unbiased too, and estimate positive numbers by negative ones."""
+    assert away(estimates(features=trigonometric_features)) < 4.5
+    x, y, omega = 2 * torch.randn(20, 5), 2 * torch.randn(20, 5), PROJECTION
+    assert (positive_features(x, omega) > 0).all()
+    assert (trigonometric_features(x, omega) @ trigonometric_features(y, omega).mT < 0).any()
+
+
+# --- attention ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("scale", [None, 0.3, -0.2, 0.0])
+def test_equals_the_estimated_kernel_written_out(causal, scale):
+    options = {"causal": causal, "scale": scale}
+    assert_same(partial(performer_attention, projection=PROJECTION, **options), partial(by_weights, **options), qkv())
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_is_linear_attention_with_other_features(causal):
+    query, key, value = qkv()
+    root = 5**-0.25
+    features = partial(positive_features, projection=PROJECTION)
+    exact = linear_attention(root * query, root * key, value, causal=causal, feature_map=features)
+    assert_close(performer_attention(query, key, value, projection=PROJECTION, causal=causal), exact)
+
+
+@pytest.mark.parametrize(("n", "m"), [(1, 23), (140, 151)])
+def test_the_queries_are_the_last_positions(n, m):
+    ours = partial(performer_attention, projection=PROJECTION, causal=True)
+    assert_same(ours, partial(by_weights, causal=True), qkv(n=n, m=m))
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("lengths", [(29, 17), (29, 0)], ids=str)
+def test_a_mask_hides_keys_and_what_they_would_shift(causal, lengths):
+    """A hidden key of any size has no part in the common shift either."""
+    query, key, value = qkv(n=29)
+    mask = masks.padding(torch.tensor(lengths), 29)
+    ours = partial(performer_attention, mask=mask, projection=PROJECTION, causal=causal)
+    assert_same(ours, partial(by_weights, mask=mask, causal=causal), [query, key, value])
+    with_junk = key.masked_fill(~mask.mT, 1e6)
+    assert_close(ours(query, with_junk, value), ours(query, key, value))
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_gradcheck(causal):
+    projection = orthogonal_projection(7, 2, generator())
+    ours = partial(performer_attention, projection=projection, causal=causal)
+    assert gradcheck(ours, qkv((2,), groups=1, n=11, d_k=2, d_v=3))
+
+
+def mean_error(n_features, draws=6, *, size=0.5, **options):
+    """The relative error against exact attention on n 256, width 16, averaged over draws of the features."""
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 256, 16) for _ in range(3))
+    query, key, g = size * query, size * key, generator()
+    exact = attention(query, key, value, masks.causal(256) if options.get("causal") else None)
+    return (
+        sum(
+            relative_error(
+                performer_attention(query, key, value, projection=orthogonal_projection(n_features, 16, g), **options),
+                exact,
+            )
+            for _ in range(draws)
+        )
+        / draws
+    )
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_the_error_falls_as_one_over_the_root_of_the_features(causal):
+    """Scores of standard deviation 1/4. Measured: 0.16 at 256 features, 0.04 at 4096; the slope is -1/2 within 0.1."""
+    few, many = (mean_error(r, causal=causal) for r in (256, 4096))
+    assert math.log(many / few) / math.log(4096 / 256) == pytest.approx(-0.5, abs=0.1)
+    assert many < 0.1
+
+
+def test_large_scores_need_many_more_features():
+    """The relative variance grows as exp(|x + y|^2): scores four times as large, and 256 features say nothing."""
+    assert mean_error(256, size=1.0) > 1 > 5 * mean_error(256, size=0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_large_inputs_stay_finite(dtype):
+    """The exponents reach 200 here; the shifts keep the features in float32's range, and agree with float64."""
+    query, key, value = (t.detach() for t in qkv())
+    query, key = query.mul(5).to(dtype), key.mul(5).to(dtype)
+    ours = performer_attention(query, key, value.to(dtype), projection=PROJECTION)
+    exact = performer_attention(query.double(), key.double(), value.to(dtype).double(), projection=PROJECTION)
+    assert ours.dtype == dtype
+    assert relative_error(ours.double(), exact) < 8 * torch.finfo(dtype).eps + 1e-4  # 1e-4: exponents of 200 rounded
+
+
+def test_large_inputs_without_the_shift_are_lost(monkeypatch):
+    """What the shifts are for: without either of them, keys or queries vanish from float32 altogether."""
+    query, key, value = (t.detach().float() for t in qkv())
+    for scaled in ((30 * query, key), (query, 30 * key)):
+        inputs = *scaled, value
+        exact = performer_attention(*[t.double() for t in inputs], projection=PROJECTION)
+        assert relative_error(performer_attention(*inputs, projection=PROJECTION).double(), exact) < 1e-2
+        with monkeypatch.context() as patch:
+            patch.setattr(performer, "_peak", lambda log_features, dim: torch.zeros(()))
+            assert not relative_error(performer_attention(*inputs, projection=PROJECTION).double(), exact) < 1e-2
+
+
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_memory_is_linear_in_the_sequence(causal):
+    assert_linear(partial(performer_attention, projection=PROJECTION, causal=causal))
+
+
+# --- inside a layer and a model -------------------------------------------------------------------------------------
+
+
+def test_takes_the_place_of_attention_in_a_layer():
+    projection = orthogonal_projection(9, 2, generator())
+    layer = MultiHeadAttention(12, 6, n_kv_heads=3, implementation=partial(performer_attention, projection=projection))
+    plain = MultiHeadAttention(
+        12,
+        6,
+        n_kv_heads=3,
+        implementation=lambda q, k, v, mask, **_: by_weights(q, k, v, mask, projection=projection),
+    )
+    plain.load_state_dict(layer.state_dict())
+    x, mask = torch.randn(2, 31, 12), masks.padding(torch.tensor([31, 17]), 31)
+    assert_close(layer(x, mask=mask), plain(x, mask=mask))
+
+
+def test_a_model_takes_it_with_the_mask_that_it_always_gives():
+    projection = orthogonal_projection(9, 4, generator())
+    implementation = partial(performer_attention, causal=True, projection=projection)
+    model = GPT(GPTConfig(11, 40, d_model=12, n_layers=2, n_heads=3), implementation=implementation)
+    tokens = torch.randint(11, (2, 31))
+    assert_close(model(tokens)[:, :17], model(tokens[:, :17]))
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+
+def zeros(*shape, dtype=torch.float64):
+    return torch.zeros(shape, dtype=dtype)
+
+
+BAD = {
+    "scale": ({"scale": math.inf}, "scale must be finite, got inf"),
+    "bias": ({"bias": zeros(5, 5)}, "bias must be None, Performer has no scores"),
+    "dropout": ({"dropout_p": 0.1}, "dropout_p must be 0, Performer never holds the weights .* got 0.1"),
+    "any mask": ({"mask": torch.eye(5) > 0}, "mask must hide each key from all queries or from none"),
+    "fewer keys": ({"key": zeros(4, 3), "value": zeros(4, 2), "causal": True}, "n must be at most m, got 5 and 4"),
+    "width": ({"key": zeros(5, 2)}, "query and key must have the same width, got 3 and 2"),
+    "projection's width": ({"projection": zeros(7, 4)}, r"projection must be .* d_k=3\), got .* over \(7, 4\)"),
+    "projection's type": ({"projection": zeros(7, 3).long()}, "projection must be .* got torch.int64"),
+}
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_named(case):
+    change, message = BAD[case]
+    given = {"query": zeros(5, 3), "key": zeros(5, 3), "value": zeros(5, 2), "projection": zeros(7, 3)} | change
+    with pytest.raises(ValueError, match=message):
+        performer_attention(**given)
+
+
+@pytest.mark.rejects
+def test_draws_have_a_size():
+    with pytest.raises(ValueError, match="n_features must be at least 1, got 0"):
+        orthogonal_projection(0, 3, generator())
+    with pytest.raises(ValueError, match=r"d_k must be an integer, got 3\.0"):
+        orthogonal_projection(3, 3.0, generator())
