@@ -19,7 +19,9 @@
     data            tasks with known answers
     training        how fast to learn, where to start, and the loop
     diagnostics     looking inside a model while it runs
+    efficient       less than n squared: exact on what a mask leaves, or approximate
     flash           exact attention in linear memory, tile by tile; kernels for a GPU
+    distributed     one sequence on several devices: ring attention, split caches
     notebook        what a chapter's notebook asks for
     plots           tensors in, axes out
     widgets         explorers: a class and a module for the page each
