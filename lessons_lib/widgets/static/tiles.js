@@ -12,7 +12,7 @@ const BYTES = 4;
 /**
  * @typedef {{ doing: "load" | "merge" | "write", rows: number[], keys: number[] }} Step
  * @typedef {{ peak: number, factor: number, total: number, out: number[] }} Row
- *   the running maximum of a query, what it last shrank by, its running sum, and its output, not yet divided by the sum;
+ *   the running maximum of a query, what it last shrank by, its running sum, and its output, to be divided by the sum;
  *   the values are the identity, so an output has one entry for each key: its weight
  */
 
@@ -144,7 +144,7 @@ function render({ model, el }) {
       rows: run(all(), list.slice(0, at), causal, rescale),
     };
   };
-  const words = html("p", { style: "min-height: 4.2em" });
+  const words = html("p", { style: "min-height: 5.6em" });
   on.add(
     html(
       "div",
@@ -245,6 +245,7 @@ function settings(on) {
 }
 
 const [SIZE, LEFT, TOP, RIGHT] = [264, 44, 54, 24];
+const INK = "fill: var(--ink)";
 
 /** Scores, tiles, and the blocks of Q, K, V and O: strong where they are in fast memory, faint where they are not. */
 function matrix(on, now) {
@@ -290,7 +291,7 @@ function matrix(on, now) {
         return [
           box(x + 1, y + 1, side - 2, side - 2, { class: "x-solid", "fill-opacity": shade * (within(i, j) ? 1 : 0.3) }),
           ...(side > 26
-            ? [word(fixed(score, 1), x + side / 2, y + side / 2 + 4, "middle", within(i, j) ? "fill: var(--ink)" : null)]
+            ? [word(fixed(score, 1), x + side / 2, y + side / 2 + 4, "middle", within(i, j) ? INK : null)]
             : []),
         ];
       }),
@@ -364,7 +365,13 @@ function outputs(on, now) {
       ...step.rows.flatMap((i, r) => {
         const foot = (r + 1) * (high + 8) - 3;
         const bar = (j, height, more) =>
-          svg("rect", { x: left + (j + 0.15) * wide, y: foot - height * high, width: 0.7 * wide, height: height * high, ...more });
+          svg("rect", {
+            x: left + (j + 0.15) * wide,
+            y: foot - height * high,
+            width: 0.7 * wide,
+            height: height * high,
+            ...more,
+          });
         const softmaxes = step.doing === "write" ? softmax(seen(all[i], i, span(0, all.length), causal)) : [];
         return [
           svg("text", { x: left - 6, y: foot, "text-anchor": "end" }, String(i)),
@@ -390,7 +397,7 @@ function outputs(on, now) {
       "figcaption",
       {},
       "Output of each query so far, not yet divided by its sum. The values are the identity, so that bar j is the " +
-        "weight of key j. Outlined: before it shrank. Rings: the softmax, when the row is written.",
+        "weight of key j. Outlined: before it shrank; orange: just added; rings: the softmax of a row that is written.",
     ),
   );
 }
