@@ -113,9 +113,8 @@ def test_dropout_drops_weights():
 
 
 def test_gradcheck():
-    layout = big_bird(4)
-    ours = partial(block_sparse_attention, layout=layout, block=3)
-    assert gradcheck(ours, qkv((2,), groups=1, n=11, d_k=2, d_v=3))
+    ours = partial(block_sparse_attention, layout=some_layout(3, 3), block=3)
+    assert gradcheck(ours, qkv((2,), groups=1, n=8, d_k=2, d_v=3))
 
 
 def test_takes_the_place_of_attention_in_a_layer():

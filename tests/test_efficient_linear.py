@@ -169,9 +169,9 @@ def test_the_future_does_not_change_the_past():
 
 
 def test_it_is_another_attention():
-    """Measured at n 256 and width 16, standard normal: 0.65 of the exact output away; answering zero gives 1."""
+    """Measured at n 256 and width 16, standard normal: 0.78 of the exact output away; answering zero gives 1."""
     inputs = qkv((8,), groups=8, n=256, d_k=16, d_v=16)
-    assert 0.4 < relative_error(linear_attention(*inputs), attention(*inputs)) < 0.9
+    assert 0.7 < relative_error(linear_attention(*inputs), attention(*inputs)) < 0.85
 
 
 def test_the_state_does_not_grow():

@@ -64,7 +64,7 @@ def test_exact_where_neighbours_are_equal():
 
 
 def test_the_error_falls_as_the_mixtures_grow():
-    """Keys and values that change slowly: the error of averaging neighbours. Measured: 0.37, 0.14, 0.04, 0."""
+    """Keys and values that change slowly: the error of averaging neighbours. Measured: 0.63, 0.20, 0.05, 0."""
     query, key, value = qkv((2, 6), groups=6, n=37, m=96)
     key, value = (
         torch.nn.functional.avg_pool1d(x.flatten(0, 1).mT, 9, 1, 4).mT.unflatten(0, (2, 6)) for x in (key, value)
