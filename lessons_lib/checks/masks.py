@@ -138,5 +138,5 @@ def _until_settled(mask: Tensor, *, residual: bool = True) -> int:
     )
 
 
-def _number(value: float) -> Tensor:
+def _number(value: int | float) -> Tensor:
     return torch.tensor(value, dtype=torch.float64)
