@@ -114,16 +114,17 @@ def check(dtype: torch.dtype, problem: dict[str, Any]) -> dict[str, Any]:
     """Compare one problem with float64 on fresh inputs; exit if the kernels err too much."""
     sizes = {name: problem[name] for name in ("b", "h", "g", "n", "m", "d")}
     b, h, g, n, m, d = sizes.values()
-    options = {"is_causal": False, "window": None, "key_lengths": None, **problem}
-    options = {name: options[name] for name in ("is_causal", "window", "key_lengths")}
-    mask = visible(b, n, m, **options).to(DEVICE)
-    lengths = None if options["key_lengths"] is None else torch.tensor(options["key_lengths"])
+    is_causal, window = problem.get("is_causal", False), problem.get("window")
+    key_lengths = problem.get("key_lengths")
+    mask = visible(b, n, m, is_causal, window, key_lengths).to(DEVICE)
+    options = {"is_causal": is_causal, "window": window, "backend": "triton", "return_lse": True}
+    options |= {} if key_lengths is None else {"key_lengths": torch.tensor(key_lengths)}
     # Heads inside the rows, as a projection leaves them: no tensor is contiguous.
     qkv = [torch.randn(b, x, y, d, device=DEVICE).to(dtype).transpose(1, 2) for x, y in ((n, h), (m, g), (m, g))]
     upstream = [torch.randn(b, h, n, d, device=DEVICE).to(dtype), torch.randn(b, h, n, device=DEVICE)]
 
     def kernels(q: Tensor, k: Tensor, v: Tensor) -> Any:
-        return flash_attention(q, k, v, **(options | {"key_lengths": lengths}), backend="triton", return_lse=True)
+        return flash_attention(q, k, v, **options)
 
     def plain(q: Tensor, k: Tensor, v: Tensor) -> Any:
         scores = q @ k.repeat_interleave(h // g, dim=1).mT / d**0.5
@@ -153,7 +154,8 @@ def milliseconds(work: Callable[[], object]) -> float:
     """The median time of a call on the GPU, the second-level cache emptied before each."""
     from triton.testing import do_bench
 
-    return float(do_bench(work, warmup=50, rep=200, return_mode="median"))
+    median: Any = do_bench(work, warmup=50, rep=200, return_mode="median")
+    return median
 
 
 def kernel_name(work: Callable[[], object]) -> str:

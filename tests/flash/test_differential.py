@@ -47,7 +47,7 @@ def tiles(draw) -> Configuration:
     return Configuration(*(Tile(draw(BLOCKS), draw(BLOCKS), num_warps=4, num_stages=1) for _ in Configuration._fields))
 
 
-@settings(max_examples=60)
+@settings(max_examples=45)
 @given(
     case=cases(),
     tiles=tiles(),
