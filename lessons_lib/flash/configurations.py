@@ -51,8 +51,8 @@ SMALL = {  # 99 KiB: consumer devices, and any that this table does not know
     128: Configuration(Tile(128, 64, 8, 2), Tile(16, 64, 4, 2), Tile(32, 128, 8, 2), Tile(64, 64, 8, 2)),
     256: Configuration(Tile(64, 32, 8, 2), Tile(16, 32, 4, 2), Tile(16, 64, 8, 2), Tile(64, 32, 8, 1)),
 }
-# float32, any device. Each number is multiplied as the sum of two tf32 numbers, which takes twice the registers: wide
-# heads spill some even from small tiles.
+# float32, any device. Each number is multiplied as the sum of two tf32 numbers, which takes twice the registers: even
+# from the smallest tiles heads wider than 64 spill 1 to 5 KiB on the way back, on Hopper and newer.
 SINGLE = {
     64: Configuration(Tile(64, 32, 4, 2), Tile(16, 32, 4, 2), Tile(32, 64, 8, 2), Tile(64, 16, 4, 2)),
     128: Configuration(Tile(16, 32, 4, 2), Tile(16, 32, 4, 2), Tile(16, 16, 4, 2), Tile(16, 32, 4, 2)),
