@@ -1,0 +1,129 @@
+"""Checks of the exercises on positions."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lessons_lib.checks import compare
+from lessons_lib.positions import AlibiBias, RotaryEmbedding
+
+
+def rotate(answer: Callable[[Tensor, Tensor, float], Tensor], *, seed: int = 0, cases: int = 5) -> None:
+    """Check the rotation of neighbouring pairs by angles that grow with the position."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        b, n, pairs = (torch.randperm(5, generator=generator)[:3] + 2).tolist()
+        shape = (b, n, 2 * pairs) if case % 2 else (n, 2 * pairs)
+        base = 10.0 ** float(1 + 4 * torch.rand((), generator=generator))
+        x = torch.randn(shape, generator=generator, dtype=torch.float64)
+        positions = torch.randperm(50, generator=generator)[:n] + 1
+        given = x.clone()
+        got = answer(x, positions, base)
+        where = f"shape {shape}, base {base:.3g}, positions {positions.tolist()}"
+        assert torch.equal(x, given), f"rotate changed its argument; work on a copy ({where})"
+        wanted = RotaryEmbedding(2 * pairs, base=base, pairing="interleaved")(x, positions)
+        compare("rotate", got, wanted, _wrong_rotations(x, positions, base), where=where)
+
+
+def _wrong_rotations(x: Tensor, positions: Tensor, base: float) -> dict[str, Tensor]:
+    """What each likely mistake makes of the rotation."""
+    d, n = x.shape[-1], x.shape[-2]
+    by_the_paper = RotaryEmbedding(d, base=base, pairing="interleaved")
+    pair = torch.arange(d // 2, dtype=torch.float64)
+    first, second = x[..., 0::2], x[..., 1::2]
+
+    def woven(a: Tensor, b: Tensor) -> Tensor:
+        return torch.stack([a, b], dim=-1).flatten(-2)
+
+    def by_rates(rates: Tensor) -> Tensor:
+        cos, sin = (wave(positions[:, None] * rates) for wave in (torch.cos, torch.sin))
+        return woven(first * cos - second * sin, first * sin + second * cos)
+
+    rates = base ** (-2 * pair / d)
+    cos, sin = (wave(positions[:, None] * rates) for wave in (torch.cos, torch.sin))
+    turned = first * cos - second * sin
+    return {
+        "these pairs are i and i + d/2; the paper's are neighbours, 2i and 2i + 1": RotaryEmbedding(d, base=base)(
+            x, positions
+        ),
+        "it turns backwards; the first of a pair is x1 cos - x2 sin": by_the_paper(x, -positions),
+        "the positions are ignored; rows stand where `positions` says": by_the_paper(x, torch.arange(n)),
+        "the exponent is -2i/d with i the number of the pair": by_rates(base ** (-pair / d)),
+        "the rates fall with i; the exponent is -2i/d, with a minus": by_rates(base ** (2 * pair / d)),
+        "the base is ignored": RotaryEmbedding(d, pairing="interleaved")(x, positions),
+        "the second of a pair needs the first as it was, not as it is after turning": woven(
+            turned, turned * sin + second * cos
+        ),
+        "the entries of each pair belong side by side in the result": torch.cat(
+            [turned, first * sin + second * cos], dim=-1
+        ),
+    }
+
+
+def alibi(answer: Callable[[int, int, int], Tensor], *, seed: int = 0, cases: int = 5) -> None:
+    """Check the bias by distance, for the last ``n`` of ``m`` positions."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        n_heads = 2 ** int(torch.randint(1, 5, (), generator=generator))
+        n = int(torch.randint(2, 7, (), generator=generator))
+        m = n + (int(torch.randint(1, 6, (), generator=generator)) if case else 0)
+        queries, keys = torch.arange(m - n, m), torch.arange(m)
+        bias = AlibiBias(n_heads)
+        wanted = bias(queries, keys, dtype=torch.float64)
+        head = torch.arange(1, n_heads + 1, dtype=torch.float64)
+        distance = (queries[:, None] - keys).double()
+
+        def with_slopes(slopes: Tensor, steps: Tensor) -> Tensor:
+            return -slopes[:, None, None] * steps
+
+        slopes = 2 ** (-8 * head / n_heads)
+        mistakes = {
+            "a distance lowers the score; the bias is not positive": -wanted,
+            "the queries are the last n of the m positions, not the first": bias(
+                torch.arange(n), keys, dtype=torch.float64
+            ),
+            "the slope of head h is 2^(-8h/H); did you leave H out?": with_slopes(2**-head, distance.abs()),
+            "heads are counted from 1, so that the first slope is 2^(-8/H)": with_slopes(
+                2 ** (-8 * (head - 1) / n_heads), distance.abs()
+            ),
+            "the distance has no sign: keys after the query are lowered too": with_slopes(slopes, distance),
+            "the heads are in reverse: the first has the largest slope": wanted.flip(0),
+            "every head has a slope of its own": with_slopes(torch.ones_like(head), distance.abs()),
+        }
+        got = answer(n_heads, n, m)
+        compare("alibi", got, wanted, mistakes, where=f"n_heads={n_heads}, n={n}, m={m}")
+
+
+def stretched_base(answer: Callable[[float, int, float], float | Tensor], *, seed: int = 0, cases: int = 6) -> None:
+    """Check the base that makes the slowest pair slower by a factor, and the quickest not at all."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        d = 2 * int(torch.randint(2, 65, (), generator=generator))
+        base = 10.0 ** float(2 + 3 * torch.rand((), generator=generator))
+        factor = float(1.5 + 10 * torch.rand((), generator=generator))
+        mistakes = {
+            "then the slowest pair is slowed by less than the factor: its exponent is (d-2)/d, not 1": base * factor,
+            "solve base'^((d-2)/d) = factor * base^((d-2)/d) for base'; the power is the inverse": base
+            * factor ** ((d - 2) / d),
+            "the slowest pair is i = d/2 - 1, with exponent -(d-2)/d": base * factor ** (d / (d - 1)),
+            "there are d/2 pairs, and the exponent of the last is -2(d/2 - 1)/d": base
+            * factor ** ((d / 2) / (d / 2 - 2))
+            if d > 4
+            else math.nan,
+            "a larger base makes pairs slower, a smaller one quicker": base / factor ** (d / (d - 2)),
+            "return the base itself, not what it is multiplied by": factor ** (d / (d - 2)),
+        }
+        got = answer(base, d, factor)
+        compare(
+            "stretched_base",
+            _number(got) if isinstance(got, (int, float)) else got,
+            _number(base * factor ** (d / (d - 2))),
+            {why: _number(wrong) for why, wrong in mistakes.items()},
+            where=f"base={base:.4g}, d_head={d}, factor={factor:.3g}",
+        )
+
+
+def _number(value: float) -> Tensor:
+    return torch.tensor(value, dtype=torch.float64)
