@@ -53,8 +53,10 @@ test: $(VENV)/.ready ## all tests: library, kernels, shapes, notebooks, exercise
 assignments: $(VENV)/.ready ## write the student notebooks from their masters
 	$(PY) tools/release_assignments.py
 
-bench: book ## measure what a page weighs and how soon it is live
+bench: book ## measure pages and attention on this machine (with a GPU, also benchmarks/flash_gpu.py)
 	$(PY) benchmarks/site.py
+	$(PY) benchmarks/flash_cpu.py
+	$(PY) benchmarks/efficient_cpu.py
 
 screenshot: book ## the picture in the README
 	$(PY) tools/screenshot.py
