@@ -2,6 +2,7 @@
 
 from lessons_lib.widgets import (
     ClocksExplorer,
+    HeadsExplorer,
     MasksExplorer,
     PlaneExplorer,
     ScalingExplorer,
@@ -74,6 +75,10 @@ def examples():
                 "step": 4,
                 "seed": 6,
             },
+        ),
+        (
+            HeadsExplorer(words="the king near two cats waits .", query=4, off=["2.3"]),
+            {"words": "a tired bird that these dogs follow sings", "query": 2, "off": ["1.1", "1.4"]},
         ),
     ]
 

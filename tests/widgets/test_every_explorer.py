@@ -68,7 +68,8 @@ def test_the_page_is_the_same_byte_for_byte(name):
 
 @every_explorer
 def test_the_page_weighs_little(name):
-    assert len(example(name).to_html().encode()) < 30_000
+    model = {"HeadsExplorer": 18_000}.get(name, 0)  # the weights of a trained one
+    assert len(example(name).to_html().encode()) < 30_000 + model
 
 
 @pytest.mark.rejects

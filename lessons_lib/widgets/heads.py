@@ -1,0 +1,127 @@
+"""The heads explorer: what eight trained heads look at in a sentence of the reader's, and what each is good for.
+
+The model is computed here once more, without torch, because a page is drawn without it; the tests hold this, the script
+and ``lessons_lib.gpt`` together.
+"""
+
+import base64
+import json
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import traitlets
+
+from lessons_lib.widgets.assemble import read
+from lessons_lib.widgets.drawing import element, picture, text
+from lessons_lib.widgets.explorer import Explorer
+from lessons_lib.widgets.traits import Whole
+
+LONGEST = 16
+HEADS = tuple(f"{layer}.{head}" for layer in (1, 2) for head in (1, 2, 3, 4))
+
+
+class HeadsExplorer(Explorer):
+    """Type a sentence, choose a word, see where each head of a trained model looks from there; switch heads off.
+
+    The model reads from left to right. It has two layers with four heads each, named ``1.1`` to ``2.4``, and nothing
+    besides but embeddings and norms; :func:`story_model` returns its weights. It was trained on the sentences of
+    ``lessons_lib.data.stories`` and knows their words only. Switching a head off replaces what it adds by zero.
+
+    Args:
+        words: 2 to 16 words of ``data.VOCABULARY``, with single spaces; the full stop is a word.
+        query: the place of the word that asks, counted from 0; the last word if there are fewer.
+        off: the heads that are switched off.
+
+    Raises:
+        ValueError: if the words are not as said, ``query`` is not in 0 .. 15, or ``off`` names a head that there is
+            not.
+    """
+
+    script = "heads"
+    sentence = (
+        "In the live figure any sentence of the grammar can be typed; the weights of all eight heads follow, and the "
+        "prediction of the next word, with any of the heads switched off."
+    )
+
+    words = traitlets.Unicode("the queen that these dogs follow").tag(sync=True)
+    query = Whole(5, min=0, max=LONGEST - 1).tag(sync=True)
+    off = traitlets.List(traitlets.Enum(HEADS)).tag(sync=True)
+
+    def __init__(
+        self, words: str = "the queen that these dogs follow", query: int = 5, off: Sequence[str] = ()
+    ) -> None:
+        super().__init__(words=words, query=query, off=list(off))
+
+    @traitlets.validate("words")
+    def _words_are_known(self, proposal: Any) -> str:
+        words = proposal["value"].split(" ")
+        known = _model()["vocabulary"].split()
+        unknown = [word for word in words if word not in known]
+        if unknown:
+            raise traitlets.TraitError(f"words must be of data.VOCABULARY, with single spaces, got {unknown[0]!r}")
+        if not 2 <= len(words) <= LONGEST:
+            raise traitlets.TraitError(f"words must be 2 to {LONGEST}, got {len(words)}")
+        return proposal["value"]
+
+    def weights(self) -> np.ndarray:
+        """Return the weights of the eight heads over ``(8, n, n)``, in the order of their names."""
+        return _weights(self.words.split(), self.off)
+
+    def still(self) -> str:
+        """Draw where each head looks from the word that asks."""
+        words, weights = self.words.split(), self.weights()
+        query = min(self.query, len(words) - 1)
+        names = [text(head, x=104 + 27 * i, y=12, anchor="middle") for i, head in enumerate(HEADS)]
+        rows = [
+            text(word, x=84, y=31 + 20 * j, anchor="end", class_="x-asks" if j == query else "")
+            for j, word in enumerate(words)
+        ]
+        cells = [
+            element("rect", class_="x-solid", x=92 + 27 * i, y=18 + 20 * j, width=25, height=18, fill_opacity=share)
+            for i, head in enumerate(weights[:, query].tolist())
+            for j, share in enumerate(head[: query + 1])
+        ]
+        ground = element("rect", class_="x-ground", x=91, y=17, width=216, height=20 * len(words))
+        most = ", ".join(f"{head} at {words[row.argmax()]}" for head, row in zip(HEADS, weights[:, query], strict=True))
+        said = f"from the word {words[query]} each head looks most, {most}"
+        return picture(308, 20 + 20 * len(words), said, ground, *names, *rows, *cells)
+
+
+def story_model() -> dict[str, np.ndarray]:
+    """Return the weights of the explorer's model, named as in the state of its ``lessons_lib.gpt.GPT``.
+
+    Its config is ``GPTConfig(72, 16, 32, 2, 4, feedforward="none", norm="rms", bias=False)``, the head tied.
+    """
+    return {
+        name: packed["step"]
+        * np.frombuffer(base64.b64decode(packed["base64"]), np.int8).reshape(packed["shape"]).astype(np.float64)
+        for name, packed in _model()["parameters"].items()
+    }
+
+
+def _model() -> dict[str, Any]:
+    """What the script knows of the model."""
+    return json.loads(read("heads_model.js").removeprefix("export const MODEL = ").rstrip(";\n"))
+
+
+def _weights(words: Sequence[str], off: Collection[str]) -> np.ndarray:
+    vocabulary, of = _model()["vocabulary"].split(), story_model()
+    x = of["embedding.weight"][[vocabulary.index(word) for word in words]] + of["positions.weight"][: len(words)]
+    seen = []
+    for layer in range(2):
+        at = f"blocks.{layer}.attention"
+        normed = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * of[f"{at}.norm.weight"]
+        q, k, v = (_split(normed @ of[f"{at}.sublayer.w_{name}.weight"].T) for name in "qkv")
+        scores = np.where(np.tri(len(words), dtype=bool), q @ k.swapaxes(-2, -1) / np.sqrt(q.shape[-1]), -np.inf)
+        e = np.exp(scores - scores.max(-1, keepdims=True))
+        seen.append(e / e.sum(-1, keepdims=True))
+        on = [float(f"{layer + 1}.{head + 1}" not in off) for head in range(4)]
+        heads = seen[-1] @ v * np.reshape(on, (4, 1, 1))
+        x = x + heads.swapaxes(0, 1).reshape(len(words), -1) @ of[f"{at}.sublayer.w_o.weight"].T
+    return np.concatenate(seen)
+
+
+def _split(rows: np.ndarray) -> np.ndarray:
+    """From ``(n, d_model)`` to ``(heads, n, d_head)``."""
+    return rows.reshape(len(rows), 4, -1).swapaxes(0, 1)

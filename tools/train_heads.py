@@ -1,0 +1,49 @@
+"""Train the small model of the heads explorer on stories, and write its weights, eight bits each, as a script."""
+
+import base64
+import json
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lessons_lib.data import VERBS, VOCABULARY, stories, stream
+from lessons_lib.gpt import GPT, GPTConfig
+from lessons_lib.training import train
+
+TARGET = Path(__file__).resolve().parents[1] / "lessons_lib" / "widgets" / "static" / "heads_model.js"
+HEAD = "/** Two layers of four heads each, trained on stories and rounded to eight bits by tools/train_heads.py. */\n"
+CONFIG = GPTConfig(len(VOCABULARY), 16, 32, 2, 4, feedforward="none", norm="rms", bias=False)
+
+
+def main() -> None:
+    """Train for a minute and a half, and write the file."""
+    torch.manual_seed(0)
+    model = GPT(CONFIG)
+    batches = stream(stories, torch.Generator().manual_seed(0), batch_size=96, n=CONFIG.n_context)
+    for _ in train(model, batches, n_steps=1500, lr=1e-2, n_warmup=50):
+        pass
+    one_per_line = json.dumps(packed(model)).replace("}, ", "},\n")
+    TARGET.write_text(f"{HEAD}export const MODEL = {one_per_line};\n", encoding="utf-8")
+    print(TARGET.name, TARGET.stat().st_size, "bytes")
+
+
+def packed(model: GPT) -> dict[str, object]:
+    """All that the script needs to know of the model."""
+    return {
+        "n_heads": model.config.n_heads,
+        "vocabulary": " ".join(VOCABULARY),
+        "verbs": " ".join(sorted(VERBS)),
+        "parameters": {name: rounded(parameter.detach()) for name, parameter in model.named_parameters()},
+    }
+
+
+def rounded(parameter: Tensor) -> dict[str, object]:
+    """Whole numbers from -127 to 127, as text, and the step between neighbours."""
+    step = float(f"{parameter.abs().max().item() / 127:.6g}")
+    numbers = (parameter / step).round().clamp(-127, 127).to(torch.int8).numpy().tobytes()
+    return {"shape": list(parameter.shape), "step": step, "base64": base64.b64encode(numbers).decode()}
+
+
+if __name__ == "__main__":
+    main()
