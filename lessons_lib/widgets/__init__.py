@@ -8,6 +8,7 @@ from lessons_lib.widgets.clocks import ClocksExplorer
 from lessons_lib.widgets.heads import HeadsExplorer
 from lessons_lib.widgets.masks import MasksExplorer
 from lessons_lib.widgets.plane import PlaneExplorer
+from lessons_lib.widgets.retrieval import RetrievalExplorer
 from lessons_lib.widgets.scaling import ScalingExplorer
 from lessons_lib.widgets.temperature import TemperatureExplorer
 from lessons_lib.widgets.tiles import TilesExplorer
@@ -18,6 +19,7 @@ __all__ = [
     "HeadsExplorer",
     "MasksExplorer",
     "PlaneExplorer",
+    "RetrievalExplorer",
     "ScalingExplorer",
     "TemperatureExplorer",
     "TilesExplorer",

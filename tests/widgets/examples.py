@@ -5,6 +5,7 @@ from lessons_lib.widgets import (
     HeadsExplorer,
     MasksExplorer,
     PlaneExplorer,
+    RetrievalExplorer,
     ScalingExplorer,
     TemperatureExplorer,
     TilesExplorer,
@@ -79,6 +80,15 @@ def examples():
         (
             HeadsExplorer(words="the king near two cats waits .", query=4, off=["2.3"]),
             {"words": "a tired bird that these dogs follow sings", "query": 2, "off": ["1.1", "1.4"]},
+        ),
+        (
+            RetrievalExplorer(query=[-1.2, -1.6], key=[[0.0, 1.0], [1.0, 0.0]], value=[3.0, 12.0], labels=["N", "E"]),
+            {
+                "query": [3.0, 0.5],
+                "key": [[0.5, 1.0], [1.0, -1.0]],
+                "value": [-10.0, 12.5],
+                "labels": ["north", "east"],
+            },
         ),
     ]
 

@@ -1,0 +1,118 @@
+"""The retrieval explorer: a look-up by vectors, soft beside hard, for every direction of the query at once."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import traitlets
+
+from lessons_lib.widgets.drawing import element, picture, text
+from lessons_lib.widgets.explorer import Explorer
+from lessons_lib.widgets.traits import Real
+
+SHORTEST, LONGEST = 0.1, 20.0
+FARTHEST = 2.0
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
+
+
+class RetrievalExplorer(Explorer):
+    """Turn a query among keys in the plane: weights and the averaged value follow, beside the answer of the best key.
+
+    .. math:: o = \\sum_j p_j v_j, \\qquad p = \\operatorname{softmax}(s), \\qquad s_j = q \\cdot k_j
+
+    Raises:
+        ValueError: if there are fewer than two keys or more than six, a key is longer than 2, the query is not
+            between 0.1 and 20 long, a value is not between -50 and 50, or values or labels are not as many as keys.
+    """
+
+    script = "retrieval"
+    sentence = (
+        "In the live figure the query turns and keys can be dragged, and each value has a slider; "
+        "the weights and the answer follow, and the curve shows the answer for every direction of the query."
+    )
+
+    query = traitlets.List(Real(), minlen=2, maxlen=2).tag(sync=True)
+    key = traitlets.List(traitlets.List(Real(), minlen=2, maxlen=2), minlen=2, maxlen=6).tag(sync=True)
+    value = traitlets.List(Real(min=-50.0, max=50.0)).tag(sync=True)
+    labels = traitlets.List(traitlets.Unicode()).tag(sync=True)
+
+    def __init__(
+        self,
+        query: Sequence[float],
+        key: Sequence[Sequence[float]],
+        value: Sequence[float],
+        labels: Sequence[str],
+    ) -> None:
+        super().__init__(query=list(query), key=[list(point) for point in key], value=list(value), labels=list(labels))
+
+    @traitlets.validate("query")
+    def _neither_short_nor_long(self, proposal: Any) -> list[float]:
+        length = round(math.hypot(*proposal["value"]), 6)  # a slider's end may be off by a rounding
+        if not SHORTEST <= length <= LONGEST:
+            raise traitlets.TraitError(
+                f"query must be between {SHORTEST:g} and {LONGEST:g} long, got {proposal['value']}, {length:g} long"
+            )
+        return proposal["value"]
+
+    @traitlets.validate("key")
+    def _within_the_dial(self, proposal: Any) -> list[list[float]]:
+        for point in proposal["value"]:
+            length = round(math.hypot(*point), 6)
+            if length > FARTHEST:
+                raise traitlets.TraitError(f"key must be at most {FARTHEST:g} long, got {point}, {length:g} long")
+        return proposal["value"]
+
+    @traitlets.validate("value", "labels")
+    def _one_per_key(self, proposal: Any) -> list:
+        name, given = proposal["trait"].name, proposal["value"]
+        if len(given) != len(self.key):
+            raise traitlets.TraitError(f"{name} must be as many as key, got {len(given)} for {len(self.key)} keys")
+        return given
+
+    def answer(self, query: np.ndarray) -> np.ndarray:
+        """Average the values for queries of shape ``(p, 2)``."""
+        scores = query @ np.array(self.key).T
+        unnormalised = np.exp(scores - scores.max(-1, keepdims=True))
+        return (unnormalised / unnormalised.sum(-1, keepdims=True)) @ np.array(self.value)
+
+    def still(self) -> str:
+        """Draw the keys and the query's direction on the left, the answer against that direction on the right."""
+        turn = np.linspace(-np.pi, np.pi, 121)
+        length, angle = math.hypot(*self.query), math.atan2(self.query[1], self.query[0])
+        answers = self.answer(length * np.stack([np.cos(turn), np.sin(turn)], -1))
+        now = self.answer(np.array([self.query]))[0]
+        low, high = min(self.value), max(self.value)
+
+        def place(theta: float, height: float) -> tuple[float, float]:
+            return 250 + 60 * theta / math.pi, 130 - 100 * (height - low) / (high - low or 1.0)
+
+        x, y = place(angle, now)
+        path = " ".join(f"{a:.1f},{b:.1f}" for a, b in (place(t, o) for t, o in zip(turn, answers, strict=True)))
+        return picture(
+            320,
+            160,
+            f"query at {math.degrees(angle):.0f} degrees among the keys {', '.join(self.labels)}; answer {now:.2f}",
+            element("circle", class_="x-axis", cx=80, cy=80, r=60),
+            element(
+                "line",
+                class_="x-line x-first",
+                x1=80,
+                y1=80,
+                x2=80 + 60 * math.cos(angle),
+                y2=80 - 60 * math.sin(angle),
+            ),
+            *self._dots(),
+            element("polyline", class_="x-line x-first", points=path),
+            element("circle", class_="x-dot x-first", cx=x, cy=y, r=5),
+            text("answer", x=190, y=20),
+            text("direction of the query", x=250, y=152, anchor="middle"),
+        )
+
+    def _dots(self) -> list[str]:
+        drawn = []
+        for j, (point, label) in enumerate(zip(self.key, self.labels, strict=True)):
+            x, y = 80 + 25 * point[0], 80 - 25 * point[1]
+            drawn.append(element("circle", cx=x, cy=y, r=5, fill=_COLOURS[j]))
+            drawn.append(text(label, x=x + 7, y=y - 5))
+        return drawn

@@ -1,0 +1,229 @@
+"""The retrieval explorer: its arithmetic, its traits, and what a reader sees when the query turns or a key moves.
+
+Everything is float64 on both sides; the tolerance leaves room for another machine's ``exp``, ``sin`` and ``atan2``.
+"""
+
+import math
+
+import pytest
+import torch
+import traitlets
+from torch.testing import assert_close
+
+from lessons_lib.attention import attention, attention_weights
+from lessons_lib.widgets import RetrievalExplorer
+
+QUERY = [-1.2, -1.6]
+WIND = {
+    "key": [[0.0, 1.0], [1.0, 0.0], [0.0, -1.0], [-1.0, 0.0]],
+    "value": [3.0, 12.0, 25.0, 15.0],
+    "labels": ["north", "east", "south", "west"],
+}
+
+
+def wind(**changed):
+    return RetrievalExplorer(**{"query": QUERY, **WIND, **changed})
+
+
+def close(ours, theirs):
+    assert_close(torch.tensor(ours, dtype=torch.float64), theirs, rtol=1e-11, atol=1e-11)
+
+
+def looked_up(q, k, v):
+    return attention(q, k, v[:, None], scale=1.0)[:, 0]
+
+
+# --- arithmetic -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.browser
+def test_the_soft_answer_is_the_librarys_attention(javascript):
+    for m in (2, 3, 5):
+        q, k, v = torch.randn(7, 2) * 3, torch.randn(m, 2), torch.randn(m) * 20
+        calls = [[query.tolist(), k.tolist(), v.tolist()] for query in q]
+        close(javascript.each("retrieval", "answer", calls), looked_up(q, k, v))
+        close(javascript.each("retrieval", "scores", [call[:2] for call in calls]), q @ k.T)
+        close(javascript.each("retrieval", "best", calls), v[(q @ k.T).argmax(-1)])
+
+
+@pytest.mark.browser
+def test_the_slope_is_autograds(javascript):
+    for _ in range(5):
+        k, v, length = torch.randn(4, 2), torch.randn(4) * 20, 0.5 + 4 * torch.rand(())
+        degrees = (360 * torch.rand(()) - 180).requires_grad_()
+        q = length * torch.stack([degrees.deg2rad().cos(), degrees.deg2rad().sin()])
+        (slope,) = torch.autograd.grad(looked_up(q[None], k, v)[0], degrees)
+        close(javascript("retrieval", "perDegree", q.tolist(), k.tolist(), v.tolist()), slope)
+
+
+@pytest.mark.browser
+def test_a_direction_and_a_length_make_a_vector(javascript):
+    close(javascript("retrieval", "pointing", -90, 2.5), torch.tensor([0.0, -2.5]))
+    close(javascript("retrieval", "pointing", 60, 2), torch.tensor([1.0, math.sqrt(3)]))
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("query[0] * key[0] + query[1] * key[1]", "query[0] * key[0] - query[1] * key[1]"),
+        ("p * values[j]));", "p * p * values[j]));"),
+        ("s.indexOf(Math.max(...s))", "s.indexOf(Math.min(...s))"),
+    ],
+)
+def test_a_wrong_look_up_is_noticed(altered, right, wrong):
+    with altered("retrieval", right, wrong) as javascript, pytest.raises(AssertionError, match="not close"):
+        test_the_soft_answer_is_the_librarys_attention(javascript)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("right", "wrong"), [("(values[j] - o)", "values[j] * (1 - p)"), ("[-query[1], query[0]]", "[query[1], -query[0]]")]
+)
+def test_a_wrong_slope_is_noticed(altered, right, wrong):
+    with altered("retrieval", right, wrong) as javascript, pytest.raises(AssertionError, match="not close"):
+        test_the_slope_is_autograds(javascript)
+
+
+# --- traits ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"key": [[1.0, 0.0]]}, "length 2 <= L <= 6"),
+        ({"key": [[1.0, 0.0, 0.0]] * 4}, "length 2 <= L <= 2"),
+        ({"key": [[2.0, 1.0], *WIND["key"][1:]]}, r"key must be at most 2 long, got \[2.0, 1.0\], 2.23607 long"),
+        ({"query": [0.0, 0.0]}, r"query must be between 0.1 and 20 long, got \[0.0, 0.0\], 0 long"),
+        ({"query": [math.nan, 0.0]}, "a finite number"),
+        ({"value": [1.0, 2.0]}, "value must be as many as key, got 2 for 4 keys"),
+        ({"labels": ["a", "b", "c", "d", "e"]}, "labels must be as many as key, got 5 for 4 keys"),
+        ({"value": [1.0, 2.0, 3.0, 50.5]}, "at most 50"),
+        ({"labels": [1, 2, 3, 4]}, "labels"),
+    ],
+)
+def test_nonsense_is_refused(arguments, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        wind(**arguments)
+
+
+def test_a_later_assignment_that_breaks_a_rule_leaves_the_old_value():
+    explorer = wind()
+    for trait, wrong in [("query", [30.0, 0.0]), ("key", [[3.0, 0.0]] * 4), ("value", [1.0])]:
+        with pytest.raises(traitlets.TraitError):
+            setattr(explorer, trait, wrong)
+    assert (explorer.query, explorer.key, explorer.value) == (QUERY, WIND["key"], WIND["value"])
+
+
+def expected(explorer):
+    q, k, v = torch.tensor([explorer.query]), torch.tensor(explorer.key), torch.tensor(explorer.value)
+    return attention_weights(q, k, scale=1.0)[0].tolist(), looked_up(q, k, v).item()
+
+
+def test_the_still_picture_says_the_answer():
+    for query in (QUERY, [0.1, 0.0], [0.0, 20.0]):
+        explorer = wind(query=query)
+        assert f"answer {expected(explorer)[1]:.2f}" in explorer.still()
+    assert "answer 7.00" in wind(value=[7.0] * 4).still()
+
+
+# --- what a reader sees ---------------------------------------------------------------------------------------------
+
+
+def number(text):
+    return float(text.replace("\N{MINUS SIGN}", "-").removesuffix("°"))
+
+
+def weights(page):
+    return [number(text) for text in page.locator(".x-grid .x-track + .x-value").all_inner_texts()]
+
+
+def facts(page):
+    """The soft answer, what one degree changes, and the best key's answer."""
+    return [number(text) for text in page.locator(".x-facts b").all_inner_texts()]
+
+
+@pytest.mark.browser
+def test_weights_and_answers_are_the_librarys(show):
+    for query in (QUERY, [4.0, 3.0]):
+        explorer = wind(query=query)
+        with show(explorer) as page:
+            p, answer = expected(explorer)
+            assert weights(page) == pytest.approx(p, abs=6e-4)
+            assert facts(page)[0] == pytest.approx(answer, abs=6e-3)
+            assert facts(page)[2] == WIND["value"][p.index(max(p))]
+
+
+@pytest.mark.browser
+def test_a_long_query_is_the_hard_look_up_and_a_short_one_the_mean(show):
+    with show(wind()) as page:
+        page.get_by_label("Length of query").press("End")
+        soft, _, hard = facts(page)
+        assert hard == 25
+        assert abs(soft - hard) < 0.3
+        page.get_by_label("Length of query").press("Home")
+        assert facts(page)[0] == pytest.approx(13.75, abs=0.5)
+        assert abs(facts(page)[1]) < 0.02
+
+
+@pytest.mark.browser
+def test_turning_follows_the_slope(show):
+    with show(wind()) as page:
+        before, slope, _ = facts(page)
+        page.get_by_role("slider", name="Direction").press("ArrowRight")
+        assert facts(page)[0] - before == pytest.approx(slope, abs=0.03)
+
+
+@pytest.mark.browser
+def test_every_point_moves_by_arrow_keys_and_stays_within_its_bounds(show):
+    with show(wind()) as page:
+        for name in ("key north", "key west", "query"):
+            before = page.get_by_label(name, exact=True).get_attribute("aria-valuetext")
+            page.get_by_label(name, exact=True).press("ArrowUp")
+            page.get_by_label(name, exact=True).press("ArrowLeft")
+            assert page.get_by_label(name, exact=True).get_attribute("aria-valuetext") != before
+        for _ in range(15):
+            page.get_by_label("key north", exact=True).press("ArrowUp")
+        assert page.get_by_label("key north", exact=True).get_attribute("aria-valuetext").endswith("2.00 long")
+        assert page.get_by_label("Length of query").get_attribute("aria-valuetext") == "2.00"
+
+
+@pytest.mark.browser
+def test_a_key_is_dragged_and_the_query_turned_by_mouse(show):
+    with show(wind()) as page:
+        dial = page.get_by_label("query and keys")
+        dial.scroll_into_view_if_needed()
+        box = dial.bounding_box()
+        unit, middle = box["width"] / 5.4, (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+
+        def drag(start, end):
+            page.mouse.move(middle[0] + start[0] * unit, middle[1] - start[1] * unit)
+            page.mouse.down()
+            page.mouse.move(middle[0] + end[0] * unit, middle[1] - end[1] * unit, steps=3)
+            page.mouse.up()
+
+        drag((1.0, 0.0), (1.2, 1.1))
+        moved = [WIND["key"][0], [1.2, 1.1], *WIND["key"][2:]]
+        assert weights(page) == pytest.approx(expected(wind(key=moved))[0], abs=0.01)
+        drag((-1.32, -1.76), (1.5, 1.5))
+        turned = wind(key=moved, query=[math.sqrt(2), math.sqrt(2)])
+        assert weights(page) == pytest.approx(expected(turned)[0], abs=0.01)
+
+
+@pytest.mark.browser
+def test_equal_values_draw_a_level_line(show):
+    with show(wind(value=[7.0] * 4)) as page:
+        assert facts(page) == [7, 0, 7]
+        assert "NaN" not in page.locator(".x-body").inner_html()
+
+
+@pytest.mark.browser
+def test_other_labels_and_numbers_of_keys_get_their_own_rows(mount):
+    page = mount(wind())
+    page.evaluate(
+        "state => { for (const [name, value] of Object.entries(state)) model.set(name, value); }",
+        {"value": [1.0, 2.0], "labels": ["a", "b"], "key": [[0.5, 0.5], [0.0, -1.0]]},
+    )
+    assert page.locator(".x-name").all_inner_texts() == ["a", "b"]
+    assert len(weights(page)) == 2
