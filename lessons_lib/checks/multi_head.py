@@ -1,0 +1,106 @@
+"""Checks of the exercises on several heads."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lessons_lib.attention import attention
+from lessons_lib.checks import compare
+
+
+def multi_head(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 4) -> None:
+    """Check a multi-head layer that is given its four matrices."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        n_heads, width = (torch.randint(0, 3, (2,), generator=generator) + torch.tensor([2, 2])).tolist()
+        n = n_heads * int(torch.randint(2, 4, (), generator=generator))  # so that a wrong cut fits
+        d_model = n_heads * width
+        x = torch.randn(n, d_model, generator=generator, dtype=torch.float64)
+        matrices = torch.randn(4, d_model, d_model, generator=generator, dtype=torch.float64) / math.sqrt(width)
+        given, copies = x.clone(), matrices.clone()
+        where = f"n={n}, d_model={d_model}, n_heads={n_heads}"
+        got = answer(given, *copies, n_heads)
+        unchanged = torch.equal(given, x) and torch.equal(copies, matrices)
+        assert unchanged, f"multi_head changed its arguments; work on copies ({where})"
+        wanted, mistakes = _layers(x, matrices, n_heads)
+        compare("multi_head", got, wanted, mistakes, where=where)
+
+
+def _layers(x: Tensor, matrices: Tensor, n_heads: int) -> tuple[Tensor, dict[str, Tensor]]:
+    """The layer's output, and what each likely mistake makes of it."""
+    (n, d_model), (w_q, w_k, w_v, w_o) = x.shape, matrices
+    rows = x @ w_q, x @ w_k, x @ w_v
+    width = d_model // n_heads
+    heads = attention(*(_split(r, n_heads) for r in rows))
+    cut = attention(*(r.reshape(n_heads, n, width) for r in rows))
+    every = attention(*(r.reshape(n, width, n_heads).permute(2, 0, 1) for r in rows))
+    q, k, v = (_split(r, n_heads) for r in rows)
+    over_queries = (q @ k.mT / math.sqrt(width)).softmax(dim=-2) @ v
+    return _joined(heads) @ w_o, {
+        "W^O is missing": _joined(heads),
+        "the width of one head stands under the root, not d_model": _joined(attention(q, k, v, scale=d_model**-0.5))
+        @ w_o,
+        "the scores are not divided by the root of the head's width": _joined(attention(q, k, v, scale=1.0)) @ w_o,
+        "that is one head of the full width": attention(*rows) @ w_o,
+        "the split cuts the sequence: view (n, h, d_k) first, then transpose": cut.reshape(n, d_model) @ w_o,
+        "the cut is undone, but it cut the sequence: view (n, h, d_k) first, then transpose": _joined(cut) @ w_o,
+        "before joining, the heads must go back behind the positions": heads.reshape(n, d_model) @ w_o,
+        "a head owns consecutive columns, not every h-th": every.permute(1, 2, 0).reshape(n, d_model) @ w_o,
+        "the softmax runs over the keys of each query, the last axis": _joined(over_queries) @ w_o,
+    }
+
+
+def _split(rows: Tensor, n_heads: int) -> Tensor:
+    return rows.reshape(len(rows), n_heads, -1).transpose(0, 1)
+
+
+def _joined(heads: Tensor) -> Tensor:
+    return heads.transpose(0, 1).reshape(heads.shape[1], -1)
+
+
+def decode_step(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 4) -> None:
+    """Check one step of decoding with grouped heads: a new token's queries against the cache and its own key."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        g, per_group, d_k, m = (torch.randint(0, 3, (4,), generator=generator) + torch.tensor([2, 2, 3, 4])).tolist()
+        d_v = d_k + 1
+        shapes = (g * per_group, d_k), (g, m, d_k), (g, m, d_v), (g, d_k), (g, d_v)
+        arguments = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+        given = [argument.clone() for argument in arguments]
+        where = f"h={g * per_group}, g={g}, d_k={d_k}, {m} tokens in the cache"
+        got = answer(*given)
+        unchanged = all(torch.equal(now, before) for now, before in zip(given, arguments, strict=True))
+        assert unchanged, f"decode_step changed its arguments; work on copies ({where})"
+        wanted, mistakes = _steps(*arguments)
+        compare("decode_step", got, wanted, mistakes, where=where)
+
+
+def _steps(q: Tensor, past_k: Tensor, past_v: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """The output of each head, and what each likely mistake makes of it."""
+    all_k, all_v = torch.cat([past_k, k[:, None]], dim=1), torch.cat([past_v, v[:, None]], dim=1)
+    per_group = len(q) // len(k)
+
+    def step(keys: Tensor, values: Tensor, scale: float | None = None) -> Tensor:
+        keys, values = (kept.repeat_interleave(per_group, dim=0) for kept in (keys, values))
+        return attention(q[:, None], keys, values, scale=scale).squeeze(1)
+
+    def other_order(kept: Tensor) -> Tensor:
+        return kept.repeat(per_group, 1, 1)
+
+    by_group = q.reshape(len(k), per_group, -1).mean(dim=1, keepdim=True)
+    return step(all_k, all_v), {
+        "the new token attends to itself too: add its key and value to the cache": step(past_k, past_v),
+        "consecutive query heads share a key/value head: repeat_interleave, not repeat": attention(
+            q[:, None], other_order(all_k), other_order(all_v)
+        ).squeeze(1),
+        "each query head keeps its own weights; only keys and values are shared": attention(by_group, all_k, all_v)
+        .expand(-1, per_group, -1)
+        .reshape(len(q), -1),
+        "the scores are not divided by the root of d_k": step(all_k, all_v, 1.0),
+        "d_k stands under the root, the width of a query": step(all_k, all_v, all_v.shape[-1] ** -0.5),
+        "the new key and value come behind the others, both of them": step(
+            torch.cat([k[:, None], past_k], dim=1), all_v
+        ),
+    }

@@ -1,0 +1,194 @@
+"""The checks on several heads accept what is right, in any style, and name the mistake in what is wrong."""
+
+import math
+
+import pytest
+import torch
+
+from lessons_lib.checks import multi_head as check
+from lessons_lib.multihead import MultiHeadAttention
+
+# --- right answers --------------------------------------------------------------------------------------------------
+
+
+def head_by_head(x, w_q, w_k, w_v, w_o, n_heads):
+    width = x.shape[-1] // n_heads
+    total = torch.zeros_like(x)
+    for head in range(n_heads):
+        own = slice(head * width, (head + 1) * width)
+        scores = (x @ w_q[:, own]) @ (x @ w_k[:, own]).T / math.sqrt(width)
+        total = total + scores.softmax(-1) @ x @ w_v[:, own] @ w_o[own]
+    return total
+
+
+def by_layer(x, w_q, w_k, w_v, w_o, n_heads):
+    layer = MultiHeadAttention(x.shape[-1], n_heads).to(x.dtype)
+    for linear, matrix in zip((layer.w_q, layer.w_k, layer.w_v, layer.w_o), (w_q, w_k, w_v, w_o), strict=True):
+        linear.weight.data = matrix.T
+    return layer(x[None])[0].detach()
+
+
+def by_cutting(x, w_q, w_k, w_v, w_o, n_heads, scale=None, dim=-1):
+    n, d_model = x.shape
+    q, k, v = ((x @ w).view(n, n_heads, -1).transpose(0, 1) for w in (w_q, w_k, w_v))
+    weights = (q @ k.mT * (scale or (d_model // n_heads) ** -0.5)).softmax(dim)
+    return (weights @ v).transpose(0, 1).reshape(n, d_model) @ w_o
+
+
+def by_query_head(q, past_k, past_v, k, v):
+    rows = []
+    for head in range(len(q)):
+        group = head * len(k) // len(q)
+        keys, values = torch.vstack([past_k[group], k[group]]), torch.vstack([past_v[group], v[group]])
+        rows.append((keys @ q[head] / math.sqrt(q.shape[-1])).softmax(-1) @ values)
+    return torch.stack(rows)
+
+
+def by_group(q, past_k, past_v, k, v, scale=None):
+    keys, values = torch.cat([past_k, k[:, None]], 1), torch.cat([past_v, v[:, None]], 1)
+    grouped = q.view(len(k), -1, q.shape[-1])
+    weights = (grouped @ keys.mT * (scale or q.shape[-1] ** -0.5)).softmax(-1)
+    return (weights @ values).flatten(0, 1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("exercise", "answer"),
+    [
+        (check.multi_head, head_by_head),
+        (check.multi_head, by_layer),
+        (check.multi_head, by_cutting),
+        (check.multi_head, lambda x, *rest: by_cutting(x, *rest).float()),
+        (check.decode_step, by_query_head),
+        (check.decode_step, by_group),
+    ],
+)
+def test_right_answers_pass(exercise, answer, seed):
+    exercise(answer, seed=seed, cases=12)
+
+
+@pytest.mark.parametrize("exercise", [check.multi_head, check.decode_step])
+def test_stubs_fail(exercise):
+    def stub(*_):
+        raise NotImplementedError
+
+    with pytest.raises(NotImplementedError):
+        exercise(stub)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_checks_do_not_depend_on_the_default_precision(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        check.multi_head(by_cutting)
+        check.decode_step(by_group)
+    finally:
+        torch.set_default_dtype(before)
+
+
+# --- wrong answers --------------------------------------------------------------------------------------------------
+
+
+def without_output(x, w_q, w_k, w_v, w_o, n_heads):
+    return by_cutting(x, w_q, w_k, w_v, torch.eye(x.shape[-1], dtype=x.dtype), n_heads)
+
+
+def full_width(x, w_q, w_k, w_v, w_o, n_heads):
+    return by_cutting(x, w_q, w_k, w_v, w_o, 1)
+
+
+def cut_sequence(x, w_q, w_k, w_v, w_o, n_heads, undo=False):
+    n, d_model = x.shape
+    q, k, v = ((x @ w).view(n_heads, n, -1) for w in (w_q, w_k, w_v))
+    out = (q @ k.mT / math.sqrt(d_model // n_heads)).softmax(-1) @ v
+    return (out.transpose(0, 1) if undo else out).reshape(n, d_model) @ w_o
+
+
+def badly_joined(x, w_q, w_k, w_v, w_o, n_heads):
+    n, d_model = x.shape
+    q, k, v = ((x @ w).view(n, n_heads, -1).transpose(0, 1) for w in (w_q, w_k, w_v))
+    return ((q @ k.mT / math.sqrt(d_model // n_heads)).softmax(-1) @ v).reshape(n, d_model) @ w_o
+
+
+def interleaved(x, w_q, w_k, w_v, w_o, n_heads):
+    total = torch.zeros(len(x), x.shape[-1], dtype=x.dtype)
+    for head in range(n_heads):
+        q, k, v = (x @ w[:, head::n_heads] for w in (w_q, w_k, w_v))
+        total[:, head::n_heads] = (q @ k.T / math.sqrt(q.shape[-1])).softmax(-1) @ v
+    return total @ w_o
+
+
+def in_place(x, w_q, w_k, w_v, w_o, n_heads):
+    x += 1
+    return x
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (without_output, "W\\^O is missing"),
+        (lambda x, *rest: by_cutting(x, *rest, scale=x.shape[-1] ** -0.5), "not d_model"),
+        (lambda *all_: by_cutting(*all_, scale=1.0), "not divided by the root"),
+        (full_width, "one head of the full width"),
+        (cut_sequence, "the split cuts the sequence"),
+        (lambda *all_: cut_sequence(*all_, undo=True), "but it cut the sequence"),
+        (badly_joined, "back behind the positions"),
+        (interleaved, "consecutive columns"),
+        (lambda *all_: by_cutting(*all_, dim=-2), "the last axis"),
+        (in_place, "changed its arguments"),
+        (lambda x, *_: x[:1], "must have shape"),
+        (lambda x, *_: x, "wrong values"),
+        (lambda x, *_: None, "did you forget to return"),
+    ],
+)
+def test_wrong_layers_are_named(wrong, says):
+    with pytest.raises(AssertionError, match=says):
+        check.multi_head(wrong)
+
+
+def only_the_past(q, past_k, past_v, k, v):
+    weights = (q.view(len(k), -1, q.shape[-1]) @ past_k.mT / math.sqrt(q.shape[-1])).softmax(-1)
+    return (weights @ past_v).flatten(0, 1)
+
+
+def tiled(q, past_k, past_v, k, v):
+    order = torch.arange(len(q)) % len(k)
+    keys, values = torch.cat([past_k, k[:, None]], 1)[order], torch.cat([past_v, v[:, None]], 1)[order]
+    return ((q[:, None] @ keys.mT / math.sqrt(q.shape[-1])).softmax(-1) @ values)[:, 0]
+
+
+def one_query_per_group(q, past_k, past_v, k, v):
+    mean = q.view(len(k), -1, q.shape[-1]).mean(1, keepdim=True).expand(-1, len(q) // len(k), -1)
+    return by_group(mean.reshape(q.shape), past_k, past_v, k, v)
+
+
+def key_in_front(q, past_k, past_v, k, v):
+    keys, values = torch.cat([k[:, None], past_k], 1), torch.cat([past_v, v[:, None]], 1)
+    weights = (q.view(len(k), -1, q.shape[-1]) @ keys.mT / math.sqrt(q.shape[-1])).softmax(-1)
+    return (weights @ values).flatten(0, 1)
+
+
+def fills_the_cache(q, past_k, past_v, k, v):
+    past_k[:, 0] = k
+    return by_group(q, past_k, past_v, k, v)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        (only_the_past, "attends to itself too"),
+        (tiled, "repeat_interleave, not repeat"),
+        (one_query_per_group, "only keys and values are shared"),
+        (lambda *all_: by_group(*all_, scale=1.0), "not divided by the root of d_k"),
+        (lambda *all_: by_group(*all_, scale=all_[2].shape[-1] ** -0.5), "the width of a query"),
+        (key_in_front, "behind the others"),
+        (fills_the_cache, "changed its arguments"),
+        (lambda *all_: by_group(*all_).T, "must have shape"),
+        (lambda *all_: by_group(*all_) + 1, "wrong values"),
+        (lambda *all_: None, "did you forget to return"),
+    ],
+)
+def test_wrong_steps_are_named(wrong, says):
+    with pytest.raises(AssertionError, match=says):
+        check.decode_step(wrong)
