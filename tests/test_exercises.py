@@ -10,9 +10,14 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 MASTERS = sorted((ROOT / "assignments/source").glob("*/*.ipynb"))
+# The longer assignments belong to a part of the book, not to one chapter: the part's folder.
+OF_A_PART = {"build-attention": "attention"}
 STUB = "raise NotImplementedError  # your code here"
 
 pytest.importorskip("nbgrader")
+
+of_a_chapter = pytest.mark.parametrize("master", [m for m in MASTERS if m.stem not in OF_A_PART], ids=lambda m: m.stem)
+of_a_part = pytest.mark.parametrize("master", [m for m in MASTERS if m.stem in OF_A_PART], ids=lambda m: m.stem)
 
 
 @pytest.fixture(params=MASTERS, ids=lambda path: path.stem)
@@ -57,7 +62,7 @@ def failing(notebook: nbformat.NotebookNode) -> set[str]:
 
 
 def test_there_are_masters():
-    assert MASTERS
+    assert {path.stem for path in MASTERS} > set(OF_A_PART)
 
 
 def test_solved_passes_everywhere(master):
@@ -129,6 +134,7 @@ def test_some_exercises_are_on_paper_some_in_code_some_open(master):
     assert kinds == {"On paper", "Code", "Open"}
 
 
+@of_a_chapter
 def test_the_chapter_exists_and_lists_every_exercise(master):
     (chapter,) = (ROOT / "book").glob(f"*/{master.name}")
     text = "\n".join(cell.source for cell in read(chapter).cells)
@@ -139,3 +145,29 @@ def test_the_chapter_exists_and_lists_every_exercise(master):
         for exercise in exercises(master)
     ]
     assert re.findall(r"^(\d+)\. .*, ([★☆]+), (\d+ minutes)\.\*$", listed, re.MULTILINE) == asked
+
+
+@of_a_part
+def test_a_part_has_chapters_that_its_assignment_draws_on(master):
+    opening = read(master).cells[0].source
+    folder = OF_A_PART[master.stem]
+    drawn_on = re.findall(rf"\]\(\.\./\.\./{folder}/([\w-]+\.ipynb)\)", opening)
+    assert drawn_on
+    assert [name for name in drawn_on if not (ROOT / "book" / folder / name).exists()] == []
+
+
+@of_a_part
+def test_the_stages_of_a_part_are_mostly_code_and_graded_by_machine(master):
+    """So that a class of two hundred can be graded, with little left to read by hand."""
+    notebook = read(master)
+    by_machine = sum(about(cell)["points"] for cell in graded_by_machine(notebook))
+    by_hand = sum(about(cell)["points"] for cell in solutions(notebook) if about(cell)["grade"])
+    assert by_machine >= 2 * by_hand > 0
+
+
+def test_the_opening_counts_right(master):
+    numbers = ["No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten"]
+    asked = "\n".join(exercises(master))
+    points = sum(map(int, re.findall(r" · (\d+) points\*$", asked, re.MULTILINE)))
+    said = f"{numbers[len(exercises(master))]} exercises, {points} points, "
+    assert said in read(master).cells[0].source

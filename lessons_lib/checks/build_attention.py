@@ -1,0 +1,451 @@
+"""Checks of the assignment of Part I: attention from an empty file, in stages."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from lessons_lib import masks
+from lessons_lib.attention import attention
+from lessons_lib.checks import compare
+from lessons_lib.positions import RotaryEmbedding
+from lessons_lib.softmax import softmax
+
+Weights = tuple[Tensor, Tensor, Tensor, Tensor]
+Cache = tuple[Tensor, Tensor]
+
+# --- scores and softmax ---------------------------------------------------------------------------------------------
+
+
+def weights(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
+    """Check the weights of scaled attention, on tame scores and on scores that overflow ``exp``."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        b, n, m, d_k = _sizes(4, generator)
+        leading = (b,) if case % 2 else ()
+        q, k = _normal(*leading, n, d_k, generator=generator), _normal(*leading, m, d_k, generator=generator)
+        where = f"n={n}, m={m}, d_k={d_k}, leading axes {leading}"
+        _one_matrix_of_weights(answer, q, k, f"scores near 0, {where}")
+        high_q, high_k = (torch.cat([torch.full_like(x[..., :1], 60.0), x], dim=-1) for x in (q, k))
+        _one_matrix_of_weights(answer, high_q, high_k, f"scores in the thousands, {where}")
+        q[..., 0, :] *= 3000
+        _one_matrix_of_weights(answer, q, k, f"one long query, {where}")
+
+
+def _one_matrix_of_weights(answer: Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Tensor, where: str) -> None:
+    scores = q @ k.mT
+    d_k, m = k.shape[-1], k.shape[-2]
+    s = scores / math.sqrt(d_k)
+    mistakes = {
+        "the scores are not divided by sqrt(d_k)": softmax(scores),
+        "did you divide by d_k instead of its root?": softmax(scores / d_k),
+        "under the root belongs the width d_k, not the number of keys": softmax(scores / math.sqrt(m)),
+        "the scores are divided by sqrt(d_k), not multiplied": softmax(scores * math.sqrt(d_k)),
+        "the sum runs over the keys of each query, the last axis": softmax(s.mT).mT,
+        "the sum runs over each row, not over the whole tensor": softmax(s.flatten()).view(s.shape),
+        "the weights are not divided by their sum": (s - s.amax(dim=-1, keepdim=True)).exp(),
+        "these are the scores; the softmax is missing": s,
+    }
+    got = answer(q.clone(), k.clone())
+    finite = not isinstance(got, Tensor) or bool(got.isfinite().all())
+    cause = "subtract the maximum of each row" + (", not of the whole tensor" if "one long" in where else " first")
+    assert finite, f"exp left the range of the numbers: {cause} ({where})"
+    compare("weights", got, softmax(s), mistakes, where=where)
+
+
+# --- masks ----------------------------------------------------------------------------------------------------------
+
+
+def causal_mask(answer: Callable[[int, int], Tensor], *, seed: int = 0, cases: int = 5) -> None:
+    """Check the causal mask of the last ``n`` of ``m`` positions."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        n = int(torch.randint(2, 7, (), generator=generator))
+        m = n + (int(torch.randint(1, 6, (), generator=generator)) if case else 0)
+        everything = torch.ones(n, m, dtype=torch.bool)
+        wanted = everything.tril(m - n)
+        mistakes = {
+            "that is who is hidden; True means may attend": ~wanted,
+            "the queries are the last n of the m positions, not the first": everything.tril(),
+            "a position sees itself too": everything.tril(m - n - 1),
+            "that lets a position see what comes after it": everything.triu(m - n),
+            "one position too many is visible": everything.tril(m - n + 1),
+        }
+        _one_mask("causal_mask", answer(n, m), wanted, mistakes, where=f"n={n}, m={m}")
+
+
+def padding_mask(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int = 5) -> None:
+    """Check the mask that hides the padding of sequences of different lengths."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        b = int(torch.randint(2, 5, (), generator=generator))
+        m = b + int(torch.randint(3, 7, (), generator=generator))
+        lengths = torch.randperm(m + 1, generator=generator)[:b]
+        given, place = lengths.clone(), torch.arange(m)
+        got = answer(given, m)
+        where = f"lengths={lengths.tolist()}, m={m}"
+        assert torch.equal(given, lengths), f"padding_mask changed its argument; work on a copy ({where})"
+        length = lengths[:, None, None, None]
+        mistakes = {
+            "that is who is hidden; True means may attend": place >= length,
+            "a sequence of length l has the keys 0 to l - 1": place <= length,
+            "the last real key is visible too": place < length - 1,
+            "the real keys come first, the padding last": place >= m - length,
+        }
+        flat = isinstance(got, Tensor) and got.shape == (b, m)
+        assert not flat, (
+            f"padding_mask must leave an axis for the heads and one for the queries, (b, 1, 1, m) ({where})"
+        )
+        _one_mask("padding_mask", got, place < length, mistakes, where=where)
+
+
+def _one_mask(what: str, got: object, wanted: Tensor, mistakes: dict[str, Tensor], *, where: str) -> None:
+    assert got is not None, f"{what} is None: did you forget to return it?"
+    received = got.dtype if isinstance(got, Tensor) else type(got).__name__
+    boolean = f"{what} must be a Boolean tensor, got {received} ({where})"
+    assert isinstance(got, Tensor), boolean
+    assert got.dtype == torch.bool, boolean
+    named = {why: wrong.double() for why, wrong in mistakes.items()}
+    compare(what, got.double(), wanted.double(), named, where=where)
+
+
+def attend(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 3) -> None:
+    """Check attention under a mask, with rows that may attend nowhere, and that its gradients are finite."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        b, h, n, m, d_k, d_v = _sizes(6, generator)
+        q, k, v = (_normal(b, h, *size, generator=generator) for size in ((n, d_k), (m, d_k), (m, d_v)))
+        mask = torch.rand(b, 1, n, m, generator=generator) < 0.5
+        mask[..., 0], mask[..., -1] = True, False  # no row is empty, and none is full
+        later = torch.arange(n)[:, None] > 0
+        where = f"b={b}, h={h}, n={n}, m={m}, d_k={d_k}, d_v={d_v}"
+        _one_attention(answer, q, k, v, None, f"no mask, {where}")
+        _one_attention(answer, q, k, v, mask[0, 0], f"a mask over (n, m), {where}")
+        _one_attention(answer, q, k, v, mask, f"a mask over (b, 1, n, m), {where}")
+        _one_attention(answer, 3000 * q, k, v, mask, f"scores in the thousands, {where}")
+        _one_attention(answer, q, k, v, mask & later, f"row 0 without keys, {where}")
+
+
+def _one_attention(
+    answer: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, where: str
+) -> None:
+    allowed = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool) if mask is None else mask
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    late = softmax(scores) * allowed
+    wanted = softmax(scores, allowed) @ v
+    mistakes = {
+        "True means may attend, not hidden": softmax(scores, ~allowed) @ v,
+        "the mask is ignored": softmax(scores) @ v,
+        "the scores are not divided by sqrt(d_k)": softmax(q @ k.mT, allowed) @ v,
+        "the mask comes after the softmax, so hidden scores are still in the sum": late @ v,
+        "a score of zero is not a weight of zero: hidden scores must not take part": softmax(scores * allowed) @ v,
+        "a query that may attend nowhere attends to all that is hidden; it should get zeros": softmax(
+            scores.masked_fill(~allowed, -1e9)
+        )
+        @ v,
+    }
+    given = tuple(tensor.clone().requires_grad_() for tensor in (q, k, v))
+    got = answer(*given, None if mask is None else mask.clone())
+    empty = "row 0" in where
+    finite = not isinstance(got, Tensor) or bool(got.isfinite().all())
+    cause = (
+        "0 / 0 in a row without keys: replace its sum before you divide"
+        if empty
+        else "subtract the maximum of the visible scores, row by row"
+    )
+    assert finite, f"attend is not finite: {cause} ({where})"
+    compare("attend", got.detach() if isinstance(got, Tensor) else got, wanted, mistakes, where=where)
+    assert got.requires_grad, f"no gradient reaches the arguments of attend ({where})"
+    gradients = torch.autograd.grad(got.sum(), given)
+    assert all(bool(gradient.isfinite().all()) for gradient in gradients), (
+        f"the gradients of attend hold NaN: 0 / 0 repaired after the division is still 0 / 0 on the way back ({where})"
+    )
+
+
+# --- heads ----------------------------------------------------------------------------------------------------------
+
+
+def split(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int = 4) -> None:
+    """Check the split of the last axis into heads, which become an axis before the positions."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        b, n, h, d = _sizes(4, generator)
+        x = _normal(b, n, h * d, generator=generator)
+        mistakes = {
+            "a reshape alone mixes positions: split the last axis, then swap two axes": x.reshape(b, h, n, d),
+            "the first d columns belong to head 0; yours are dealt out in turn": rearrange(
+                x, "b n (d h) -> b h n d", h=h
+            ),
+        }
+        got = answer(x.clone(), h)
+        where = f"b={b}, n={n}, n_heads={h}, d_head={d}"
+        compare("split", got, rearrange(x, "b n (h d) -> b h n d", h=h), mistakes, where=where)
+
+
+def merge(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
+    """Check the way back from heads to one vector for each position."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        b, n, h, d = _sizes(4, generator)
+        x = _normal(b, h, n, d, generator=generator)
+        mistakes = {
+            "a reshape alone mixes positions: swap two axes first": x.reshape(b, n, h * d),
+            "head 0 belongs into the first d columns; yours are dealt out in turn": rearrange(
+                x, "b h n d -> b n (d h)"
+            ),
+        }
+        where = f"b={b}, n={n}, n_heads={h}, d_head={d}"
+        compare("merge", answer(x.clone()), rearrange(x, "b h n d -> b n (h d)"), mistakes, where=where)
+
+
+def attend_shared(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 4) -> None:
+    """Check attention of query heads that share key/value heads, consecutive ones together."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        b, n, m, d = _sizes(4, generator)
+        g, group = (2 + torch.randperm(3, generator=generator)[:2]).tolist()
+        q, k, v = (_normal(b, *size, d, generator=generator) for size in ((g * group, n), (g, m), (g, m)))
+        mask = (torch.rand(b, 1, n, m, generator=generator) < 0.6) | (torch.arange(m) == 0)
+        mask = mask if case % 2 else mask[0, 0]
+        by_turns, in_blocks = ([x.repeat(1, group, 1, 1), x.repeat_interleave(group, dim=1)] for x in (k, v))
+        (turned_k, right_k), (turned_v, right_v) = by_turns, in_blocks
+        wanted = attention(q, right_k, right_v, mask)
+        mistakes = {
+            "consecutive query heads share a key head; yours take turns": attention(q, turned_k, turned_v, mask),
+            "the values of a query head are those of its keys' head": attention(q, right_k, turned_v, mask),
+            "the keys of a query head are those of its values' head": attention(q, turned_k, right_v, mask),
+            "all query heads use the first key head": attention(q, k[:, :1], v[:, :1], mask),
+            "the mask is ignored": attention(q, right_k, right_v),
+        }
+        where = f"{g * group} query heads, {g} key heads, mask over {tuple(mask.shape)}"
+        compare("attend_shared", answer(*(x.clone() for x in (q, k, v, mask))), wanted, mistakes, where=where)
+
+
+# --- positions ------------------------------------------------------------------------------------------------------
+
+
+def rotate(answer: Callable[[Tensor, Tensor, float], Tensor], *, seed: int = 0, cases: int = 4) -> None:
+    """Check RoPE with the halves paired, at any positions."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        b, h, n, pairs = _sizes(4, generator)
+        base = 10.0 ** float(1 + 3 * torch.rand((), generator=generator))
+        positions = torch.randperm(50, generator=generator)[:n] + 1
+        x = _normal(b, h, n, 2 * pairs, generator=generator)
+        given = x.clone()
+        where = f"shape {tuple(x.shape)}, base {base:.3g}, positions {positions.tolist()}"
+        wanted = RotaryEmbedding(2 * pairs, base=base)(x, positions)
+        got = answer(given, positions.clone(), base)
+        assert torch.equal(given, x), f"rotate changed its argument; work on a copy ({where})"
+        compare("rotate", got, wanted, _wrong_rotations(x, positions, base), where=where)
+
+
+def _wrong_rotations(x: Tensor, positions: Tensor, base: float) -> dict[str, Tensor]:
+    d, n = x.shape[-1], x.shape[-2]
+    right = RotaryEmbedding(d, base=base)
+    pair = torch.arange(d // 2, dtype=torch.float64)
+    first, second = x.chunk(2, dim=-1)
+
+    def by_rates(rates: Tensor) -> Tensor:
+        angles = positions[:, None] * rates
+        cos, sin = angles.cos(), angles.sin()
+        return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
+
+    angles = positions[:, None] * base ** (-2 * pair / d)
+    turned = first * angles.cos() - second * angles.sin()
+    return {
+        "these pairs are neighbours, 2i and 2i + 1; here i goes with i + d/2": RotaryEmbedding(
+            d, base=base, pairing="interleaved"
+        )(x, positions),
+        "it turns backwards; the first of a pair is x1 cos - x2 sin": right(x, -positions),
+        "the positions are ignored; rows stand where `positions` says": right(x, torch.arange(n)),
+        "the exponent is -2i/d with i the number of the pair": by_rates(base ** (-pair / d)),
+        "the rates fall with i; the exponent is -2i/d, with a minus": by_rates(base ** (2 * pair / d)),
+        "the base is ignored": RotaryEmbedding(d)(x, positions),
+        "the second of a pair needs the first as it was, not as it is after turning": torch.cat(
+            [turned, turned * angles.sin() + second * angles.cos()], dim=-1
+        ),
+    }
+
+
+# --- the layer, and its cache ---------------------------------------------------------------------------------------
+
+
+def layer(answer: Callable[[Tensor, Weights, int, int], Tensor], *, seed: int = 0, cases: int = 4) -> None:
+    """Check causal self-attention with heads, shared keys and RoPE."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        x, w, h, g = _a_layer(generator)
+        where = f"{tuple(x.shape)}, n_heads={h}, n_kv_heads={g}, d_head={w[0].shape[-1] // h}"
+        wanted, mistakes = _layer(x, w, h, g), _wrong_layers(x, w, h, g)
+        compare("layer", answer(x.clone(), _copies(w), h, g), wanted, mistakes, where=where)
+
+
+def decode(
+    answer: Callable[[Tensor, Weights, int, int, Cache | None], tuple[Tensor, Cache]], *, seed: int = 0, cases: int = 4
+) -> None:
+    """Check that the layer, fed in pieces with a cache, gives what it gives at once, and what the cache keeps."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        x, w, h, g = _a_layer(generator)
+        sizes = [3, 1, *[2] * ((x.shape[1] - 4) // 2), *[1] * (x.shape[1] % 2)]
+        where = f"{tuple(x.shape)} in pieces of {sizes}, n_heads={h}, n_kv_heads={g}"
+        wanted, mistakes = _layer(x, w, h, g), _wrong_decodings(x, w, h, g, sizes)
+        outs, cache, seen = [], None, 0
+        for piece in x.split(sizes, dim=1):
+            seen += piece.shape[1]
+            out, following = _one_step(answer, piece, w, h, g, cache)
+            twin, _ = _one_step(answer, piece, w, h, g, cache)
+            stateless = out.shape == twin.shape and torch.allclose(out, twin, rtol=1e-5, atol=1e-5, equal_nan=True)
+            assert stateless, f"the same step from the same cache gives another result: keep no state outside ({where})"
+            cache = following
+            _check_kept(cache, (x.shape[0], g, seen, w[0].shape[-1] // h), h, where)
+            outs.append(out)
+        compare("decode", torch.cat(outs, dim=1), wanted, mistakes, where=where)
+
+
+def _one_step(
+    answer: Callable[[Tensor, Weights, int, int, Cache | None], tuple[Tensor, Cache]],
+    piece: Tensor,
+    w: Weights,
+    h: int,
+    g: int,
+    cache: Cache | None,
+) -> tuple[Tensor, Cache]:
+    lent = None if cache is None else (cache[0].clone(), cache[1].clone())
+    got = answer(piece.clone(), _copies(w), h, g, lent)
+    assert got is not None, "decode is None: did you forget to return the pair (out, cache)?"
+    pair = isinstance(got, (tuple, list)) and len(got) == 2
+    assert pair, f"return the pair (out, cache), got {type(got).__name__}"
+    out, kept = got
+    assert isinstance(out, Tensor), f"out must be a tensor, got {type(out).__name__}"
+    assert out.shape == piece.shape, f"out must have one row for each row of x, {tuple(piece.shape)}, got {out.shape}"
+    tensors = isinstance(kept, (tuple, list)) and len(kept) == 2 and all(isinstance(part, Tensor) for part in kept)
+    assert tensors, f"the cache must be the pair (keys, values), got {type(kept).__name__}"
+    return out, (kept[0], kept[1])
+
+
+def _check_kept(cache: Cache, wanted: tuple[int, ...], h: int, where: str) -> None:
+    b, g, seen, d_head = wanted
+    for name, kept in zip(("keys", "values"), cache, strict=True):
+        repeated = kept.shape == (b, h, seen, d_head)
+        assert not repeated, f"the cache keeps the {name} of {g} heads; repeat them after you have kept them ({where})"
+        assert kept.shape == wanted, (
+            f"after {seen} positions the cached {name} must have shape {wanted}, got {tuple(kept.shape)} ({where})"
+        )
+
+
+def _a_layer(generator: torch.Generator) -> tuple[Tensor, Weights, int, int]:
+    """Random rows and matrices: no two axes alike, an odd or even number of positions, widths that are even."""
+    b, g, group = (2 + torch.randperm(3, generator=generator)[:3]).tolist()
+    n = int(torch.randint(7, 11, (), generator=generator))
+    d_head, d_model = 2 * int(torch.randint(2, 4, (), generator=generator)), 11
+    h = g * group
+    shapes = (d_model, h * d_head), (d_model, g * d_head), (d_model, g * d_head), (h * d_head, d_model)
+    w_q, w_k, w_v, w_o = (_normal(*shape, generator=generator) / math.sqrt(shape[0]) for shape in shapes)
+    return 2 * _normal(b, n, d_model, generator=generator), (w_q, w_k, w_v, w_o), h, g
+
+
+def _heads(x: Tensor, w: Weights, h: int, g: int) -> tuple[Tensor, Tensor, Tensor]:
+    split_into = zip(w[:3], (h, g, g), strict=True)
+    q, k, v = (rearrange(x @ matrix, "b n (h d) -> b h n d", h=heads) for matrix, heads in split_into)
+    return q, k, v
+
+
+def _merged(heads: Tensor) -> Tensor:
+    return rearrange(heads, "b h n d -> b n (h d)")
+
+
+def _layer(x: Tensor, w: Weights, h: int, g: int) -> Tensor:
+    q, k, v = _heads(x, w, h, g)
+    turn = RotaryEmbedding(q.shape[-1])
+    return _merged(attention(turn(q), turn(k), v, masks.causal(x.shape[1]))) @ w[3]
+
+
+def _wrong_layers(x: Tensor, w: Weights, h: int, g: int) -> dict[str, Tensor]:
+    """What each likely mistake makes of the layer."""
+    q, k, v = _heads(x, w, h, g)
+    past, turn = masks.causal(x.shape[1]), RotaryEmbedding(q.shape[-1])
+    turned = turn(q), turn(k)
+    right = attention(*turned, v, past)
+    whole_q, whole_k = (RotaryEmbedding(y.shape[-1])(y) for y in (x @ w[0], x @ w[1]))
+    k_by_turns, v_by_turns = (y.repeat(1, h // g, 1, 1) for y in (turned[1], v))
+    in_wrong_order = {
+        "nothing hides the future": attention(*turned, v),
+        "queries and keys are not rotated": attention(q, k, v, past),
+        "the keys are not rotated": attention(turned[0], k, v, past),
+        "the queries are not rotated": attention(q, turned[1], v, past),
+        "only queries and keys are rotated, values are not": attention(*turned, turn(v), past),
+        "rotate after the split into heads: each head has all the rates": attention(
+            rearrange(whole_q, "b n (h d) -> b h n d", h=h), rearrange(whole_k, "b n (g d) -> b g n d", g=g), v, past
+        ),
+        "the root is that of a head's width, not of the model's": attention(*turned, v, past, scale=11**-0.5),
+        "consecutive query heads share a key head; yours take turns": attention(
+            turned[0], k_by_turns, v_by_turns, past
+        ),
+    }
+    return {why: _merged(heads) @ w[3] for why, heads in in_wrong_order.items()} | {
+        "merge the heads before w_o; a reshape alone mixes positions": right.reshape(_merged(right).shape) @ w[3],
+    }
+
+
+def _wrong_decodings(x: Tensor, w: Weights, h: int, g: int, sizes: Sequence[int]) -> dict[str, Tensor]:
+    """What each likely mistake makes of the pieces put together again."""
+
+    def in_pieces(
+        *,
+        restart_q: bool = False,
+        restart_k: bool = False,
+        top_left: bool = False,
+        blind: bool = False,
+        again: bool = False,
+    ) -> Tensor:
+        turn, outs, seen = RotaryEmbedding(w[0].shape[-1] // h), [], 0
+        kept_k, kept_v = (x.new_zeros(x.shape[0], g, 0, turn.d_head) for _ in range(2))
+        for piece in x.split(list(sizes), dim=1):
+            q, k, v = _heads(piece, w, h, g)
+            n, m = piece.shape[1], seen + piece.shape[1]
+            here, start = torch.arange(seen, m), torch.arange(n)
+            q = turn(q, start if restart_q else here)
+            kept_v = torch.cat([kept_v, v], dim=-2)
+            if again:  # everything that is kept is rotated in every step
+                kept_k = turn(torch.cat([kept_k, k], dim=-2))
+            else:
+                kept_k = torch.cat([kept_k, turn(k, start if restart_k else here)], dim=-2)
+            mask = masks.bidirectional(n, m) if blind else masks.causal(n, m)
+            mask = masks.bidirectional(n, m).tril() if top_left else mask
+            outs.append(_merged(attention(q, kept_k, kept_v, mask)) @ w[3])
+            seen = m
+        return torch.cat(outs, dim=1)
+
+    alone = [_layer(piece, w, h, g) for piece in x.split(list(sizes), dim=1)]
+    return {
+        "each piece sees itself alone; attend to all that is kept": torch.cat(alone, dim=1),
+        "positions go on where the cache ends; yours start at 0 in every piece": in_pieces(
+            restart_q=True, restart_k=True
+        ),
+        "the queries stand where the cache ends, not at 0": in_pieces(restart_q=True),
+        "the new keys stand where the cache ends, not at 0": in_pieces(restart_k=True),
+        "the queries are the last of the keys' positions; your mask takes them for the first": in_pieces(top_left=True),
+        "within a piece the future is hidden too": in_pieces(blind=True),
+        "what is kept has been rotated already; rotate the new keys alone": in_pieces(again=True),
+    } | {why: wrong for why, wrong in _wrong_layers(x, w, h, g).items() if "nothing hides" not in why}
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def _sizes(n_axes: int, generator: torch.Generator) -> list[int]:
+    """Sizes from 2 on, no two alike."""
+    return (2 + torch.randperm(n_axes + 2, generator=generator)[:n_axes]).tolist()
+
+
+def _normal(*shape: int, generator: torch.Generator) -> Tensor:
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def _copies(w: Weights) -> Weights:
+    w_q, w_k, w_v, w_o = (matrix.clone() for matrix in w)
+    return w_q, w_k, w_v, w_o
