@@ -5,6 +5,7 @@ pictures) and ``traits`` (numbers with bounds); each further file is one explore
 """
 
 from lessons_lib.widgets.clocks import ClocksExplorer
+from lessons_lib.widgets.collapse import CollapseExplorer
 from lessons_lib.widgets.heads import HeadsExplorer
 from lessons_lib.widgets.masks import MasksExplorer
 from lessons_lib.widgets.plane import PlaneExplorer
@@ -16,6 +17,7 @@ from lessons_lib.widgets.walk import WalkExplorer
 
 __all__ = [
     "ClocksExplorer",
+    "CollapseExplorer",
     "HeadsExplorer",
     "MasksExplorer",
     "PlaneExplorer",

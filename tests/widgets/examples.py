@@ -2,6 +2,7 @@
 
 from lessons_lib.widgets import (
     ClocksExplorer,
+    CollapseExplorer,
     HeadsExplorer,
     MasksExplorer,
     PlaneExplorer,
@@ -62,6 +63,10 @@ def examples():
                 "scaling": "interpolation",
                 "factor": 6.5,
             },
+        ),
+        (
+            CollapseExplorer(depth=5, residual=0.5, temperature=0.7),
+            {"depth": 9, "residual": 0.8, "temperature": 2.0, "norm": "before", "causal": True, "seed": 4},
         ),
         (
             TilesExplorer(n=7, block_q=3, block_k=2, step=9),

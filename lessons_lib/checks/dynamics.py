@@ -1,0 +1,143 @@
+"""Checks of the exercises on how training breaks."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lessons_lib.checks import compare
+from lessons_lib.diagnostics import attention_entropy, token_spread
+from lessons_lib.information import entropy
+from lessons_lib.masks import causal
+from lessons_lib.softmax import softmax
+from lessons_lib.training import warmup_cosine
+
+
+def spread(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
+    """Check the share of the length that is not common to all tokens, for any number of leading axes."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        b, h, n, d = (torch.randperm(7, generator=generator)[:4] + 2).tolist()
+        leading = [(), (b,), (b, h)][case % 3]
+        common = torch.randn(*leading, 1, d, generator=generator, dtype=torch.float64) * 2
+        x = common + torch.randn(*leading, n, d, generator=generator, dtype=torch.float64)
+        given = x.clone()
+        got = answer(given)
+        where = f"shape {tuple(x.shape)}"
+        assert torch.equal(given, x), f"spread changed its argument; work on a copy ({where})"
+        length = torch.linalg.matrix_norm(x)
+
+        def share(centred: Tensor, length: Tensor = length) -> Tensor:
+            return torch.linalg.matrix_norm(centred) / length
+
+        over_tokens, over_entries = x.mean(-2, keepdim=True), x.mean(-1, keepdim=True)
+        everything = x.flatten(0, -2).mean(0) if leading else over_tokens
+        mistakes = {
+            "the mean is over the tokens, axis -2, not over the entries of each": share(x - over_entries),
+            "each sequence has a mean token of its own; do not average over the leading axes": share(x - everything),
+            "both lengths are roots of sums of squares; a root is missing": share(x - over_tokens).square(),
+            "it is not divided by the length of X": torch.linalg.matrix_norm(x - over_tokens),
+            "that is the share which all tokens have in common; asked is the rest": share(over_tokens.expand_as(x)),
+            "that is the matrix norm with the largest singular value; take the root of the sum of all squares": (
+                torch.linalg.matrix_norm(x - over_tokens, 2) / torch.linalg.matrix_norm(x, 2)
+            ),
+        }
+        compare("spread", got, token_spread(x), mistakes, where=where)
+
+
+def schedule(answer: Callable[[int, int, int, float], float | Tensor], *, seed: int = 0, cases: int = 4) -> None:
+    """Check warm-up, cosine and floor, at every step of the schedule and beyond its end."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        n_warmup = 0 if case == cases - 1 else int(torch.randint(2, 20, (), generator=generator))
+        n_steps = n_warmup + int(torch.randint(20, 60, (), generator=generator))
+        floor = float(torch.rand((), generator=generator, dtype=torch.float64)) * 0.3 + 0.05
+        steps = range(n_steps + 20)
+        got = [answer(step, n_warmup, n_steps, floor) for step in steps]
+        assert got[0] is not None, "schedule is None: did you forget to return it?"
+        wanted = [warmup_cosine(s, n_warmup=n_warmup, n_steps=n_steps, final_share=floor) for s in steps]
+
+        def wave(progress: float) -> float:
+            return (1 + math.cos(math.pi * progress)) / 2
+
+        def cosine(step: int, n_warmup: int = n_warmup, n_steps: int = n_steps) -> float:
+            return wave(min(1.0, (step - n_warmup) / (n_steps - n_warmup)))
+
+        def ramp(step: int, n_warmup: int = n_warmup) -> float:
+            return (step + 1) / n_warmup
+
+        def curve(
+            up: Callable[[int], float], down: Callable[[int], float], n_warmup: int = n_warmup, steps: range = steps
+        ) -> Tensor:
+            return torch.tensor([up(s) if s < n_warmup else down(s) for s in steps], dtype=torch.float64)
+
+        def to_floor(share: float, floor: float = floor) -> float:
+            return floor + (1 - floor) * share
+
+        def unclamped(step: int, n_warmup: int = n_warmup, n_steps: int = n_steps) -> float:
+            return wave((step - n_warmup) / (n_steps - n_warmup))
+
+        def from_zero(step: int, n_steps: int = n_steps) -> float:
+            return wave(min(1.0, step / n_steps))
+
+        def late(step: int, n_warmup: int = n_warmup) -> float:
+            return step / n_warmup
+
+        def down(step: int) -> float:
+            return to_floor(cosine(step))
+
+        mistakes = {
+            "after n_steps the cosine rises again; hold the progress at 1": curve(
+                ramp, lambda s: to_floor(unclamped(s))
+            ),
+            "step 0 has the rate 0 and is wasted; the ramp is (step + 1) / n_warmup": curve(late, down),
+            "the cosine begins when the warm-up ends, not at step 0": curve(ramp, lambda s: to_floor(from_zero(s))),
+            "the floor is not there": curve(ramp, cosine),
+            "the floor is added to the whole cosine, so the peak is above 1": curve(
+                ramp, lambda s, f=floor: f + cosine(s)
+            ),
+            "the floor cuts the cosine off; let the cosine end there": curve(
+                ramp, lambda s, f=floor: max(f, cosine(s))
+            ),
+            "the ramp too is raised to the floor; it starts near 0": curve(lambda s: to_floor(ramp(s)), down),
+        }
+        compare(
+            "schedule",
+            torch.tensor([float(share) for share in got], dtype=torch.float64),
+            torch.tensor(wanted, dtype=torch.float64),
+            mistakes,
+            where=f"n_warmup={n_warmup}, n_steps={n_steps}, floor={floor:.3g}, steps 0 to {n_steps + 19}",
+        )
+
+
+def fair_entropy(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
+    """Check the entropy of causal heads as a share of the largest possible, over the rows that have a choice."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        h, n = (torch.randperm(7, generator=generator)[:2] + 3).tolist()
+        scores = torch.randn(h, n, n, generator=generator, dtype=torch.float64) * 2
+        weights = softmax(scores, causal(n))
+        if case == 0:
+            weights[0] = torch.eye(n, dtype=torch.float64)  # a head of zeros and ones
+        where = f"{h} heads, {n} tokens" + (", one head with weights of 0 and 1" if case == 0 else "")
+        got = answer(weights.clone())
+        assert not (isinstance(got, Tensor) and bool(got.isnan().any())), (
+            f"fair_entropy holds NaN: 0 log 0 counts as 0, and the first row has no choice to divide by ({where})"
+        )
+        rows, most = entropy(weights), torch.arange(1, n + 1, dtype=torch.float64).log()
+        mistakes = {
+            "that is in nats; divide each row by the largest entropy it can have": rows[:, 1:].mean(-1),
+            "a causal row sees only the keys up to its own: divide by log of their number, not by log n": (
+                (rows[:, 1:] / most[-1]).mean(-1)
+            ),
+            "the first row has no choice; leave it out of the mean": (rows / most.clamp_min(1e-9)).mean(-1),
+            "take the share row by row and then the mean, not the mean of entropies over the mean of largest": (
+                rows.sum(-1) / most.sum()
+            ),
+            "the heads are to be told apart: one number each": (rows[:, 1:] / most[1:]).mean().expand(h),
+            "the heads were averaged before the entropy was taken, which hides sharp ones": (
+                (entropy(weights.mean(0))[1:] / most[1:]).mean().expand(h)
+            ),
+        }
+        compare("fair_entropy", got, attention_entropy(weights[None], causal(n)), mistakes, where=where)

@@ -1,0 +1,101 @@
+"""The collapse explorer: what depth does to the tokens of a fresh stack, and to its attention."""
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import traitlets
+
+from lessons_lib.widgets.chance import normal, uniform
+from lessons_lib.widgets.drawing import element, picture, text
+from lessons_lib.widgets.explorer import Explorer
+from lessons_lib.widgets.traits import Real, Whole
+
+TOKENS, WIDTH, LAYERS = 12, 16, 32
+
+
+class CollapseExplorer(Explorer):
+    r"""Send twelve random tokens through up to 32 random layers of attention, and see whether they remain distinct.
+
+    .. math::
+        \text{after:}\quad X_{t} = \operatorname{norm}\bigl(r\, X_{t-1} + A_t X_{t-1} W_t\bigr), \qquad
+        \text{before:}\quad X_{t} = r\, X_{t-1} + A_t \operatorname{norm}(X_{t-1})\, W_t
+
+    with the RMS norm of each token and :math:`r` the ``residual`` strength. The weights :math:`A_t` are the softmax
+    of :math:`\operatorname{norm}(x_i) B_t \operatorname{norm}(x_j)^\top / d` divided by the temperature; the entries of
+    :math:`B_t` are standard normal and those of :math:`W_t` have variance :math:`1/d`, so that the scores of a fresh
+    stack spread like standard normal numbers.
+
+    Raises:
+        ValueError: if ``depth`` is not in 0 .. 32, the residual strength not between 0 and 1, the temperature not
+            between 0.05 and 20, ``norm`` neither ``"after"`` nor ``"before"``, or ``seed`` not in ``0 .. 2**31 - 1``.
+    """
+
+    script = "collapse"
+    sentence = (
+        "In the live figure twelve tokens go through up to 32 layers with a chosen residual strength, temperature and "
+        "place of the norm; their likeness, their rank and the entropy of the attention follow."
+    )
+
+    depth = Whole(8, min=0, max=LAYERS).tag(sync=True)
+    residual = Real(0.0, min=0.0, max=1.0).tag(sync=True)
+    temperature = Real(1.0, min=0.05, max=20.0).tag(sync=True)
+    norm = traitlets.Enum(["after", "before"], "after").tag(sync=True)
+    causal = traitlets.Bool(False).tag(sync=True)
+    seed = Whole(0, min=0, max=2**31 - 1).tag(sync=True)
+
+    def __init__(
+        self,
+        depth: int = 8,
+        residual: float = 0.0,
+        temperature: float = 1.0,
+        norm: str = "after",
+        causal: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(depth=depth, residual=residual, temperature=temperature, norm=norm, causal=causal, seed=seed)
+
+    def spreads(self) -> list[float]:
+        """Return how different the tokens are after 0 .. ``depth`` layers: 1 is unrelated, 0 is all the same."""
+        random = uniform(self.seed)
+        visible = np.tri(TOKENS, dtype=bool) if self.causal else np.ones((TOKENS, TOKENS), dtype=bool)
+        x = _unit(_drawn(random, TOKENS))
+        found = [_spread(x)]
+        for _ in range(self.depth):
+            bilinear, values = _drawn(random, WIDTH), _drawn(random, WIDTH) / math.sqrt(WIDTH)
+            normed = _unit(x)
+            scores = normed @ bilinear @ normed.T / (WIDTH * self.temperature)
+            unnormalised = np.exp(scores - scores.max(axis=1, where=visible, initial=-np.inf, keepdims=True)) * visible
+            x = self.residual * x + unnormalised / unnormalised.sum(axis=1, keepdims=True) @ normed @ values
+            x = _unit(x) if self.norm == "after" else x
+            found.append(_spread(x))
+        return found
+
+    def still(self) -> str:
+        """Draw how different the tokens are after each layer, down to 10^-12."""
+        spreads = self.spreads()
+        heights = [12 + 112 * min(12.0, -math.log10(max(spread, 1e-12))) / 12 for spread in spreads]
+        points = [(44 + 268 * t / LAYERS, y) for t, y in enumerate(heights)]
+        line = element("path", class_="x-line x-first", d="M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points))
+        dot = element("circle", class_="x-dot x-first", cx=points[-1][0], cy=points[-1][1], r=4)
+        axis = element("path", class_="x-axis", d="M44 12V124H312")
+        levels = [text(name, x=38, y=16 + 112 * i / 3, anchor="end") for i, name in enumerate(_LEVELS)]
+        marks = [text(str(t), x=44 + 268 * t / LAYERS, y=142, anchor="middle") for t in range(0, LAYERS + 1, 8)]
+        said = f"spread of the tokens after {self.depth} layers: {spreads[-1]:.2g}, from {spreads[0]:.2g} before them"
+        return picture(320, 148, said, axis, *levels, *marks, line, dot)
+
+
+_LEVELS = ("1", "10⁻⁴", "10⁻⁸", "10⁻¹²")
+
+
+def _drawn(random: Iterator[float], rows: int) -> np.ndarray:
+    return np.reshape([normal(random) for _ in range(rows * WIDTH)], (rows, WIDTH))
+
+
+def _unit(x: np.ndarray) -> np.ndarray:
+    """Each token at root mean square 1."""
+    return x / np.sqrt(np.square(x).mean(axis=1, keepdims=True))
+
+
+def _spread(x: np.ndarray) -> float:
+    return float(np.linalg.norm(x - x.mean(axis=0)) / np.linalg.norm(x))
