@@ -112,20 +112,42 @@ def _one_mask(what: str, got: object, wanted: Tensor, mistakes: dict[str, Tensor
 
 
 def attend(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 3) -> None:
-    """Check attention under a mask, with rows that may attend nowhere, and that its gradients are finite."""
+    """Check attention under a mask, also with rows that may attend nowhere."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
-        b, h, n, m, d_k, d_v = _sizes(6, generator)
-        q, k, v = (_normal(b, h, *size, generator=generator) for size in ((n, d_k), (m, d_k), (m, d_v)))
-        mask = torch.rand(b, 1, n, m, generator=generator) < 0.5
-        mask[..., 0], mask[..., -1] = True, False  # no row is empty, and none is full
-        later = torch.arange(n)[:, None] > 0
-        where = f"b={b}, h={h}, n={n}, m={m}, d_k={d_k}, d_v={d_v}"
+        q, k, v, mask, later, where = _a_masked_attention(generator)
         _one_attention(answer, q, k, v, None, f"no mask, {where}")
         _one_attention(answer, q, k, v, mask[0, 0], f"a mask over (n, m), {where}")
         _one_attention(answer, q, k, v, mask, f"a mask over (b, 1, n, m), {where}")
         _one_attention(answer, 3000 * q, k, v, mask, f"scores in the thousands, {where}")
         _one_attention(answer, q, k, v, mask & later, f"row 0 without keys, {where}")
+
+
+def gradients_of_attend(answer: Callable[..., tuple[Tensor, Tensor, Tensor]], *, seed: int = 0, cases: int = 3) -> None:
+    """Check the gradients of the sum of all outputs: finite, and right, with and without rows that attend nowhere."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        q, k, v, mask, later, where = _a_masked_attention(generator)
+        for allowed, kind in ((mask, "every row sees a key"), (mask & later, "row 0 without keys")):
+            given = tuple(tensor.clone().requires_grad_() for tensor in (q, k, v))
+            wanted = torch.autograd.grad(attention(given[0], given[1], given[2], allowed).sum(), given)
+            got = answer(q.clone(), k.clone(), v.clone(), allowed.clone())
+            assert all(bool(gradient.isfinite().all()) for gradient in got), (
+                "the gradients hold NaN: a 0 / 0 that is mended after the division is still a 0 / 0 on the way back "
+                f"({kind}, {where})"
+            )
+            for name, one, right in zip("qkv", got, wanted, strict=True):
+                compare(f"the gradient of {name}", one, right, {}, where=f"{kind}, {where}")
+
+
+def _a_masked_attention(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, str]:
+    """Queries, keys, values, a mask that leaves each row something, one that empties row 0, and the sizes in words."""
+    b, h, n, m, d_k, d_v = _sizes(6, generator)
+    q, k, v = (_normal(b, h, *size, generator=generator) for size in ((n, d_k), (m, d_k), (m, d_v)))
+    mask = torch.rand(b, 1, n, m, generator=generator) < 0.5
+    mask[..., 0], mask[..., -1] = True, False  # no row is empty, and none is full
+    later = torch.arange(n)[:, None] > 0
+    return q, k, v, mask, later, f"b={b}, h={h}, n={n}, m={m}, d_k={d_k}, d_v={d_v}"
 
 
 def _one_attention(
@@ -146,22 +168,15 @@ def _one_attention(
         )
         @ v,
     }
-    given = tuple(tensor.clone().requires_grad_() for tensor in (q, k, v))
-    got = answer(*given, None if mask is None else mask.clone())
-    empty = "row 0" in where
+    got = answer(q.clone(), k.clone(), v.clone(), None if mask is None else mask.clone())
     finite = not isinstance(got, Tensor) or bool(got.isfinite().all())
     cause = (
         "0 / 0 in a row without keys: replace its sum before you divide"
-        if empty
+        if "row 0" in where
         else "subtract the maximum of the visible scores, row by row"
     )
     assert finite, f"attend is not finite: {cause} ({where})"
-    compare("attend", got.detach() if isinstance(got, Tensor) else got, wanted, mistakes, where=where)
-    assert got.requires_grad, f"no gradient reaches the arguments of attend ({where})"
-    gradients = torch.autograd.grad(got.sum(), given)
-    assert all(bool(gradient.isfinite().all()) for gradient in gradients), (
-        f"the gradients of attend hold NaN: 0 / 0 repaired after the division is still 0 / 0 on the way back ({where})"
-    )
+    compare("attend", got, wanted, mistakes, where=where)
 
 
 # --- heads ----------------------------------------------------------------------------------------------------------
