@@ -15,10 +15,10 @@ export PYTHONDONTWRITEBYTECODE = 1
 export PYTHONHASHSEED = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help book serve test check assignments bench screenshot repository clean
+.PHONY: help book book-solutions serve test check assignments bench screenshot repository clean
 
 help: ## say what can be made
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 14
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
 
 $(VENV)/.ready: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed, found: $$($(PYTHON) --version 2>&1). Name one: make PYTHON=python3.12 ..."; exit 1; }
@@ -28,6 +28,9 @@ $(VENV)/.ready: requirements.txt pyproject.toml
 
 book: $(VENV)/.ready ## build the site: runs every notebook, warnings are errors
 	$(PY) tools/build_book.py
+
+book-solutions: $(VENV)/.ready ## the instructors' site, exercises solved, into _build/solutions
+	$(PY) tools/build_solutions.py
 
 serve: book ## build the site and open it
 	$(PY) tools/serve_book.py

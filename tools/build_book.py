@@ -20,21 +20,31 @@ def fingerprint() -> str:
     return digest.hexdigest()
 
 
-def main() -> int:
-    """Build; say where the site is, or that it is not."""
+def forget_stale_outputs() -> None:
+    """Empty the cache of outputs if the library or a pin has changed since: it knows the cells alone."""
     stamp, now = BUILD / "outputs-depend-on", fingerprint()
     if not stamp.exists() or stamp.read_text() != now:
-        shutil.rmtree(BUILD / ".jupyter_cache", ignore_errors=True)  # it knows the cells, not the library
-    shutil.rmtree(BUILD / "html", ignore_errors=True)  # a page that is gone must not linger
+        shutil.rmtree(BUILD / ".jupyter_cache", ignore_errors=True)
     BUILD.mkdir(exist_ok=True)
     stamp.write_text(now)
 
+
+def run_jupyter_book(source: Path) -> int:
+    """Build the site of ``source`` into ``source/_build/html``; return the exit status, 0 if nothing was amiss."""
     jupyter_book = Path(sys.executable).with_name("jupyter-book")
     # --all: an incremental build forgets the warnings of the one before.
-    build = subprocess.run([jupyter_book, "build", ROOT, "--all", "-W", "-n", "--keep-going"], cwd=ROOT)
+    build = subprocess.run([jupyter_book, "build", source, "--all", "-W", "-n", "--keep-going"], cwd=source)
     if build.returncode:
         print("The book was not built: see the warnings above; each of them counts as an error.", file=sys.stderr)
-        return build.returncode
+    return build.returncode
+
+
+def main() -> int:
+    """Build; say where the site is, or that it is not."""
+    forget_stale_outputs()
+    shutil.rmtree(BUILD / "html", ignore_errors=True)  # a page that is gone must not linger
+    if status := run_jupyter_book(ROOT):
+        return status
     print(f"\nThe book: {(BUILD / 'html' / 'index.html').as_uri()}   (or: make serve)")
     return 0
 

@@ -1,0 +1,51 @@
+"""The instructors' site has every solution in its student notebook's place, and stays apart from the ordinary one."""
+
+import re
+
+import nbformat
+import pytest
+import yaml
+
+pytest.importorskip("nbgrader")
+
+from build_solutions import BUILD, MASTERS, ROOT, lay_out, with_solutions
+
+EVERY_MASTER = sorted(MASTERS.glob("*/*.ipynb"))
+
+
+def sources(notebook) -> list[str]:
+    return [cell.source for cell in notebook.cells]
+
+
+@pytest.mark.parametrize("master", EVERY_MASTER, ids=lambda path: path.stem)
+def test_a_page_holds_all_of_its_master_in_order(master):
+    page, given = with_solutions(master), nbformat.read(master, 4)
+    nbformat.validate(page)
+    assert "lessons_lib[notebook]" in page.cells[0].source, "the header that installs the library comes first"
+    for shown, cell in zip(page.cells[1:], given.cells, strict=True):
+        on_paper = cell.cell_type == "markdown" and cell.metadata.nbgrader.solution
+        assert shown.source == (f":::{{admonition}} Solution\n{cell.source}\n:::" if on_paper else cell.source)
+
+
+def test_what_it_is_built_from_is_the_book_with_solved_and_executed_exercises(tmp_path):
+    before = {path: path.read_bytes() for path in (ROOT / "book/exercises").rglob("*.ipynb")}
+    lay_out(tmp_path)
+    assert {path: path.read_bytes() for path in (ROOT / "book/exercises").rglob("*.ipynb")} == before
+    assert (tmp_path / "_toc.yml").read_text() == (ROOT / "_toc.yml").read_text()
+    for page in re.findall(r"file: (\S+)", (tmp_path / "_toc.yml").read_text()):
+        assert list(tmp_path.glob(f"{page}.*")), page
+    for master in EVERY_MASTER:
+        page = nbformat.read(tmp_path / "book/exercises" / master.parent.name / master.name, 4)
+        assert sources(page) == sources(with_solutions(master))
+    settings = yaml.safe_load((tmp_path / "_config.yml").read_text())
+    ordinary = yaml.safe_load((ROOT / "_config.yml").read_text())
+    assert settings["title"] == settings["sphinx"]["config"]["html_title"] == f"{ordinary['title']}, with solutions"
+    assert settings["execute"]["exclude_patterns"] == []
+    assert settings["execute"]["cache"] == str(BUILD / ".jupyter_cache")
+    assert settings["execute"]["allow_errors"] is False
+
+
+def test_only_the_ordinary_site_is_published():
+    workflow = (ROOT / ".github/workflows/publish.yml").read_text()
+    assert re.findall(r"path: (\S+)}", workflow) == ["_build/html"]
+    assert "solutions" not in workflow

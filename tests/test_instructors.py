@@ -1,0 +1,99 @@
+"""The instructors' page says what the notebooks say: minutes, points, and which chapters there are."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "book/instructors.md").read_text(encoding="utf-8")
+ASKED = r"## Exercise (\d+)\..*?(\d+) minutes · (\d+) points"
+
+
+def sources(path: Path) -> list[str]:
+    return [cell.source for cell in nbformat.read(path, as_version=4).cells]
+
+
+def minutes_to_read(chapter: Path) -> int:
+    """What the chapter's opening states; the longer assignments have none."""
+    found = re.search(r"\*\*Time:\*\* (\d+) minutes", sources(chapter)[0])
+    return int(found[1]) if found else 0
+
+
+def exercises(name: str) -> dict[int, tuple[int, int]]:
+    """The minutes and points of each exercise of a master, by its number."""
+    master = ROOT / "assignments/source" / name / f"{name}.ipynb"
+    asked = [re.match(ASKED, text, re.DOTALL) for text in sources(master)]
+    return {int(match[1]): (int(match[2]), int(match[3])) for match in asked if match}
+
+
+CHAPTERS = {path.stem: path for path in ROOT.glob("book/[a-z]*/*.ipynb")}
+NAMES = sorted(path.stem for path in (ROOT / "assignments/source").glob("*/*.ipynb"))
+
+
+def rows(table: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.strip().splitlines()[2:]]
+
+
+def tables(mark: str) -> list[list[list[str]]]:
+    return [rows(table) for table in re.findall(rf"<!-- {mark} -->\n((?:\|.*\n)+)", PAGE)]
+
+
+def linked(cell: str) -> list[str]:
+    """The names of the notebooks that a cell links to, each of which must exist."""
+    links = re.findall(r"\]\(([\w/-]+\.ipynb)\)", cell)
+    assert [link for link in links if not (ROOT / "book" / link).exists()] == []
+    return [Path(link).stem for link in links]
+
+
+def test_what_each_chapter_takes():
+    (table,) = tables("chapters")
+    listed = {name: row for row in table for name in linked(row[0])}
+    assert sorted(listed) == NAMES, "every master has a row, and every row a master"
+    for name, (text, read, how_many, minutes, points) in listed.items():
+        asked = exercises(name)
+        chapter = CHAPTERS.get(name, ROOT / "assignments/source" / name / f"{name}.ipynb")
+        title = sources(chapter)[0].splitlines()[0].removeprefix("# ")
+        assert text.startswith(f"[{title}]("), text
+        assert read == (str(minutes_to_read(chapter)) if name in CHAPTERS else "none"), text
+        assert how_many == str(len(asked)), text
+        assert minutes == str(sum(minutes for minutes, _ in asked.values())), text
+        assert points == str(sum(points for _, points in asked.values())), text
+
+
+def handed_in(cell: str) -> list[tuple[int, int]]:
+    """Minutes and points of exercises listed as ``[name](link) 1-4, 6; ...``."""
+    found = []
+    for part in cell.split("; "):
+        (name,) = linked(part)
+        for span in part.rsplit(") ", 1)[1].split(", "):
+            first, _, last = span.partition("-")
+            found += [exercises(name)[number] for number in range(int(first), int(last or first) + 1)]
+    return found
+
+
+@pytest.mark.parametrize("weeks", [4, 8, 12])
+def test_a_syllabus_adds_up(weeks):
+    (table,) = [table for table in tables("syllabus") if len(table) == weeks]
+    assert f"## A syllabus for {weeks} weeks" in PAGE
+    assert [row[0] for row in table] == [str(week + 1) for week in range(weeks)]
+    for _, read, hand_in, to_read, to_solve, points in table:
+        asked = handed_in(hand_in)
+        assert to_read == str(sum(minutes_to_read(CHAPTERS[name]) for name in linked(read))), read
+        assert to_solve == str(sum(minutes for minutes, _ in asked)), hand_in
+        assert points == str(sum(points for _, points in asked)), hand_in
+
+
+@pytest.mark.parametrize("weeks", [8, 12])
+def test_the_longer_syllabi_leave_no_chapter_out(weeks):
+    (table,) = [table for table in tables("syllabus") if len(table) == weeks]
+    assert sorted(name for row in table for name in linked(row[1])) == sorted(set(NAMES) & set(CHAPTERS))
+
+
+def test_every_command_and_file_that_it_names_exists():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"\bmake ([a-z-]+)", PAGE):
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+    for path in re.findall(r"`((?:tools|tests|assignments)/[\w./-]+)[ `]", PAGE):
+        assert (ROOT / path.replace("/NAME", "/scaling")).exists(), path
