@@ -136,7 +136,7 @@ function render({ model, el }) {
         slider(on, "residual", { label: "Residual", min: 0, max: 1, step: 0.05, show: (r) => fixed(r) })),
       html("div", { class: "x-panel", style: "gap: 0" },
         logSlider(on, "temperature", { label: "Temperature T", min: 0.05, max: 20, show: (t) => fixed(t) }),
-        select(on, "norm", { label: "Norm", options: [["after", "after the sum"], ["before", "before it"]] }))),
+        select(on, "norm", { label: "Norm", options: [["after", "after sum"], ["before", "before"]] }))),
     html("div", { class: "x-bench" },
       checkbox(on, "causal", { label: "causal" }),
       button("Draw again", () => on.write("seed", (on.read("seed") + 1) % 2 ** 31))),
