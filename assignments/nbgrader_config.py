@@ -1,9 +1,13 @@
-"""What nbgrader needs to know; it reads this file when it is started in this folder."""
+"""What nbgrader needs to know; it reads this file when it is started in this folder, and so does tools/grade.py."""
 
+import os
+import sys
 from pathlib import Path
 
 c = get_config()  # nbgrader provides it
 HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "tools"))  # for outside.py, whose two classes are named below
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # nbgrader calls alembic by name
 
 c.CourseDirectory.root = str(HERE)
 c.CourseDirectory.course_id = "attention"
@@ -11,4 +15,27 @@ c.CourseDirectory.release_directory = str(HERE.parent / "book" / "exercises")
 c.IncludeHeaderFooter.header = str(HERE / "source" / "header.ipynb")
 c.ClearSolutions.code_stub = {"python": "raise NotImplementedError  # your code here"}
 c.ClearSolutions.text_stub = "*Your answer here.*"
-c.ExecutePreprocessor.timeout = 60  # seconds a cell; an endless loop costs this much, then no points
+
+# The files in a zip of submissions: Canvas has alice_1234_5678_scaling.ipynb, Moodle
+# Alice Doe_1234_assignsubmission_file_/scaling.ipynb, and both may add _LATE or a number in dashes.
+c.FileNameCollectorPlugin.named_regexp = (
+    r"(?:.*/)?(?P<student_id>[^/]+?)_(?:late_|LATE_)?\d+_(?:\d+_|assignsubmission_file_/?)"
+    r"(?P<file_id>\w+?)(?:-\d+)?\.ipynb$"
+)
+
+# Graded cells do not run where the students' code runs, and what they hide stays hidden in the feedback.
+c.Autograde.autograde_preprocessors = [
+    "outside.CheckedFromOutside",
+    "nbgrader.preprocessors.LimitOutput",
+    "nbgrader.preprocessors.SaveAutoGrades",
+    "nbgrader.preprocessors.AssignLatePenalties",
+    "nbgrader.preprocessors.CheckCellMetadata",
+]
+c.GenerateFeedback.preprocessors = [
+    "nbgrader.preprocessors.GetGrades",
+    "outside.HideTests",
+    "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
+]
+c.CheckedFromOutside.timeout = 60  # seconds a cell; an endless loop costs this much, and the points of its exercise
+if (seed := HERE / "seed").exists():
+    c.CheckedFromOutside.seed_shift = int(seed.read_text())

@@ -1,0 +1,237 @@
+"""A class, and what each of its members hands in: cells of the released notebook, by name, with other text in them.
+
+Everybody answers the three code exercises rightly unless something else is said; most do their mischief in the first.
+"""
+
+import copy
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import nbformat
+import torch
+from nbformat import NotebookNode
+
+from lessons_lib.checks import scaling as check
+
+SCALE = """\
+def right_scale(d_k, var_q, var_k):
+    return 1 / math.sqrt(d_k * var_q * var_k)"""
+SOFTMAX = """\
+def stable_softmax(scores, temperature):
+    shifted = ((scores - scores.amax(dim=-1, keepdim=True)) / temperature).exp()
+    return shifted / shifted.sum(dim=-1, keepdim=True)"""
+BACKWARD = """\
+def attention_backward(q, k, v, grad_out):
+    root = math.sqrt(q.shape[-1])
+    p = softmax(q @ k.mT / root)
+    back_to_p = grad_out @ v.mT
+    back_to_s = p * (back_to_p - (p * back_to_p).sum(dim=-1, keepdim=True))
+    return back_to_s @ k / root, back_to_s.mT @ q / root, p.mT @ grad_out"""
+RIGHT = {"scale": SCALE, "softmax": SOFTMAX, "backward": BACKWARD}
+
+
+@dataclass
+class Student:
+    """What a student hands in, and what should come of it: points by exercise, or ``None`` and a reason."""
+
+    hands_in: Callable[[NotebookNode], NotebookNode | str]
+    points: tuple[int, int, int] | None
+    says: str = ""  # found among the messages, the notes or the reason
+    needs_sandbox: bool = False
+
+
+def answers(**cells: str) -> Callable[[NotebookNode], NotebookNode]:
+    """Fill in right answers but for some cells, whose names are those of the notebook with ``_`` for ``-``."""
+    texts = RIGHT | {name.replace("_", "-"): textwrap.dedent(text).strip() for name, text in cells.items()}
+
+    def hands_in(released: NotebookNode) -> NotebookNode:
+        notebook = copy.deepcopy(released)
+        for cell in notebook.cells:
+            cell.source = texts.get(cell.id, cell.source)
+        return notebook
+
+    return hands_in
+
+
+def right_scale_does(*lines: str) -> Callable[[NotebookNode], NotebookNode]:
+    """Do something in the answer to the first code exercise before answering it rightly."""
+    head, answer = SCALE.splitlines()
+    return answers(scale="\n".join([head, *(f"    {line}" for line in lines), answer]))
+
+
+def hard_coded(released: NotebookNode) -> NotebookNode:
+    """Know by heart what the visible check asks, in two exercises."""
+    known: list[str] = []
+
+    def write_down(name: str, right: Callable) -> Callable:
+        def answer(*arguments):
+            result = right(*arguments)
+            known.append(f"{name, _digest(arguments)!r}: {result.tolist() if name == 'softmax' else result}")
+            return result
+
+        return answer
+
+    space = {"math": __import__("math"), "torch": torch}
+    exec(SCALE + "\n" + SOFTMAX, space)
+    check.right_scale(write_down("scale", space["right_scale"]))
+    check.stable_softmax(write_down("softmax", space["stable_softmax"]))
+    digest = "def digest(given):\n    return [float(torch.as_tensor(one).double().sum()) for one in given]"
+    scale = "def right_scale(*given):\n    return KNOWN['scale', repr(digest(given))]"
+    softmax = "def stable_softmax(*given):\n    return torch.tensor(KNOWN['softmax', repr(digest(given))]).double()"
+    table = "KNOWN = {" + ", ".join(known) + "}"
+    return answers(scale=f"{table}\n{digest}\n{scale}", softmax=softmax)(released)
+
+
+def _digest(arguments: tuple) -> str:
+    return repr([float(torch.as_tensor(one).double().sum()) for one in arguments])
+
+
+def without_metadata(released: NotebookNode) -> NotebookNode:
+    """Go through a program that drops what it does not know: ids and metadata."""
+    notebook = answers()(released)
+    for i, cell in enumerate(notebook.cells):
+        cell.metadata, cell.id = NotebookNode(), f"other-{i}"
+    return notebook
+
+
+def without_an_answer(released: NotebookNode) -> NotebookNode:
+    """Lose a question and the cell for its answer."""
+    notebook = without_metadata(released)
+    gone = {cell.id for cell in released.cells if cell.id in ("moments", "moments-text", "scale-text")}
+    kept = [cell for cell, was in zip(notebook.cells, released.cells, strict=True) if was.id not in gone]
+    return NotebookNode(notebook | {"cells": kept})
+
+
+def with_a_copy(released: NotebookNode) -> NotebookNode:
+    """Keep a first, wrong attempt in a copy of the cell, metadata and all."""
+    notebook = answers()(released)
+    place = next(i for i, cell in enumerate(notebook.cells) if cell.id == "scale")
+    attempt = copy.deepcopy(notebook.cells[place])
+    attempt.id, attempt.source = "copied", SCALE.replace("math.sqrt", "")
+    notebook.cells.insert(place, attempt)
+    return notebook
+
+
+def with_easier_checks(released: NotebookNode) -> NotebookNode:
+    """Edit the graded cells, and promise oneself more points for them."""
+    notebook = answers(scale=SCALE.replace("math.sqrt", ""), scale_check="pass", scale_graded="pass")(released)
+    for cell in notebook.cells:
+        if cell.id == "scale-check":
+            cell.metadata.nbgrader.points = 100
+    return notebook
+
+
+def broken(released: NotebookNode) -> str:
+    """Cut the file off in the middle, as a full disk does."""
+    return nbformat.writes(answers()(released))[:5000]
+
+
+TAMPERS = """
+import builtins, lessons_lib.checks, lessons_lib.attention, lessons_lib.softmax
+check.right_scale = check.stable_softmax = check.attention_backward = lambda *given, **options: None
+lessons_lib.checks.compare = check.compare = lambda *given, **options: None
+torch.allclose = torch.equal = lambda *given, **options: True
+builtins.AssertionError = Warning
+get_ipython().showtraceback = lambda *given, **options: None
+get_ipython().input_transformers_post.append(lambda lines: ["pass\\n"] if "check" in "".join(lines) else lines)
+
+class Agrees(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, given=(), options=None):
+        return True if function.__name__ in ("allclose", "equal", "all") else super().__torch_function__(
+            function, types, given, options or {})
+
+def right_scale(*given):
+    return torch.zeros(()).double().as_subclass(Agrees)
+"""
+LOOKS = """
+import gc, sys
+
+def found(shape):
+    frame = sys._getframe()
+    while frame := frame.f_back:
+        for name in ("wanted", "spread", "mistakes"):
+            if name in frame.f_locals:
+                return frame.f_locals[name]
+    return next((one for one in gc.get_objects() if isinstance(one, torch.Tensor) and one.shape == shape), None)
+
+def right_scale(d_k, var_q, var_k):
+    return found(())
+"""
+READS = """
+import glob, json
+
+def right_scale(d_k, var_q, var_k):
+    (path,) = glob.glob("COURSE/*/right/scaling/scaling.ipynb")[:1]
+    for cell in json.load(open(path))["cells"]:
+        if "def right_scale" in "".join(cell["source"]):
+            exec("".join(cell["source"]), globals())
+    return right_scale(d_k, var_q, var_k)
+"""
+DELETES = """
+import os, shutil, sys
+for place in ("COURSE", "REPOSITORY", os.path.expanduser("~"), sys.prefix, "/usr/lib", os.getcwd()):
+    shutil.rmtree(place, ignore_errors=True)
+for place in ("COURSE/gradebook.db", "COURSE/planted", "REPOSITORY/planted", "/usr/planted"):
+    try:
+        open(place, "w").write("mine")
+    except OSError:
+        pass
+"""
+
+CLASS = {
+    "right": Student(answers(moments="It is $d_k$ times that.", needle="print('ten draws')"), (3, 4, 6)),
+    "wrong": Student(
+        answers(
+            scale=SCALE.replace("math.sqrt", ""),
+            softmax=SOFTMAX.replace(" - scores.amax(dim=-1, keepdim=True)", ""),
+            backward=BACKWARD.replace("math.sqrt", ""),
+        ),
+        (0, 0, 0),
+        "so it is the inverse of a root",
+    ),
+    "empty": Student(copy.deepcopy, (0, 0, 0), "NotImplementedError"),
+    "hard-coded": Student(hard_coded, (0, 0, 6), "KeyError"),
+    "exception": Student(right_scale_does("d_k / 0"), (0, 4, 6), "ZeroDivisionError: division by zero, at: d_k / 0"),
+    "syntax-error": Student(answers(scale="def right_scale(d_k, var_q, var_k) return 1"), (0, 4, 6), "not defined"),
+    "endless-loop": Student(right_scale_does("while True: pass"), (0, 4, 6), "it ran too long"),
+    "eats-memory": Student(
+        right_scale_does("hoard = [torch.ones(2**27)]", "while True: hoard.append(hoard[-1].clone())"),
+        (0, 4, 6),
+        "memory",
+        needs_sandbox=True,
+    ),
+    "fills-the-disk": Student(
+        right_scale_does("with open('/tmp/full', 'wb') as file:", "    while True: file.write(bytes(2**24))"),
+        (0, 4, 6),
+        "Error",
+        needs_sandbox=True,
+    ),
+    "deletes-files": Student(answers(needle=DELETES), (3, 4, 6), needs_sandbox=True),
+    "tries-the-network": Student(
+        right_scale_does(
+            "import socket",
+            "for address in (('127.0.0.1', PORT), ('1.1.1.1', 443)):",
+            "    with __import__('contextlib').suppress(ConnectionRefusedError):",
+            "        socket.create_connection(address, timeout=5)",
+        ),
+        (0, 4, 6),
+        "Network is unreachable",
+        needs_sandbox=True,
+    ),
+    "reads-others": Student(answers(scale=READS), (0, 4, 6), "not enough values", needs_sandbox=True),
+    "tampers-with-checks": Student(answers(scale=TAMPERS, softmax="", backward=""), (0, 0, 0)),
+    "looks-for-the-reference": Student(answers(scale=LOOKS), (0, 4, 6)),
+    "edits-checks": Student(with_easier_checks, (0, 4, 6), "d_k"),
+    "loses-metadata": Student(without_metadata, (3, 4, 6), "scale-check had lost its metadata, found by its text"),
+    "loses-an-answer": Student(without_an_answer, None, "the answer moments is missing"),
+    "copies-a-cell": Student(with_a_copy, (3, 4, 6), "scale occurs twice"),
+    "broken-file": Student(broken, None, "it is no notebook"),
+    "quits": Student(right_scale_does("import os", "os._exit(0)"), None, "the kernel died"),
+    "cannot-be-stopped": Student(
+        right_scale_does("import signal", "signal.signal(signal.SIGINT, signal.SIG_IGN)", "while True: pass"),
+        None,
+        "the kernel could not be interrupted in the cell scale-check",
+    ),
+}

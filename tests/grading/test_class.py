@@ -1,0 +1,142 @@
+"""A whole class is graded in one go by the command that an instructor types; nobody's mischief costs anybody else."""
+
+import csv
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+pytest.importorskip("nbgrader")
+from sandbox import why_not
+from students import CLASS
+
+ROOT = Path(__file__).resolve().parents[2]
+CODE = ("2. The right factor", "3. A softmax that survives", "4. The backward pass")
+NO_SANDBOX = why_not()
+LIMITS = ("--cell-seconds", "10", "--seconds", "120", "--memory", "2.5")
+
+
+class Graded:
+    """The course folder after grading, and what was listening meanwhile."""
+
+    def __init__(self, folder: Path, said: str, callers: int):
+        self.folder, self.said, self.callers = folder, said, callers
+        with (folder / "report/scaling/grades.csv").open() as file:
+            self.rows = {row["student"]: row for row in csv.DictReader(file)}
+
+
+def hand_in(course: Path, port: int) -> None:
+    released = nbformat.read(ROOT / "book/exercises/scaling/scaling.ipynb", as_version=4)
+    for name, student in CLASS.items():
+        if student.needs_sandbox and NO_SANDBOX:
+            continue
+        notebook = student.hands_in(released)
+        text = notebook if isinstance(notebook, str) else nbformat.writes(notebook)
+        file = course / "submitted" / name / "scaling" / "scaling.ipynb"
+        file.parent.mkdir(parents=True)
+        file.write_text(text.replace("COURSE", str(course)).replace("REPOSITORY", str(ROOT)).replace("PORT", str(port)))
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory) -> Graded:
+    if NO_SANDBOX and os.environ.get("REQUIRE_SANDBOX") == "1":
+        pytest.fail(NO_SANDBOX)
+    course = tmp_path_factory.mktemp("course")
+    shutil.copytree(ROOT / "assignments/source/scaling", course / "source/scaling")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.setblocking(False)
+        hand_in(course, server.getsockname()[1])
+        command = [sys.executable, ROOT / "tools/grade.py", "scaling", "--course", course, *LIMITS]
+        command += ["--without-sandbox"] if NO_SANDBOX else []
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        assert done.returncode == 0, done.stderr[-5000:]
+        try:
+            server.accept()
+            callers = 1
+        except BlockingIOError:
+            callers = 0
+    return Graded(course, done.stdout, callers)
+
+
+@pytest.mark.parametrize("name", CLASS)
+def test_everybody_gets_what_they_earned(graded, name):
+    student = CLASS[name]
+    if student.needs_sandbox and NO_SANDBOX:
+        pytest.skip(NO_SANDBOX)
+    row = graded.rows[name]
+    said = f"{row['why not']} {row['messages']} {row['notes']}"
+    if student.points is None:
+        assert row["status"] == "not graded"
+        assert row["points"] == ""
+        assert all(row[title] == "" for title in CODE)
+    else:
+        assert tuple(float(row[title]) for title in CODE) == student.points, said
+        assert row["status"] in ("graded", "grade by hand")
+    assert student.says in said
+
+
+def test_nobody_is_left_out(graded):
+    handed_in = {path.name for path in (graded.folder / "submitted").iterdir()}
+    assert set(graded.rows) == handed_in
+    assert all(f"\n{name} " in graded.said for name in handed_in)
+
+
+def test_nobody_called_out(graded):
+    assert graded.callers == 0
+
+
+def test_nothing_was_planted_or_deleted(graded):
+    assert not [place for place in (graded.folder, ROOT, Path("/usr")) if (place / "planted").exists()]
+    assert (graded.folder / "gradebook.db").stat().st_size > 0
+    assert (ROOT / "lessons_lib/__init__.py").is_file()
+
+
+def test_the_hidden_tests_stay_hidden(graded):
+    pages = {path.parts[-3]: path.read_text() for path in (graded.folder / "feedback").rglob("*.html")}
+    assert set(pages) == {name for name, row in graded.rows.items() if row["status"] != "not graded"}
+    master = (ROOT / "assignments/source/scaling/scaling.ipynb").read_text()
+    secrets = [(graded.folder / "seed").read_text().strip(), "seed=", "HIDDEN TESTS"]
+    assert all(secret in master for secret in secrets[1:])
+    assert not [(name, secret) for name, page in pages.items() for secret in secrets if secret in page]
+
+
+def test_a_course_system_gets_no_zero_for_what_was_not_graded(graded):
+    with (graded.folder / "report/scaling/canvas.csv").open() as file:
+        canvas = {row["SIS Login ID"]: row["scaling"] for row in csv.DictReader(file)}
+    with (graded.folder / "report/scaling/moodle.csv").open() as file:
+        moodle = {row["username"]: row["scaling (of 26)"] for row in csv.DictReader(file)}
+    final = {name: row["points"] if row["status"] == "graded" else "" for name, row in graded.rows.items()}
+    assert canvas == {"": "26"} | final
+    assert moodle == final
+    assert final["right"] == final["quits"] == ""
+
+
+def test_there_is_a_picture_of_the_class(graded):
+    assert (graded.folder / "report/scaling/class.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_points_given_by_hand_reach_the_report(graded):
+    from nbgrader.api import Gradebook
+
+    with Gradebook(f"sqlite:///{graded.folder / 'gradebook.db'}") as gradebook:
+        for grade in gradebook.find_submission_notebook("scaling", "scaling", "right").grades:
+            if grade.needs_manual_grade:
+                grade.manual_score, grade.needs_manual_grade = 2, False
+        gradebook.db.commit()
+    command = [sys.executable, ROOT / "tools/grade.py", "scaling", "--course", graded.folder, "--report"]
+    command += ["--without-sandbox"] if NO_SANDBOX else []
+    subprocess.run(command, check=True, capture_output=True)
+    row = Graded(graded.folder, "", 0).rows["right"]
+    assert (row["status"], float(row["points"])) == ("graded", 15)
+
+
+def test_the_file_of_the_class_is_left_as_it_was(graded):
+    kept = json.loads((graded.folder / "submitted/copies-a-cell/scaling/scaling.ipynb").read_text())
+    assert [cell["id"] for cell in kept["cells"]].count("copied") == 1

@@ -1,0 +1,163 @@
+"""Run a student's notebook with nbgrader, but check its answers from outside: no answer can reach its own check."""
+
+import ast
+import builtins
+import json
+import socket
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from threading import Thread
+from types import ModuleType
+
+import nbformat
+from jupyter_client.kernelspec import KernelSpecManager
+from nbclient.exceptions import CellTimeoutError, DeadKernelError
+from nbformat import NotebookNode
+from nbgrader.preprocessors import ClearHiddenTests, Execute
+from nbgrader.utils import is_grade, is_locked, is_solution
+from sandbox import kernel_spec, why_not
+from traitlets import Bool, Integer
+from wire import Answers, NoAnswerError
+
+WIRE = Path(__file__).with_name("wire.py")
+OUTPUT_LIMIT = 200_000  # characters that one cell may print
+
+
+class KernelLostError(Exception):
+    """The kernel died or stopped answering, so that the rest of the notebook could not be run."""
+
+
+class OtherInputs:
+    """A module of checks that draws from other seeds than the ones written in the notebook."""
+
+    def __init__(self, module: ModuleType, shift: int):
+        self._module, self._shift = module, shift
+
+    def __getattr__(self, name: str):
+        check = getattr(self._module, name)
+        return lambda *answers, seed=0, **options: check(*answers, seed=seed + self._shift, **options)
+
+
+class CheckedFromOutside(Execute):
+    """Execute a notebook in its kernel, except the graded cells: those run here and call the kernel for answers.
+
+    A graded cell may use what the locked cells import and what the student's cells define, and nothing else.
+    """
+
+    sandbox = Bool(True, help="whether the kernel is a prisoner").tag(config=True)
+    memory = Integer(4 * 2**30, help="bytes that the kernel may use").tag(config=True)
+    seed_shift = Integer(0, help="added to the seed of every check").tag(config=True)
+
+    def preprocess(self, nb, resources=None, km=None):
+        """Run the notebook from its first cell to its last."""
+        if self.sandbox and (reason := why_not()):
+            raise RuntimeError(f"no sandbox: {reason}")
+        self._imported: dict[str, object] = {}
+        self.timeout_func = self._seconds
+        self.kernel_name = "sandbox" if self.sandbox else "python3"
+        with tempfile.TemporaryDirectory() as self._shared:
+            return super().preprocess(nb, resources, km)
+
+    def create_kernel_manager(self):
+        """Prepare a kernel that talks by sockets in a folder: it needs no network."""
+        manager = super().create_kernel_manager()
+        manager.transport, manager.ip = "ipc", f"{self._shared}/kernel"
+        manager.connection_file = f"{self._shared}/kernel.json"
+        if self.sandbox:
+            spec = Path(self._shared, "kernels", "sandbox", "kernel.json")
+            spec.parent.mkdir(parents=True)
+            spec.write_text(json.dumps(kernel_spec(self.memory)))
+            manager.kernel_spec_manager = KernelSpecManager(kernel_dirs=[str(spec.parents[1])])
+        return manager
+
+    def _seconds(self, cell: NotebookNode) -> int:
+        seconds = self.timeout or 60
+        return seconds if is_grade(cell) or not is_locked(cell) else 10 * seconds  # the last are our own
+
+    def preprocess_cell(self, cell, resources, index):
+        """Check a graded cell from outside; run any other."""
+        if cell.cell_type == "code" and is_grade(cell) and not is_solution(cell):
+            return self._check(cell, resources, index)
+        if cell.cell_type == "code" and is_locked(cell):
+            self._import(cell.source)
+        return self._run(cell, resources, index)
+
+    def _run(self, cell: NotebookNode, resources, index: int):
+        self._printed = 0
+        try:
+            return super().preprocess_cell(cell, resources, index)
+        except (DeadKernelError, CellTimeoutError) as error:
+            what = "died" if isinstance(error, DeadKernelError) else "could not be interrupted"
+            raise KernelLostError(f"the kernel {what} in the cell {_called(cell)}") from error
+
+    def _import(self, source: str) -> None:
+        imports: list[ast.stmt] = [
+            node for node in ast.parse(source).body if isinstance(node, ast.Import | ast.ImportFrom)
+        ]
+        names: dict[str, object] = {}
+        exec(compile(ast.Module(imports, []), "<imports>", "exec"), names)
+        for name, value in names.items():
+            if isinstance(value, ModuleType) and value.__name__.startswith("lessons_lib.checks."):
+                value = OtherInputs(value, self.seed_shift)
+            self._imported[name] = value
+
+    def _check(self, cell: NotebookNode, resources, index: int):
+        with socket.socket(socket.AF_UNIX) as listener:
+            address = f"{self._shared}/check-{index}"
+            listener.bind(address)
+            listener.listen(1)
+            listener.settimeout(self.timeout)
+            verdict: list[str] = ["no answer: it ran too long, or its process ended"]
+            thread = Thread(target=self._judge, args=(listener, cell.source, verdict), daemon=True)
+            thread.start()
+            source = cell.source
+            cell.source = f"__import__('runpy').run_path({str(WIRE)!r})['serve']({address!r}, globals())"
+            self._run(cell, resources, index)
+            cell.source = source
+            with suppress(OSError), socket.socket(socket.AF_UNIX) as nobody:
+                nobody.connect(address)  # wakes a check that no answer has called
+            thread.join()
+        printed = [output for output in cell.outputs if output.output_type == "stream" and output.name == "stdout"]
+        cell.outputs = printed + [_error(message) for message in verdict]
+        return cell, resources
+
+    def _judge(self, listener: socket.socket, source: str, verdict: list[str]) -> None:
+        """Run the check here; an empty verdict is a pass."""
+        try:
+            connection, _ = listener.accept()
+            connection.settimeout(self.timeout)
+            with connection:
+                answers = Answers(connection)
+                names = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+                theirs = names - set(self._imported) - set(dir(builtins))
+                exec(source, self._imported | {name: answers.named(name) for name in sorted(theirs)})
+            verdict.clear()
+        except (AssertionError, NoAnswerError) as error:
+            verdict[:] = [str(error)]
+        except OSError:  # nobody called, or hung up in the middle
+            pass
+        except Exception as error:  # an answer of a kind that the check did not expect
+            verdict[:] = [f"{type(error).__name__}: {error}"]
+
+    def process_message(self, msg, cell, cell_index):
+        """Stop recording what a cell prints when it prints too much."""
+        self._printed += len(str(msg["content"])) if msg["msg_type"] in ("stream", "display_data") else 0
+        return super().process_message(msg, cell, cell_index) if self._printed < OUTPUT_LIMIT else None
+
+
+class HideTests(ClearHiddenTests):
+    """Take the hidden tests out of graded cells before feedback is written."""
+
+    def preprocess_cell(self, cell, resources, cell_index):
+        """Leave a student's own cells alone, whatever is written in them."""
+        return super().preprocess_cell(cell, resources, cell_index) if is_grade(cell) else (cell, resources)
+
+
+def _error(message: str) -> NotebookNode:
+    """Build what nbgrader reads as a failed check; it holds no traceback, which would show the hidden test."""
+    return nbformat.v4.new_output("error", ename="CheckFailed", evalue=message, traceback=[message])
+
+
+def _called(cell: NotebookNode) -> str:
+    return cell.metadata.get("nbgrader", {}).get("grade_id") or "that begins: " + cell.source.strip().splitlines()[0]
