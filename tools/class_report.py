@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from textwrap import shorten
+from textwrap import fill, shorten
 
 import matplotlib
 
@@ -72,7 +72,8 @@ def write_report(folder: Path, name: str, results: Mapping[str, Result], asked: 
     moodle = [[student, points, comments[student]] for student, points in final.items()]
     _write(folder / "moodle.csv", [["username", f"{name} (of {highest:g})", "feedback"], *moodle])
 
-    _draw(folder / "class.png", results, asked)
+    with plt.rc_context({"text.parse_math": False}):  # a student's dollar sign is a dollar sign
+        _draw(folder / "class.png", results, asked)
     return _table(rows, len(asked))
 
 
@@ -114,25 +115,30 @@ def _text(value) -> str:
 
 
 def _draw(path: Path, results: Mapping[str, Result], asked: list[Exercise]) -> None:
-    """Draw points per exercise, one dot a student, and the complaints that the checks made most often."""
+    """Draw how many reached which points in each exercise, and the complaints that the checks made most often."""
     graded = [result for result in results.values() if not result.reason]
-    said = Counter(
-        sentence for result in graded for sentence in {text.split(" (")[0] for text in result.messages.values()}
-    )
-    figure, (left, right) = plt.subplots(2, 1, figsize=(8, 8), layout="constrained")
+    figure, (above, below) = plt.subplots(2, 1, figsize=(9, 9), layout="constrained")
     for i, exercise in enumerate(asked):
         highest = sum(exercise.points.values())
-        shares = Counter(100 * total / highest for r in graded if (total := r.total(exercise.points)) is not None)
-        left.scatter(list(shares), [i] * len(shares), s=[40 * n for n in shares.values()], color=COLOURS[0], alpha=0.8)
-        for share, n in shares.items():
-            left.annotate(str(n), (share, i), xytext=(0, 9), textcoords="offset points", ha="center", fontsize=8)
-    left.set_yticks(range(len(asked)), [shorten(exercise.title, 40) for exercise in asked])
-    left.set(xlabel="percent of the points; the number of students", xlim=(-5, 105), ylim=(len(asked) - 0.5, -0.7))
-    common = said.most_common(8)
-    right.barh(range(len(common)), [n for _, n in common], color=COLOURS[1])
-    right.set_yticks(range(len(common)), [shorten(sentence, 70) for sentence, _ in common], fontsize=8)
-    right.invert_yaxis()
-    right.set(xlabel="students to whom a check said this")
-    right.xaxis.get_major_locator().set_params(integer=True)
-    figure.savefig(path, dpi=150)
+        reached = Counter(total for r in graded if (total := r.total(exercise.points)) is not None)
+        for points, n in reached.items():
+            share = 100 * points / highest
+            above.scatter(share, i, s=300 + 30 * n, color=COLOURS[0])
+            above.annotate(str(n), (share, i), ha="center", va="center", color="white")
+    above.set_yticks(range(len(asked)), [fill(exercise.title, 40) for exercise in asked])
+    above.set(xlabel="percent of the points, and how many students have them", xlim=(-7, 107))
+    above.set_ylim(len(asked) - 0.5, -0.5)
+
+    common = Counter(what for result in graded for what in {_cause(text) for text in result.messages.values()})
+    causes = common.most_common(8)
+    below.barh(range(len(causes)), [n for _, n in causes], color=COLOURS[1])
+    below.set_yticks(range(len(causes)), [fill(shorten(cause, 88), 46) for cause, _ in causes])
+    below.set(xlabel="students to whom a check said this", ylim=(max(len(causes), 4) - 0.4, -0.6))
+    below.xaxis.get_major_locator().set_params(integer=True)
+    figure.savefig(path, dpi=120)
     plt.close(figure)
+
+
+def _cause(message: str) -> str:
+    """Leave out the input for which a check complained, and the line that raised."""
+    return message.split(" (")[0].split(", at: ")[0]

@@ -241,7 +241,9 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if not (arguments.course / "source" / arguments.name / f"{arguments.name}.ipynb").is_file():
         parser.error(f"there is no master source/{arguments.name}/{arguments.name}.ipynb in {arguments.course}")
-    if not arguments.without_sandbox and (reason := why_not()):
+    if arguments.report and not (arguments.course / "report" / arguments.name / "results.json").is_file():
+        parser.error(f"{arguments.name} has not been graded yet: leave out --report")
+    if not (arguments.report or arguments.without_sandbox) and (reason := why_not()):
         parser.error(f"{reason}. Students' code would run with your rights; --without-sandbox accepts that")
     folder = arguments.course.resolve()
     course = Course(folder, arguments.name, configure(folder, arguments))

@@ -156,6 +156,7 @@ class HideTests(ClearHiddenTests):
 
 def _error(message: str) -> NotebookNode:
     """Build what nbgrader reads as a failed check; it holds no traceback, which would show the hidden test."""
+    message = "".join(character for character in message[:1000] if character.isprintable())  # for any terminal
     return nbformat.v4.new_output("error", ename="CheckFailed", evalue=message, traceback=[message])
 
 

@@ -1,0 +1,149 @@
+"""The tool for students: what it recognises, what it mends, what it gives up on."""
+
+import ast
+import copy
+import subprocess
+import sys
+from pathlib import Path
+
+import check_notebook
+import nbformat
+import pytest
+from check_notebook import mend, read
+from students import answers, with_a_copy, without_an_answer, without_metadata
+
+ROOT = Path(__file__).resolve().parents[2]
+RELEASED = ROOT / "book/exercises/scaling/scaling.ipynb"
+
+
+@pytest.fixture
+def released():
+    return read(RELEASED)
+
+
+def by_name(notebook) -> dict:
+    return {cell.metadata.nbgrader.grade_id: cell for cell in notebook.cells if "nbgrader" in cell.metadata}
+
+
+def run(*arguments) -> subprocess.CompletedProcess:
+    command = [sys.executable, ROOT / "tools/check_notebook.py", *arguments]
+    return subprocess.run(command, capture_output=True, text=True)
+
+
+def test_a_notebook_with_answers_needs_nothing(released):
+    notebook, done = mend(answers()(released), released)
+    assert done == []
+    assert [cell.source for cell in notebook.cells] == [cell.source for cell in answers()(released).cells]
+
+
+def test_colab_keeps_ids_elsewhere_and_loses_nothing_else(released):
+    notebook = answers()(released)
+    for i, cell in enumerate(notebook.cells):
+        cell.metadata = nbformat.NotebookNode(id=cell.id)
+        cell.id = f"colab-{i}"
+    mended, done = mend(notebook, released)
+    assert {line.split(", ")[1] for line in done} == {"found by its id"}
+    assert by_name(mended).keys() == by_name(released).keys()
+
+
+def test_answers_keep_their_places_when_all_metadata_is_lost(released):
+    said = {"moments": "first", "eigenvalues": "second", "needle-answer": "third", "needle": "print()"}
+    notebook = without_metadata(released)
+    for cell, was in zip(notebook.cells, released.cells, strict=True):
+        cell.source = said.get(was.id, cell.source)
+    mended = by_name(mend(notebook, released)[0])
+    assert {name: mended[name].source for name in said} == said
+    assert all(mended[name].metadata.nbgrader == cell.metadata.nbgrader for name, cell in by_name(released).items())
+
+
+def test_unanswered_questions_are_not_taken_for_one_another(released):
+    mended = by_name(mend(without_metadata(released), released)[0])
+    order = [name for name in by_name(released) if name in mended]
+    assert list(mended) == order
+
+
+def test_a_missing_check_is_put_back_behind_its_answer(released):
+    notebook = answers()(released)
+    notebook.cells = [cell for cell in notebook.cells if cell.id != "scale-check"]
+    mended, done = mend(notebook, released)
+    assert done == ["scale-check was missing, put back"]
+    assert [cell.id for cell in mended.cells] == [cell.id for cell in released.cells]
+
+
+def test_of_two_cells_with_one_name_the_later_counts(released):
+    mended, done = mend(with_a_copy(released), released)
+    assert done == ["scale occurs twice: the later one counts"]
+    assert "math.sqrt" in by_name(mended)["scale"].source
+    assert len(mended.cells) == len(released.cells) + 1
+
+
+def test_points_and_locks_are_those_of_the_release(released):
+    notebook = answers()(released)
+    for cell in notebook.cells:
+        if "nbgrader" in cell.metadata:
+            cell.metadata.nbgrader |= {"points": 99, "locked": False, "solution": True}
+    assert mend(notebook, released)[0].cells[-1].metadata == released.cells[-1].metadata
+
+
+def test_names_of_a_strangers_making_are_dropped(released):
+    notebook = answers()(released)
+    notebook.cells.append(nbformat.v4.new_code_cell("1", metadata={"nbgrader": {"grade_id": ["no", "name"]}}))
+    assert "nbgrader" not in mend(notebook, released)[0].cells[-1].metadata
+
+
+def test_what_was_handed_in_is_left_alone(released):
+    notebook = without_metadata(released)
+    before = copy.deepcopy(notebook)
+    mend(notebook, released)
+    assert notebook == before
+
+
+def test_a_lost_answer_is_not_guessed(released):
+    with pytest.raises(ValueError, match="the answer moments is missing"):
+        mend(without_an_answer(released), released)
+
+
+def test_another_assignment_is_recognised(released):
+    with pytest.raises(ValueError, match="another assignment"):
+        mend(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 + 1")]), released)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"cells": 3}', "[" * 100_000, "\0"])
+def test_what_is_no_notebook_is_refused_with_a_reason(text, tmp_path):
+    (tmp_path / "x.ipynb").write_text(text)
+    with pytest.raises(ValueError, match="it is no notebook: "):
+        read(tmp_path / "x.ipynb")
+
+
+def test_a_very_large_file_is_refused_unread(tmp_path, monkeypatch):
+    monkeypatch.setattr(check_notebook, "LIMIT", 2**20)
+    (tmp_path / "x.ipynb").write_bytes(bytes(2**20 + 1))
+    with pytest.raises(ValueError, match="it has 1 MiB, more than 1: clear the outputs"):
+        read(tmp_path / "x.ipynb")
+
+
+def test_the_command_says_that_all_is_well(tmp_path):
+    done = run(RELEASED)
+    assert (done.returncode, done.stdout) == (0, f"{RELEASED} carries all that grading needs.\n")
+
+
+def test_the_command_writes_a_mended_notebook_that_passes(tmp_path, released):
+    nbformat.write(without_metadata(released), tmp_path / "scaling.ipynb")
+    done = run(tmp_path / "scaling.ipynb")
+    assert done.returncode == 1, done.stderr
+    assert f"hand in {tmp_path}/scaling-mended.ipynb, under the name scaling.ipynb" in done.stdout
+    assert run(tmp_path / "scaling-mended.ipynb", RELEASED).returncode == 0
+
+
+def test_the_command_says_when_it_gives_up(tmp_path):
+    (tmp_path / "scaling.ipynb").write_text("{")
+    done = run(tmp_path / "scaling.ipynb")
+    assert done.returncode == 2
+    assert "Copy your answers into a fresh copy" in done.stdout
+
+
+def test_students_need_nothing_but_nbformat():
+    tree = ast.parse((ROOT / "tools/check_notebook.py").read_text())
+    imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert imported - set(sys.stdlib_module_names) == {"nbformat"}

@@ -1,0 +1,62 @@
+"""The files that a class's points are written to, whatever students make their messages say."""
+
+import csv
+
+import pytest
+from class_report import Exercise, Result, write_report
+
+ASKED = [Exercise("1. On paper", {"paper": 3}), Exercise("2. In code", {"code-check": 2, "code-graded": 1})]
+
+
+def read(path) -> list[dict]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.fixture
+def results():
+    return {
+        "ada": Result(points={"paper": 2.5, "code-check": 2, "code-graded": 1}),
+        "bob": Result(points={"paper": None, "code-check": 2, "code-graded": 0}, messages={"code-graded": "off (n=3)"}),
+        "cyd": Result(reason="it is no notebook"),
+    }
+
+
+def test_points_add_up_by_exercise_and_in_all(results, tmp_path):
+    write_report(tmp_path, "toy", results, ASKED)
+    ada, bob, cyd = read(tmp_path / "grades.csv")
+    assert (ada["points"], ada["1. On paper"], ada["2. In code"], ada["status"]) == ("5.5", "2.5", "3", "graded")
+    assert (bob["points"], bob["1. On paper"], bob["2. In code"], bob["status"]) == ("2", "", "2", "grade by hand")
+    assert (cyd["points"], cyd["status"], cyd["why not"]) == ("", "not graded", "it is no notebook")
+
+
+def test_course_systems_get_points_that_are_final_and_no_others(results, tmp_path):
+    write_report(tmp_path, "toy", results, ASKED)
+    assert [row["toy"] for row in read(tmp_path / "canvas.csv")] == ["6", "5.5", "", ""]
+    assert [row["toy (of 6)"] for row in read(tmp_path / "moodle.csv")] == ["5.5", "", ""]
+
+
+@pytest.mark.parametrize("text", ["=1+1", "@SUM(A1)", "+1", "-1"])
+def test_no_text_is_a_formula_in_a_spreadsheet(results, tmp_path, text):
+    results[text] = results.pop("ada")
+    write_report(tmp_path, "toy", results, ASKED)
+    for name, column in {"grades": "student", "canvas": "SIS Login ID", "moodle": "username"}.items():
+        assert f"'{text}" in [row[column] for row in read(tmp_path / f"{name}.csv")]
+
+
+@pytest.mark.parametrize("message", ["$\\frac{", "", " (", "a\nb", "<script>", "x" * 10_000])
+def test_no_message_spoils_the_picture(results, tmp_path, message):
+    results["bob"].messages["code-check"] = message
+    write_report(tmp_path, "toy", results, ASKED)
+    assert (tmp_path / "class.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_class_of_nobody_has_a_report(tmp_path):
+    assert write_report(tmp_path, "toy", {}, ASKED).startswith("student")
+
+
+def test_the_table_has_a_line_for_each(results, tmp_path):
+    table = write_report(tmp_path, "toy", results, ASKED).splitlines()
+    assert table[0].split() == ["student", "status", "points", "1", "2"]
+    assert [line.split()[0] for line in table[1:]] == ["ada", "bob", "cyd"]
+    assert table[3].endswith("it is no notebook")
