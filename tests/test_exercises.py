@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 MASTERS = sorted((ROOT / "assignments/source").glob("*/*.ipynb"))
 # The longer assignments belong to a part of the book, not to one chapter: the part's folder.
-OF_A_PART = {"build-attention": "attention"}
+OF_A_PART = {"build-attention": "attention", "build-flash": "efficient"}
 STUB = "raise NotImplementedError  # your code here"
 
 pytest.importorskip("nbgrader")

@@ -1,0 +1,275 @@
+"""Checks of the assignment of Part III: exact attention in tiles, in stages."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from lessons_lib.attention import attention, attention_vjp
+from lessons_lib.checks import compare
+from lessons_lib.masks import causal
+from lessons_lib.softmax import log_sum_exp
+
+State = tuple[Tensor, Tensor, Tensor]
+Tile = tuple[int, int, bool]
+
+# --- one step of the online softmax ---------------------------------------------------------------------------------
+
+
+def update(answer: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], State], *, seed: int = 0, cases: int = 4) -> None:
+    """Check how a running softmax takes in a few more keys, from the start, midway, and when it sees none of them."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        n, some, more, d = (2 + torch.randperm(6, generator=generator)[:4]).tolist()
+        before, scores = _normal(n, some, generator=generator), _normal(n, more, generator=generator)
+        v_before, v = _normal(some, d, generator=generator), _normal(more, d, generator=generator)
+        nothing = before.new_full((n, some), -torch.inf)
+        hidden = scores.masked_fill(torch.arange(n)[:, None] == 0, -torch.inf)
+        where = f"n={n}, {more} new keys, d={d}"
+        _one_update(answer, _state(before, v_before), scores + 1, v, f"midway, {where}")
+        _one_update(answer, _state(before, v_before), scores + 2000, v, f"scores 2000 higher than before, {where}")
+        _one_update(answer, _state(before + 2000, v_before), scores, v, f"scores 2000 lower than before, {where}")
+        _one_update(answer, _state(nothing, v_before), scores, v, f"at the start, {where}")
+        _one_update(answer, _state(nothing, v_before), hidden, v, f"row 0 has seen no key yet, {where}")
+
+
+def _one_update(
+    answer: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], State],
+    state: State,
+    scores: Tensor,
+    values: Tensor,
+    where: str,
+) -> None:
+    peak, total, summed = state
+    got = answer(peak.clone(), total.clone(), summed.clone(), scores.clone(), values.clone())
+    _check_tuple(got, "peak, total, summed")
+    highest = torch.maximum(peak, scores.amax(dim=-1))
+    seen = highest.isfinite()
+    shift = highest.masked_fill(~seen, 0.0)
+    weights, shrink = (scores - shift[:, None]).exp(), (peak - shift).exp()
+    grow = shrink.reciprocal()
+    added, brought = weights.sum(dim=-1), weights @ values
+    wrong_peak = {"it is the largest score so far, not of the new keys alone": scores.amax(dim=-1)}
+    compare("peak", got[0], highest, wrong_peak, where=where)
+    late = "a row that has seen no key has peak -inf, and -inf - (-inf) is NaN: subtract 0 there"
+    finite = all(bool(part.isfinite().all()) for part in got[1:] if isinstance(part, Tensor))
+    assert finite, f"total or summed is not finite: {late} ({where})"
+    for name, part, old, new, one in (
+        ("total", got[1], total, added, shrink),
+        ("summed", got[2], summed, brought, shrink[:, None]),
+    ):
+        inverse = grow if name == "total" else grow[:, None]
+        mistakes = {
+            "what was there before is relative to the old peak, so it has to shrink": old + new,
+            "it shrinks by exp(old peak - new peak); yours is the inverse": inverse * old + new,
+            "what was there before is lost": new,
+            "the new keys are not taken in": one * old,
+            "the weights of the new keys are relative to the new peak, too": one * old
+            + ((scores - scores.amax(dim=-1, keepdim=True)).exp() @ (values if name == "summed" else _ones(scores))),
+        }
+        compare(name, part, one * old + new, mistakes, where=where)
+
+
+def _state(scores: Tensor, values: Tensor) -> State:
+    """Return what a running softmax knows after these keys."""
+    peak = scores.amax(dim=-1)
+    weights = (scores - peak.masked_fill(peak.isneginf(), 0.0)[:, None]).exp()
+    return peak, weights.sum(dim=-1), weights @ values
+
+
+def _ones(scores: Tensor) -> Tensor:
+    return scores.new_ones(scores.shape[-1])
+
+
+# --- the forward pass -----------------------------------------------------------------------------------------------
+
+
+def tiled(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor], *, seed: int = 0, cases: int = 4) -> None:
+    """Check attention over all keys, one block of keys after the other."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        q, k, v, block, _ = _tensors(generator)
+        where = f"n={len(q)}, m={len(k)}, block={block}"
+        for factor, kind in ((1.0, "scores near 0"), (3000.0, "scores in the thousands")):
+            got = answer(factor * q, k.clone(), v.clone(), block)
+            finite = not isinstance(got, Tensor) or bool(got.isfinite().all())
+            assert finite, f"tiled is not finite: exp sees no score but minus the running peak ({kind}, {where})"
+            parts = list(zip(k.split(block), v.split(block), strict=True))
+            whole = len(k) // block * block
+            mistakes = {
+                "the scores are not divided by sqrt(d_k)": attention(factor * q, k, v, scale=1.0),
+                "the last block is shorter, but it is there": attention(factor * q, k[:whole], v[:whole]),
+                "only the last block counts": attention(factor * q, *parts[-1]),
+                "the blocks are averaged as if they counted alike": torch.stack(
+                    [attention(factor * q, *part) for part in parts]
+                ).mean(dim=0),
+            }
+            compare("tiled", got, attention(factor * q, k, v), mistakes, where=f"{kind}, {where}")
+
+
+def causal_tiles(answer: Callable[[int, int, int, int], list[Tile]], *, seed: int = 0, cases: int = 6) -> None:
+    """Check which tiles a causal kernel visits, and which of them need a mask."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        n = int(torch.randint(9, 20, (), generator=generator))
+        m = n + (int(torch.randint(1, 12, (), generator=generator)) if case else 0)
+        block_q, block_k = (2 + torch.randperm(5, generator=generator)[:2]).tolist()
+        where = f"n={n}, m={m}, block_q={block_q}, block_k={block_k}"
+        tiles = [
+            (i, j, causal(n, m)[i : i + block_q, j : j + block_k])
+            for i in range(0, n, block_q)
+            for j in range(0, m, block_k)
+        ]
+        first = causal(m)[:n]
+        wanted = [(i, j, bool(tile.all())) for i, j, tile in tiles if tile.any()]
+        mistakes = {
+            "a tile of which no pair is visible is skipped": [(i, j, bool(tile.all())) for i, j, tile in tiles],
+            "a tile that is visible in part is visited, with a mask": [
+                (i, j, True) for i, j, tile in tiles if tile.all()
+            ],
+            "a tile with a hidden pair needs a mask": [(i, j, True) for i, j, _ in wanted],
+            "a tile without a hidden pair needs no mask": [(i, j, False) for i, j, _ in wanted],
+            "the third entry is True where every pair is visible": [(i, j, not whole) for i, j, whole in wanted],
+            "the queries are the last n of the m positions, not the first": [
+                (i, j, bool(first[i : i + block_q, j : j + block_k].all()))
+                for i, j, _ in tiles
+                if first[i : i + block_q, j : j + block_k].any()
+            ],
+            "the first entries are positions, not numbers of tiles": [
+                (i // block_q, j // block_k, whole) for i, j, whole in wanted
+            ],
+            "the last block of queries is shorter, but it is there": [
+                tile for tile in wanted if tile[0] + block_q <= n
+            ],
+            "the last tile of keys is shorter, but it is there": [tile for tile in wanted if tile[1] + block_k <= m],
+        }
+        got = answer(n, m, block_q, block_k)
+        assert got is not None, "causal_tiles is None: did you forget to return it?"
+        listed = isinstance(got, (list, tuple)) and all(isinstance(t, (list, tuple)) and len(t) == 3 for t in got)
+        assert listed, f"return a list of triples (first query, first key, whole) ({where})"
+        found = sorted((int(i), int(j), bool(whole)) for i, j, whole in got)
+        for sentence, wrong in mistakes.items():
+            assert sorted(wrong) == wanted or found != sorted(wrong), f"causal_tiles is wrong: {sentence} ({where})"
+        odd = sorted(set(found) ^ set(wanted)) or "a tile comes twice"
+        assert found == wanted, f"causal_tiles is wrong, for instance about {str(odd)[:60]} ({where})"
+
+
+def flash(
+    answer: Callable[[Tensor, Tensor, Tensor, int, int], tuple[Tensor, Tensor]], *, seed: int = 0, cases: int = 4
+) -> None:
+    """Check causal attention in tiles with its log-sum-exp, and that hidden tiles are not touched."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        q, k, v, block_q, block_k = _tensors(generator, queries_at_most_keys=True)
+        n, m = len(q), len(k)
+        where = f"n={n}, m={m}, block_q={block_q}, block_k={block_k}"
+        got = answer(q.clone(), k.clone(), v.clone(), block_q, block_k)
+        _check_tuple(got, "out, lse")
+        mask, first = causal(n, m), causal(m)[:n]
+        rounded = torch.stack([mask[i // block_q * block_q :][:block_q].any(dim=0) for i in range(n)])
+        touched = torch.stack([rounded[i, torch.arange(m) // block_k * block_k] for i in range(n)])
+        inside = torch.stack([mask[i // block_q * block_q] for i in range(n)])
+        mistakes = {
+            "nothing hides the future": None,
+            "the queries are the last n of the m positions, not the first": first,
+            "a tile on the diagonal needs the mask": touched,
+            "every query of a block has its own place": inside,
+        }
+        outs = {why: attention(q, k, v, hidden) for why, hidden in mistakes.items()}
+        outs["the scores are not divided by sqrt(d_k)"] = attention(q, k, v, mask, scale=1.0)
+        compare("out", got[0], attention(q, k, v, mask), outs, where=where)
+        scores = q @ k.mT / math.sqrt(q.shape[-1])
+        lse, peak = log_sum_exp(scores, mask), scores.masked_fill(~mask, -torch.inf).amax(dim=-1)
+        lses = {
+            "the peak has to be added back": lse - peak,
+            "that is the peak; the logarithm of the total is missing": peak,
+            "that is the total; its logarithm and the peak are missing": (lse - peak).exp(),
+            "it is a natural logarithm": lse / math.log(2),
+            "the mask counts here too": log_sum_exp(scores),
+        }
+        compare("lse", got[1], lse, lses, where=where)
+        _check_untouched(answer, q, k, v, block_q, block_k, where)
+
+
+def _check_untouched(
+    answer: Callable[[Tensor, Tensor, Tensor, int, int], tuple[Tensor, Tensor]],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    block_q: int,
+    block_k: int,
+    where: str,
+) -> None:
+    """Put NaN where the first block of queries may not look: zero times NaN is NaN, so it shows who looked."""
+    last_seen = min(block_q, len(q)) - 1 + len(k) - len(q)
+    end = min((last_seen // block_k + 1) * block_k, len(k))
+    spoilt = v.clone()
+    spoilt[end:] = torch.nan
+    out, _ = answer(q.clone(), k.clone(), spoilt, block_q, block_k)
+    untouched = bool(out[:block_q].isfinite().all())
+    assert untouched, f"a tile in which everything is hidden was multiplied with zeros; skip it ({where})"
+
+
+# --- the backward pass ----------------------------------------------------------------------------------------------
+
+
+def flash_backward(answer: Callable[..., tuple[Tensor, Tensor, Tensor]], *, seed: int = 0, cases: int = 4) -> None:
+    """Check the gradients of causal attention, recomputed tile by tile from the log-sum-exp."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        q, k, v, block_q, block_k = _tensors(generator, queries_at_most_keys=True)
+        grad_out = _normal(len(q), v.shape[-1], generator=generator)
+        mask, scale = causal(len(q), len(k)), 1 / math.sqrt(q.shape[-1])
+        lse = log_sum_exp(scale * q @ k.mT, mask)
+        out = attention(q, k, v, mask)
+        with torch.no_grad():
+            given = (tensor.clone() for tensor in (q, k, v, out, lse, grad_out))
+            got = answer(*given, block_q, block_k)
+        _check_tuple(got, "grad_q, grad_k, grad_v")
+        p = (scale * q @ k.mT - lse[:, None]).exp()
+        seen, grad_p, delta = p * mask, grad_out @ v.mT, (grad_out * out).sum(dim=-1, keepdim=True)
+
+        def back(weights: Tensor, grad_s: Tensor, scale: float, go: Tensor = grad_out, q: Tensor = q, k: Tensor = k):
+            return scale * grad_s @ k, scale * grad_s.mT @ q, weights.mT @ go
+
+        own = (seen * grad_p).sum(dim=-1, keepdim=True)
+        start = slice(0, block_k)
+        one_tile = (seen * grad_p)[:, start].sum(dim=-1, keepdim=True)
+        mistakes = {
+            "delta, the sum of grad_out * out over a row, is not subtracted": back(seen, seen * grad_p, scale),
+            "the scores were scaled, so this gradient is too": back(seen, seen * (grad_p - delta), 1.0),
+            "the softmax Jacobian is missing between the weights and the scores": back(seen, grad_p * mask, scale),
+            "a hidden pair has weight zero here too": back(p, p * (grad_p - delta), scale),
+            "delta belongs to a whole row of keys, not to a tile": back(seen, seen * (grad_p - one_tile), scale),
+            "delta is subtracted, not added": back(seen, seen * (grad_p + own), scale),
+        }
+        wanted = attention_vjp(q, k, v, grad_out, mask)[:3]
+        where = f"n={len(q)}, m={len(k)}, block_q={block_q}, block_k={block_k}"
+        for i, name in ((2, "grad_v"), (0, "grad_q"), (1, "grad_k")):
+            compare(name, got[i], wanted[i], {why: wrong[i] for why, wrong in mistakes.items()}, where=where)
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def _tensors(
+    generator: torch.Generator, *, queries_at_most_keys: bool = False
+) -> tuple[Tensor, Tensor, Tensor, int, int]:
+    """Queries, keys and values of one head, and two sizes of blocks, neither of which divides its axis."""
+    d_k, d_v, block_q, block_k = (3 + torch.randperm(4, generator=generator)).tolist()
+    n, m = 2 * block_q + 1, 3 * block_k + 2
+    n = min(n, m - 1) if queries_at_most_keys else n
+    q, k, v = (_normal(*shape, generator=generator) for shape in ((n, d_k), (m, d_k), (m, d_v)))
+    return q, k, v, block_q, block_k
+
+
+def _normal(*shape: int, generator: torch.Generator) -> Tensor:
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def _check_tuple(got: object, names: str) -> None:
+    wanted = len(names.split(", "))
+    assert got is not None, f"did you forget to return {names}?"
+    assert isinstance(got, (tuple, list)), f"return {names}, got one {type(got).__name__}"
+    assert len(got) == wanted, f"return {names}, got {len(got)} things"
