@@ -171,3 +171,9 @@ def test_the_opening_counts_right(master):
     points = sum(map(int, re.findall(r" · (\d+) points\*$", asked, re.MULTILINE)))
     said = f"{numbers[len(exercises(master))]} exercises, {points} points, "
     assert said in read(master).cells[0].source
+
+
+def test_the_contents_list_it(master):
+    contents = (ROOT / "_toc.yml").read_text(encoding="utf-8")
+    page = released(master).relative_to(ROOT).with_suffix("")
+    assert re.search(rf"- file: {page}$", contents, re.MULTILINE)
