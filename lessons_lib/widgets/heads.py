@@ -25,7 +25,7 @@ class HeadsExplorer(Explorer):
     """Type a sentence, choose a word, see where each head of a trained model looks from there; switch heads off.
 
     The model reads from left to right. It has two layers with four heads each, named ``1.1`` to ``2.4``, and nothing
-    besides but embeddings and norms; :func:`story_model` returns its weights. It was trained on the sentences of
+    besides but embeddings and norms; ``story_model`` returns its weights. It was trained on the sentences of
     ``lessons_lib.data.stories`` and knows their words only. Switching a head off replaces what it adds by zero.
 
     Args:
