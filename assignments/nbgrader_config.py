@@ -20,7 +20,7 @@ c.ClearSolutions.text_stub = "*Your answer here.*"
 # Alice Doe_1234_assignsubmission_file_/scaling.ipynb, and both may add _LATE or a number in dashes.
 c.FileNameCollectorPlugin.named_regexp = (
     r"(?:.*/)?(?P<student_id>[^/]+?)_(?:late_|LATE_)?\d+_(?:\d+_|assignsubmission_file_/?)"
-    r"(?P<file_id>\w+?)(?:-\d+)?\.ipynb$"
+    r"(?P<file_id>[\w-]+?)(?:-\d+)?\.ipynb$"
 )
 
 # Graded cells do not run where the students' code runs, and what they hide stays hidden in the feedback.

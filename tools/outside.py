@@ -21,7 +21,7 @@ from traitlets import Bool, Integer
 from wire import Answers, NoAnswerError
 
 WIRE = Path(__file__).with_name("wire.py")
-OUTPUT_LIMIT = 200_000  # characters that one cell may print
+OUTPUT_LIMIT = 2_000_000  # characters that one cell may print or draw
 
 
 class KernelLostError(Exception):
@@ -142,8 +142,11 @@ class CheckedFromOutside(Execute):
 
     def process_message(self, msg, cell, cell_index):
         """Stop recording what a cell prints when it prints too much."""
-        self._printed += len(str(msg["content"])) if msg["msg_type"] in ("stream", "display_data") else 0
-        return super().process_message(msg, cell, cell_index) if self._printed < OUTPUT_LIMIT else None
+        if msg["msg_type"] in ("stream", "display_data", "execute_result"):
+            self._printed += len(str(msg["content"]))
+            if self._printed > OUTPUT_LIMIT:
+                return None
+        return super().process_message(msg, cell, cell_index)
 
 
 class HideTests(ClearHiddenTests):
@@ -151,7 +154,8 @@ class HideTests(ClearHiddenTests):
 
     def preprocess_cell(self, cell, resources, cell_index):
         """Leave a student's own cells alone, whatever is written in them."""
-        return super().preprocess_cell(cell, resources, cell_index) if is_grade(cell) else (cell, resources)
+        ours = is_grade(cell) and not is_solution(cell)
+        return super().preprocess_cell(cell, resources, cell_index) if ours else (cell, resources)
 
 
 def _error(message: str) -> NotebookNode:

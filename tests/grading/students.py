@@ -220,6 +220,10 @@ CLASS = {
         "Network is unreachable",
         needs_sandbox=True,
     ),
+    "talks-too-much": Student(
+        answers(needle="for i in range(600_000):\n    print('BEGIN HIDDEN TESTS')", moments="### BEGIN HIDDEN TESTS"),
+        (3, 4, 6),
+    ),
     "reads-others": Student(answers(scale=READS), (0, 4, 6), "not enough values", needs_sandbox=True),
     "tampers-with-checks": Student(answers(scale=TAMPERS, softmax="", backward=""), (0, 0, 0)),
     "looks-for-the-reference": Student(answers(scale=LOOKS), (0, 4, 6)),

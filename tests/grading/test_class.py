@@ -102,7 +102,7 @@ def test_the_hidden_tests_stay_hidden(graded):
     pages = {path.parts[-3]: path.read_text() for path in (graded.folder / "feedback").rglob("*.html")}
     assert set(pages) == {name for name, row in graded.rows.items() if row["status"] != "not graded"}
     master = (ROOT / "assignments/source/scaling/scaling.ipynb").read_text()
-    secrets = [(graded.folder / "seed").read_text().strip(), "seed=", "HIDDEN TESTS"]
+    secrets = [(graded.folder / "seed").read_text().strip(), "seed=", "cases="]
     assert all(secret in master for secret in secrets[1:])
     assert not [(name, secret) for name, page in pages.items() for secret in secrets if secret in page]
 
@@ -139,3 +139,13 @@ def test_points_given_by_hand_reach_the_report(graded):
 def test_the_file_of_the_class_is_left_as_it_was(graded):
     kept = json.loads((graded.folder / "submitted/copies-a-cell/scaling/scaling.ipynb").read_text())
     assert [cell["id"] for cell in kept["cells"]].count("copied") == 1
+
+
+def test_without_bubblewrap_grading_refuses_and_says_how_to_insist(tmp_path):
+    shutil.copytree(ROOT / "assignments/source/scaling", tmp_path / "source/scaling")
+    command = [sys.executable, ROOT / "tools/grade.py", "scaling", "--course", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PATH": str(tmp_path)})
+    assert done.returncode == 2
+    assert "bubblewrap is not installed" in done.stderr
+    assert "--without-sandbox accepts that" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
