@@ -41,15 +41,17 @@ check: $(VENV)/.ready ## format, lint, types
 	$(VENV)/bin/pyright
 
 test: $(VENV)/.ready ## all tests: library, kernels, shapes, notebooks, exercises, site
-	@echo "== 1/5 library, exercises, repository"
-	$(PYTEST) -n 2 --ignore=tests/site --ignore=tests/widgets tests
-	@echo "== 2/5 the GPU's kernels, interpreted on the CPU"
+	@echo "== 1/6 library, exercises, repository"
+	$(PYTEST) -n 2 --ignore=tests/grading --ignore=tests/site --ignore=tests/widgets tests
+	@echo "== 2/6 a class's work, graded in a sandbox"
+	$(PYTEST) -n 2 --dist loadfile -rs tests/grading
+	@echo "== 3/6 the GPU's kernels, interpreted on the CPU"
 	TRITON_INTERPRET=1 $(PYTEST) -n 2 $(INTERPRETED)
-	@echo "== 3/5 the same library tests with every shape in every signature executed"
+	@echo "== 4/6 the same library tests with every shape in every signature executed"
 	$(PYTEST) -n 2 --jaxtyping-packages=lessons_lib,beartype.beartype -m "not rejects" $(SHAPED)
-	@echo "== 4/5 every notebook, cell by cell"
+	@echo "== 5/6 every notebook, cell by cell"
 	$(PYTEST) -n 2 --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=300 book assignments/source
-	@echo "== 5/5 the site, built with warnings as errors and moved in a real browser"
+	@echo "== 6/6 the site, built with warnings as errors and moved in a real browser"
 	$(PY) tools/build_book.py
 	$(PYTEST) -n 2 -rs tests/site tests/widgets
 
