@@ -38,6 +38,7 @@ def command(folder: Path) -> list[str]:
         "MPLCONFIGDIR": "/tmp/matplotlib",
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": str(ROOT),  # the library beside these tools, wherever another may be installed
     }
     settings = [part for name, value in variables.items() for part in ("--setenv", name, value)]
     return [
