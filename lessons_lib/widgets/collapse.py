@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import traitlets
 
-from lessons_lib.widgets.chance import normal, uniform
+from lessons_lib.widgets.arithmetic import normal, softmax, uniform
 from lessons_lib.widgets.drawing import element, picture, text
 from lessons_lib.widgets.explorer import Explorer
 from lessons_lib.widgets.traits import Real, Whole
@@ -64,9 +64,9 @@ class CollapseExplorer(Explorer):
         for _ in range(self.depth):
             bilinear, values = _drawn(random, WIDTH), _drawn(random, WIDTH) / math.sqrt(WIDTH)
             normed = _unit(x)
-            scores = normed @ bilinear @ normed.T / (WIDTH * self.temperature)
-            unnormalised = np.exp(scores - scores.max(axis=1, where=visible, initial=-np.inf, keepdims=True)) * visible
-            x = self.residual * x + unnormalised / unnormalised.sum(axis=1, keepdims=True) @ normed @ values
+            scores = normed @ bilinear @ normed.T / WIDTH
+            weights = softmax(scores, temperature=self.temperature, visible=visible)
+            x = self.residual * x + weights @ normed @ values
             x = _unit(x) if self.norm == "after" else x
             found.append(_spread(x))
         return found

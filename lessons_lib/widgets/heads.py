@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import traitlets
 
+from lessons_lib.widgets.arithmetic import softmax
 from lessons_lib.widgets.assemble import read
 from lessons_lib.widgets.drawing import element, picture, text
 from lessons_lib.widgets.explorer import Explorer
@@ -113,9 +114,8 @@ def _weights(words: Sequence[str], off: Collection[str]) -> np.ndarray:
         at = f"blocks.{layer}.attention"
         normed = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * of[f"{at}.norm.weight"]
         q, k, v = (_split(normed @ of[f"{at}.sublayer.w_{name}.weight"].T) for name in "qkv")
-        scores = np.where(np.tri(len(words), dtype=bool), q @ k.swapaxes(-2, -1) / np.sqrt(q.shape[-1]), -np.inf)
-        e = np.exp(scores - scores.max(-1, keepdims=True))
-        seen.append(e / e.sum(-1, keepdims=True))
+        scores = q @ k.swapaxes(-2, -1) / np.sqrt(q.shape[-1])
+        seen.append(softmax(scores, visible=np.tri(len(words), dtype=bool)))
         on = [float(f"{layer + 1}.{head + 1}" not in off) for head in range(4)]
         heads = seen[-1] @ v * np.reshape(on, (4, 1, 1))
         x = x + heads.swapaxes(0, 1).reshape(len(words), -1) @ of[f"{at}.sublayer.w_o.weight"].T

@@ -5,13 +5,14 @@ definitions, the script's and those of ``lessons_lib.masks`` together.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import traitlets
 
+from lessons_lib.widgets.arithmetic import uniform
 from lessons_lib.widgets.drawing import element, picture, text
 from lessons_lib.widgets.explorer import Explorer
 from lessons_lib.widgets.traits import Whole
@@ -168,13 +169,5 @@ def _document(position: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
 
 
 def _uniform(n: int, seed: int) -> np.ndarray:
-    """The numbers that the script draws from the same seed (the generator mulberry32)."""
-
-    def stream(state: int) -> Iterator[float]:
-        while True:
-            state = (state + 0x6D2B79F5) & 0xFFFFFFFF
-            z = (state ^ state >> 15) * (state | 1) & 0xFFFFFFFF
-            z ^= (z + ((z ^ z >> 7) * (z | 61) & 0xFFFFFFFF)) & 0xFFFFFFFF
-            yield ((z ^ z >> 14) + 0.5) / 2**32
-
-    return np.fromiter(stream(seed), float, n * n).reshape(n, n)
+    """The numbers that the script draws from the same seed."""
+    return np.fromiter(uniform(seed), float, n * n).reshape(n, n)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import traitlets
 
+from lessons_lib.widgets.arithmetic import softmax
 from lessons_lib.widgets.drawing import element, picture, text
 from lessons_lib.widgets.explorer import Explorer
 from lessons_lib.widgets.traits import Real
@@ -86,8 +87,7 @@ class PlaneExplorer(Explorer):
         scores = keys @ query
         if self.similarity == "cosine":
             scores = scores / (np.linalg.norm(keys, axis=1) * np.linalg.norm(query))
-        unnormalised = np.exp((scores - scores.max()) / self.temperature)
-        weights = unnormalised / unnormalised.sum()
+        weights = softmax(scores, temperature=self.temperature)
         output = weights @ values
         said = ", ".join(f"key {j + 1} {weight:.2f}" for j, weight in enumerate(weights))
         return picture(

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import traitlets
 
+from lessons_lib.widgets.arithmetic import softmax
 from lessons_lib.widgets.drawing import element, picture, text
 from lessons_lib.widgets.explorer import Explorer
 from lessons_lib.widgets.traits import Real
@@ -72,9 +73,7 @@ class RetrievalExplorer(Explorer):
 
     def answer(self, query: np.ndarray) -> np.ndarray:
         """Average the values for queries of shape ``(p, 2)``."""
-        scores = query @ np.array(self.key).T
-        unnormalised = np.exp(scores - scores.max(-1, keepdims=True))
-        return (unnormalised / unnormalised.sum(-1, keepdims=True)) @ np.array(self.value)
+        return softmax(query @ np.array(self.key).T) @ np.array(self.value)
 
     def still(self) -> str:
         """Draw the keys and the query's direction on the left, the answer against that direction on the right."""

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import traitlets
 
+from lessons_lib.widgets.arithmetic import softmax
 from lessons_lib.widgets.drawing import element, picture, text
 from lessons_lib.widgets.explorer import Explorer
 from lessons_lib.widgets.traits import Real
@@ -51,9 +52,7 @@ class TemperatureExplorer(Explorer):
 
     def still(self) -> str:
         """Draw one bar for each weight."""
-        scores = np.array(self.scores)
-        unnormalised = np.exp((scores - scores.max()) / self.temperature)
-        weights = unnormalised / unnormalised.sum()
+        weights = softmax(np.array(self.scores), temperature=self.temperature)
         labels = self.labels or [str(i + 1) for i in range(len(weights))]
         rows = [
             text(label, x=70, y=20 * i + 15, anchor="end")

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import traitlets
 
-from lessons_lib.widgets.chance import normal, uniform
+from lessons_lib.widgets.arithmetic import normal, softmax, uniform
 from lessons_lib.widgets.drawing import element, picture, text
 from lessons_lib.widgets.explorer import Explorer
 from lessons_lib.widgets.traits import Real, Whole
@@ -79,9 +79,9 @@ class WalkExplorer(Explorer):
         drawn = [[normal(random) for _ in range(self.n**2)] for _ in range(1 if self.same else STEPS)]
         p = np.eye(self.n)[self.start]
         for step in range(self.layers):
-            scores = np.reshape(drawn[0 if self.same else step], (self.n, self.n)) / self.temperature
-            unnormalised = np.exp(scores - scores.max(axis=1, where=visible, initial=-np.inf, keepdims=True)) * visible
-            p = self.residual * p + (1 - self.residual) * p @ (unnormalised / unnormalised.sum(axis=1, keepdims=True))
+            scores = np.reshape(drawn[0 if self.same else step], (self.n, self.n))
+            weights = softmax(scores, temperature=self.temperature, visible=visible)
+            p = self.residual * p + (1 - self.residual) * p @ weights
         return p
 
     def still(self) -> str:

@@ -2,6 +2,7 @@
 /** Query, keys and values in the plane: who wins where, what length does and what angle, where the average can land. */
 
 import { softmax, sum } from "./arithmetic.js";
+import { draggable } from "./drag.js";
 import { fixed, html, linear, logSlider, select, slider, stage, svg } from "./kit.js";
 
 /** @typedef {number[]} Point two coordinates */
@@ -213,23 +214,8 @@ function handle(part, drawing, name, mark, label, traits, read, write) {
     tabindex: 0, role: "slider", "aria-label": name, "aria-valuemin": -LONGEST, "aria-valuemax": LONGEST,
     style: "cursor: grab; touch-action: none",
   }, svg("circle", { r: 14, fill: "transparent" }), mark, words);
-  const steps = { ArrowLeft: [-0.1, 0], ArrowRight: [0.1, 0], ArrowUp: [0, 0.1], ArrowDown: [0, -0.1] };
-  grip.addEventListener("keydown", (event) => {
-    const step = steps[event.key];
-    if (!step) return;
-    event.preventDefault();
-    write(read().map((c, axis) => c + step[axis]));
-  });
-  grip.addEventListener("pointerdown", (event) => {
-    event.preventDefault();
-    grip.focus({ preventScroll: true });
-    grip.setPointerCapture(event.pointerId);
-  });
-  grip.addEventListener("pointermove", (event) => {
-    if (!grip.hasPointerCapture(event.pointerId)) return;
-    const there = new DOMPoint(event.clientX, event.clientY).matrixTransform(drawing.getScreenCTM().inverse());
-    write([linear([0, SIZE], [-REACH, REACH])(there.x), linear([0, SIZE], [REACH, -REACH])(there.y)]);
-  });
+  const [right, up] = [linear([0, SIZE], [-REACH, REACH]), linear([0, SIZE], [REACH, -REACH])];
+  draggable(grip, drawing, (place) => [right(place.x), up(place.y)], read, write);
   drawing.append(grip);
   part.when([traits].flat(), () => {
     const v = read();
