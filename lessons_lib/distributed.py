@@ -24,8 +24,8 @@ from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
-from lessons_lib.flash import BACKENDS, flash_attention
-from lessons_lib.flash import _check as check_heads
+from lessons_lib.flash import flash_attention
+from lessons_lib.flash.inputs import BACKENDS, check_inputs
 from lessons_lib.shapes import at_least_single, check_size
 from lessons_lib.softmax import merge_attention
 
@@ -100,7 +100,7 @@ def ring_attention(
     group = _joined(group)
 
     def facts() -> list[float]:
-        check_heads(q, k, v, None, scale, None, backend)
+        check_inputs(q, k, v, None, scale, None, backend)
         if is_causal and q.shape[2] != k.shape[2]:
             raise ValueError(f"causal, q and k must be equally long on a rank, got {q.shape[2]} and {k.shape[2]}")
         if is_causal and zigzag and k.shape[2] < 2:
@@ -147,7 +147,7 @@ def split_kv_attention(
     group = _joined(group)
 
     def facts() -> list[float]:
-        check_heads(q, k, v, None, scale, key_lengths, backend)
+        check_inputs(q, k, v, None, scale, key_lengths, backend)
         if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
             raise ValueError("split_kv_attention has no backward pass; call it under torch.no_grad()")
         return _facts(q, k, scale, backend, n_queries=q.shape[2])

@@ -1,4 +1,4 @@
-"""One seed and one precision for every test, and property tests that draw the same examples each time."""
+"""One seed and one precision for every test, property tests that draw the same examples, and what tests share."""
 
 import pytest
 import torch
@@ -22,3 +22,19 @@ def double_precision():
     torch.set_default_dtype(torch.float64)
     yield
     torch.set_default_dtype(before)
+
+
+@pytest.fixture(params=[torch.float32, torch.float64])
+def either_precision(request, double_precision):
+    """Run the test in each precision that a notebook may be set to; ``double_precision`` sets it back."""
+    torch.set_default_dtype(request.param)
+
+
+@pytest.fixture
+def stub():
+    """What a student's notebook holds before it is answered."""
+
+    def unanswered(*_):
+        raise NotImplementedError
+
+    return unanswered

@@ -80,24 +80,16 @@ def test_the_reference_gradients_are_autograd_s():
 
 
 @pytest.mark.parametrize("check", [flash.attend_stream, flash.causal_traffic, flash.merge_backward])
-def test_stubs_fail(check):
-    def stub(*_):
-        raise NotImplementedError
-
+def test_stubs_fail(check, stub):
     with pytest.raises(NotImplementedError):
         check(stub)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_checks_do_not_depend_on_the_default_precision(dtype):
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        flash.attend_stream(online)
-        flash.causal_traffic(causal_traffic)
-        flash.merge_backward(merge_backward)
-    finally:
-        torch.set_default_dtype(before)
+@pytest.mark.usefixtures("either_precision")
+def test_checks_do_not_depend_on_the_default_precision():
+    flash.attend_stream(online)
+    flash.causal_traffic(causal_traffic)
+    flash.merge_backward(merge_backward)
 
 
 # --- wrong answers --------------------------------------------------------------------------------------------------

@@ -67,24 +67,16 @@ def test_right_answers_pass(check, answer, seed):
 
 
 @pytest.mark.parametrize("check", [geometry.cosine_attention, geometry.additive_scores, geometry.can_win])
-def test_stubs_fail(check):
-    def stub(*_):
-        raise NotImplementedError
-
+def test_stubs_fail(check, stub):
     with pytest.raises(NotImplementedError):
         check(stub)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_checks_do_not_depend_on_the_default_precision(dtype):
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        geometry.cosine_attention(cosine_attention)
-        geometry.additive_scores(additive_scores)
-        geometry.can_win(can_win)
-    finally:
-        torch.set_default_dtype(before)
+@pytest.mark.usefixtures("either_precision")
+def test_checks_do_not_depend_on_the_default_precision():
+    geometry.cosine_attention(cosine_attention)
+    geometry.additive_scores(additive_scores)
+    geometry.can_win(can_win)
 
 
 # --- wrong answers --------------------------------------------------------------------------------------------------

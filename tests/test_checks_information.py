@@ -59,24 +59,16 @@ def test_right_answers_pass(question, answer, seed):
 
 
 @pytest.mark.parametrize("question", [check.entropy_from_scores, check.temperature_for, check.query_key_information])
-def test_stubs_fail(question):
-    def stub(*_):
-        raise NotImplementedError
-
+def test_stubs_fail(question, stub):
     with pytest.raises(NotImplementedError):
         question(stub)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_checks_do_not_depend_on_the_default_precision(dtype):
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        check.entropy_from_scores(entropy_from_scores)
-        check.temperature_for(bisect)
-        check.query_key_information(query_key_information)
-    finally:
-        torch.set_default_dtype(before)
+@pytest.mark.usefixtures("either_precision")
+def test_checks_do_not_depend_on_the_default_precision():
+    check.entropy_from_scores(entropy_from_scores)
+    check.temperature_for(bisect)
+    check.query_key_information(query_key_information)
 
 
 # --- wrong answers --------------------------------------------------------------------------------------------------

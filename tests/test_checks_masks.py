@@ -49,23 +49,15 @@ CHECKS = [masks.masked_softmax, masks.conversation_mask, masks.layers_needed]
 
 
 @pytest.mark.parametrize("check", CHECKS)
-def test_stubs_fail(check):
-    def stub(*_):
-        raise NotImplementedError
-
+def test_stubs_fail(check, stub):
     with pytest.raises(NotImplementedError):
         check(stub)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_checks_do_not_depend_on_the_default_precision(dtype):
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        for check, answer in zip(CHECKS, (masked_softmax, conversation_mask, layers_needed), strict=True):
-            check(answer)
-    finally:
-        torch.set_default_dtype(before)
+@pytest.mark.usefixtures("either_precision")
+def test_checks_do_not_depend_on_the_default_precision():
+    for check, answer in zip(CHECKS, (masked_softmax, conversation_mask, layers_needed), strict=True):
+        check(answer)
 
 
 # --- wrong answers --------------------------------------------------------------------------------------------------

@@ -68,24 +68,16 @@ def test_right_answers_pass(check, answer, seed):
 
 
 @pytest.mark.parametrize("check", [matrix.walk, matrix.stationary, matrix.attention_rollout])
-def test_stubs_fail(check):
-    def stub(*_):
-        raise NotImplementedError
-
+def test_stubs_fail(check, stub):
     with pytest.raises(NotImplementedError):
         check(stub)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_checks_do_not_depend_on_the_default_precision(dtype):
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        matrix.walk(walk)
-        matrix.stationary(stationary)
-        matrix.attention_rollout(attention_rollout)
-    finally:
-        torch.set_default_dtype(before)
+@pytest.mark.usefixtures("either_precision")
+def test_checks_do_not_depend_on_the_default_precision():
+    matrix.walk(walk)
+    matrix.stationary(stationary)
+    matrix.attention_rollout(attention_rollout)
 
 
 # --- wrong answers --------------------------------------------------------------------------------------------------

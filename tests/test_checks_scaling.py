@@ -58,24 +58,16 @@ def test_a_backward_pass_with_a_full_jacobian_passes():
 
 
 @pytest.mark.parametrize("check", [scaling.right_scale, scaling.stable_softmax, scaling.attention_backward])
-def test_stubs_fail(check):
-    def stub(*_):
-        raise NotImplementedError
-
+def test_stubs_fail(check, stub):
     with pytest.raises(NotImplementedError):
         check(stub)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_checks_do_not_depend_on_the_default_precision(dtype):
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        scaling.right_scale(right_scale)
-        scaling.stable_softmax(stable_softmax)
-        scaling.attention_backward(attention_backward)
-    finally:
-        torch.set_default_dtype(before)
+@pytest.mark.usefixtures("either_precision")
+def test_checks_do_not_depend_on_the_default_precision():
+    scaling.right_scale(right_scale)
+    scaling.stable_softmax(stable_softmax)
+    scaling.attention_backward(attention_backward)
 
 
 # --- wrong answers --------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from time import monotonic
 
@@ -27,8 +27,7 @@ from check_notebook import mend, read
 from class_report import Result, exercises, write_report
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps import NbGraderAPI
-from nbgrader.utils import is_grade, is_solution
-from outside import CheckedFromOutside
+from outside import CheckedFromOutside, by_machine
 from sandbox import why_not
 from tqdm import tqdm
 from traitlets.config import Config
@@ -131,11 +130,6 @@ class Course:
 def outcome(result: dict) -> tuple[bool, str]:
     """Read what nbgrader returns: whether it did what it should, and what it said."""
     return bool(result["success"]), f"{result.get('log', '')}{result.get('error', '')}"
-
-
-def by_machine(cell) -> bool:
-    """Say whether a cell is graded without a person."""
-    return cell.cell_type == "code" and is_grade(cell) and not is_solution(cell)
 
 
 def messages(cell) -> list[str]:

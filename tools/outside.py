@@ -77,7 +77,7 @@ class CheckedFromOutside(Execute):
 
     def preprocess_cell(self, cell, resources, index):
         """Check a graded cell from outside; run any other."""
-        if cell.cell_type == "code" and is_grade(cell) and not is_solution(cell):
+        if by_machine(cell):
             return self._check(cell, resources, index)
         if cell.cell_type == "code" and is_locked(cell):
             self._import(cell.source)
@@ -154,8 +154,12 @@ class HideTests(ClearHiddenTests):
 
     def preprocess_cell(self, cell, resources, cell_index):
         """Leave a student's own cells alone, whatever is written in them."""
-        ours = is_grade(cell) and not is_solution(cell)
-        return super().preprocess_cell(cell, resources, cell_index) if ours else (cell, resources)
+        return super().preprocess_cell(cell, resources, cell_index) if by_machine(cell) else (cell, resources)
+
+
+def by_machine(cell: NotebookNode) -> bool:
+    """Say whether a cell is graded without a person."""
+    return cell.cell_type == "code" and is_grade(cell) and not is_solution(cell)
 
 
 def _error(message: str) -> NotebookNode:

@@ -35,6 +35,21 @@ def compare(what: str, got: object, wanted: Tensor, mistakes: Mapping[str, Tenso
     raise AssertionError(f"{what} has the right shape and wrong values, off by up to {error:.2g} ({where})")
 
 
+def compare_number(what: str, got: object, wanted: float, mistakes: Mapping[str, float], *, where: str) -> None:
+    """Do the same for an answer that is one number; a tensor without axes counts as one."""
+
+    def tensor(value: float) -> Tensor:
+        return torch.tensor(value, dtype=torch.float64)
+
+    given = tensor(got) if isinstance(got, (int, float)) else got
+    compare(what, given, tensor(wanted), {why: tensor(wrong) for why, wrong in mistakes.items()}, where=where)
+
+
+def normal(*shape: int, generator: torch.Generator) -> Tensor:
+    """Draw standard normal numbers in double precision, whatever the default is."""
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
 def _equal(got: Tensor, wanted: Tensor) -> bool:
     tolerance = 1e-9 if got.dtype == torch.float64 else 1e-5
     return torch.allclose(got.to(wanted.dtype), wanted, rtol=tolerance, atol=tolerance)

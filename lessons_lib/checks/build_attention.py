@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lessons_lib import masks
 from lessons_lib.attention import attention
-from lessons_lib.checks import compare
+from lessons_lib.checks import compare, normal
 from lessons_lib.positions import RotaryEmbedding
 from lessons_lib.softmax import softmax
 
@@ -25,7 +25,7 @@ def weights(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0, cases:
     for case in range(cases):
         b, n, m, d_k = _sizes(4, generator)
         leading = (b,) if case % 2 else ()
-        q, k = _normal(*leading, n, d_k, generator=generator), _normal(*leading, m, d_k, generator=generator)
+        q, k = normal(*leading, n, d_k, generator=generator), normal(*leading, m, d_k, generator=generator)
         where = f"n={n}, m={m}, d_k={d_k}, leading axes {leading}"
         _one_matrix_of_weights(answer, q, k, f"scores near 0, {where}")
         high_q, high_k = (torch.cat([torch.full_like(x[..., :1], 60.0), x], dim=-1) for x in (q, k))
@@ -143,7 +143,7 @@ def gradients_of_attend(answer: Callable[..., tuple[Tensor, Tensor, Tensor]], *,
 def _a_masked_attention(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, str]:
     """Queries, keys, values, a mask that leaves each row something, one that empties row 0, and the sizes in words."""
     b, h, n, m, d_k, d_v = _sizes(6, generator)
-    q, k, v = (_normal(b, h, *size, generator=generator) for size in ((n, d_k), (m, d_k), (m, d_v)))
+    q, k, v = (normal(b, h, *size, generator=generator) for size in ((n, d_k), (m, d_k), (m, d_v)))
     mask = torch.rand(b, 1, n, m, generator=generator) < 0.5
     mask[..., 0], mask[..., -1] = True, False  # no row is empty, and none is full
     later = torch.arange(n)[:, None] > 0
@@ -187,7 +187,7 @@ def split(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int 
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
         b, n, h, d = _sizes(4, generator)
-        x = _normal(b, n, h * d, generator=generator)
+        x = normal(b, n, h * d, generator=generator)
         mistakes = {
             "a reshape alone mixes positions: split the last axis, then swap two axes": x.reshape(b, h, n, d),
             "the first d columns belong to head 0; yours are dealt out in turn": rearrange(
@@ -204,7 +204,7 @@ def merge(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4) 
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
         b, n, h, d = _sizes(4, generator)
-        x = _normal(b, h, n, d, generator=generator)
+        x = normal(b, h, n, d, generator=generator)
         mistakes = {
             "a reshape alone mixes positions: swap two axes first": x.reshape(b, n, h * d),
             "head 0 belongs into the first d columns; yours are dealt out in turn": rearrange(
@@ -221,7 +221,7 @@ def attend_shared(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 
     for case in range(cases):
         b, n, m, d = _sizes(4, generator)
         g, group = (2 + torch.randperm(3, generator=generator)[:2]).tolist()
-        q, k, v = (_normal(b, *size, d, generator=generator) for size in ((g * group, n), (g, m), (g, m)))
+        q, k, v = (normal(b, *size, d, generator=generator) for size in ((g * group, n), (g, m), (g, m)))
         mask = (torch.rand(b, 1, n, m, generator=generator) < 0.6) | (torch.arange(m) == 0)
         mask = mask if case % 2 else mask[0, 0]
         by_turns, in_blocks = ([x.repeat(1, group, 1, 1), x.repeat_interleave(group, dim=1)] for x in (k, v))
@@ -248,7 +248,7 @@ def rotate(answer: Callable[[Tensor, Tensor, float], Tensor], *, seed: int = 0, 
         b, h, n, pairs = _sizes(4, generator)
         base = 10.0 ** float(1 + 3 * torch.rand((), generator=generator))
         positions = torch.randperm(50, generator=generator)[:n] + 1
-        x = _normal(b, h, n, 2 * pairs, generator=generator)
+        x = normal(b, h, n, 2 * pairs, generator=generator)
         given = x.clone()
         where = f"shape {tuple(x.shape)}, base {base:.3g}, positions {positions.tolist()}"
         wanted = RotaryEmbedding(2 * pairs, base=base)(x, positions)
@@ -359,8 +359,8 @@ def _a_layer(generator: torch.Generator) -> tuple[Tensor, Weights, int, int]:
     d_head, d_model = 2 * int(torch.randint(2, 4, (), generator=generator)), 11
     h = g * group
     shapes = (d_model, h * d_head), (d_model, g * d_head), (d_model, g * d_head), (h * d_head, d_model)
-    w_q, w_k, w_v, w_o = (_normal(*shape, generator=generator) / math.sqrt(shape[0]) for shape in shapes)
-    return 2 * _normal(b, n, d_model, generator=generator), (w_q, w_k, w_v, w_o), h, g
+    w_q, w_k, w_v, w_o = (normal(*shape, generator=generator) / math.sqrt(shape[0]) for shape in shapes)
+    return 2 * normal(b, n, d_model, generator=generator), (w_q, w_k, w_v, w_o), h, g
 
 
 def _heads(x: Tensor, w: Weights, h: int, g: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -455,10 +455,6 @@ def _wrong_decodings(x: Tensor, w: Weights, h: int, g: int, sizes: Sequence[int]
 def _sizes(n_axes: int, generator: torch.Generator) -> list[int]:
     """Sizes from 2 on, no two alike."""
     return (2 + torch.randperm(n_axes + 2, generator=generator)[:n_axes]).tolist()
-
-
-def _normal(*shape: int, generator: torch.Generator) -> Tensor:
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def _copies(w: Weights) -> Weights:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lessons_lib.attention import attention, attention_vjp
-from lessons_lib.checks import compare
+from lessons_lib.checks import compare, normal
 from lessons_lib.masks import causal
 from lessons_lib.softmax import log_sum_exp
 
@@ -22,8 +22,8 @@ def update(answer: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], State], *,
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
         n, some, more, d = (2 + torch.randperm(6, generator=generator)[:4]).tolist()
-        before, scores = _normal(n, some, generator=generator), _normal(n, more, generator=generator)
-        v_before, v = _normal(some, d, generator=generator), _normal(more, d, generator=generator)
+        before, scores = normal(n, some, generator=generator), normal(n, more, generator=generator)
+        v_before, v = normal(some, d, generator=generator), normal(more, d, generator=generator)
         nothing = before.new_full((n, some), -torch.inf)
         hidden = scores.masked_fill(torch.arange(n)[:, None] == 0, -torch.inf)
         where = f"n={n}, {more} new keys, d={d}"
@@ -219,7 +219,7 @@ def flash_backward(answer: Callable[..., tuple[Tensor, Tensor, Tensor]], *, seed
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
         q, k, v, block_q, block_k = _tensors(generator, queries_at_most_keys=True)
-        grad_out = _normal(len(q), v.shape[-1], generator=generator)
+        grad_out = normal(len(q), v.shape[-1], generator=generator)
         mask, scale = causal(len(q), len(k)), 1 / math.sqrt(q.shape[-1])
         lse = log_sum_exp(scale * q @ k.mT, mask)
         out = attention(q, k, v, mask)
@@ -260,12 +260,8 @@ def _tensors(
     d_k, d_v, block_q, block_k = (3 + torch.randperm(4, generator=generator)).tolist()
     n, m = 2 * block_q + 1, 3 * block_k + 2
     n = min(n, m - 1) if queries_at_most_keys else n
-    q, k, v = (_normal(*shape, generator=generator) for shape in ((n, d_k), (m, d_k), (m, d_v)))
+    q, k, v = (normal(*shape, generator=generator) for shape in ((n, d_k), (m, d_k), (m, d_v)))
     return q, k, v, block_q, block_k
-
-
-def _normal(*shape: int, generator: torch.Generator) -> Tensor:
-    return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
 def _check_tuple(got: object, names: str) -> None:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lessons_lib.attention import attention
-from lessons_lib.checks import compare
+from lessons_lib.checks import compare, compare_number
 from lessons_lib.softmax import log_sum_exp
 
 Pieces = Iterable[tuple[Tensor, Tensor]]
@@ -146,11 +146,11 @@ def causal_traffic(answer: Callable[[int, int, int, int], int], *, seed: int = 0
             "half of all tiles is not exact: the diagonal is visited": len(blocks) * n * d + fixed,
         }
         got = answer(n, d, block_q, block_k)
-        compare(
+        compare_number(
             "causal_traffic",
-            _number(float(got)) if isinstance(got, (int, float)) else got,
-            _number(float(visited * 2 * d + fixed)),
-            {why: _number(float(wrong)) for why, wrong in mistakes.items()},
+            got,
+            visited * 2 * d + fixed,
+            mistakes,
             where=f"n={n}, d={d}, block_q={block_q}, block_k={block_k}",
         )
 
@@ -208,7 +208,3 @@ def _merge_gradients(
             b_to_b * (grad_out * out_b).sum(dim=-1) + share_b * grad_lse,
         ),
     }
-
-
-def _number(value: float) -> Tensor:
-    return torch.tensor(value, dtype=torch.float64)

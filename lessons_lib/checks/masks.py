@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from lessons_lib.checks import compare
+from lessons_lib.checks import compare, compare_number
 from lessons_lib.masks import causal, documents, reach, sliding_window
 from lessons_lib.softmax import softmax
 
@@ -116,11 +116,11 @@ def layers_needed(answer: Callable[[Tensor], int | Tensor], *, seed: int = 0, ca
             "the residual stream is missing: it keeps what was reached before": _until_settled(mask, residual=False),
             "each squaring doubles the layers": (wanted - 1).bit_length() if wanted else 0,
         }
-        compare(
+        compare_number(
             "layers_needed",
-            _number(got) if isinstance(got, (int, float)) else got,
-            _number(wanted),
-            {why: _number(wrong) for why, wrong in mistakes.items()},
+            got,
+            wanted,
+            mistakes,
             where=where,
         )
 
@@ -136,7 +136,3 @@ def _until_settled(mask: Tensor, *, residual: bool = True) -> int:
         ),
         n,
     )
-
-
-def _number(value: int | float) -> Tensor:
-    return torch.tensor(value, dtype=torch.float64)

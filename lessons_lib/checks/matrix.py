@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from lessons_lib.checks import compare
+from lessons_lib.checks import compare, normal
 from lessons_lib.markov import rollout, stationary_distribution
 from lessons_lib.masks import causal
 from lessons_lib.softmax import softmax
@@ -17,7 +17,7 @@ def walk(answer: Callable[[int, Tensor], Tensor], *, seed: int = 0, cases: int =
     for _ in range(cases):
         n_layers, n = 3, int(torch.randint(4, 9, (), generator=generator))
         start = int(torch.randint(1, n, (), generator=generator))
-        layers = softmax(2 * _normal((n_layers, n, n), generator))
+        layers = softmax(2 * normal(n_layers, n, n, generator=generator))
         given = layers.clone()
         got = answer(start, given)
         where = f"{n_layers} layers, {n} tokens, start {start}"
@@ -44,11 +44,11 @@ def stationary(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int 
         n = int(torch.randint(2, 5, (), generator=generator))
         kind = ("all visible", "causal", "two groups that swap")[case % 3]
         if kind == "two groups that swap":
-            to, back = softmax(_normal((n, n + 1), generator)), softmax(_normal((n + 1, n), generator))
+            to, back = softmax(normal(n, n + 1, generator=generator)), softmax(normal(n + 1, n, generator=generator))
             a = torch.zeros(2 * n + 1, 2 * n + 1, dtype=torch.float64)
             a[:n, n:], a[n:, :n] = to, back
         else:
-            scores = 2 * _normal((n + 3, n + 3), generator)
+            scores = 2 * normal(n + 3, n + 3, generator=generator)
             a = softmax(scores, causal(n + 3) if kind == "causal" else None)
         given = a.clone()
         got = answer(given)
@@ -76,7 +76,7 @@ def attention_rollout(
         n_layers, n_heads = 3, int(torch.randint(2, 5, (), generator=generator))
         n = int(torch.randint(5, 9, (), generator=generator))
         residual = 0.1 + 0.3 * float(torch.rand((), generator=generator, dtype=torch.float64))
-        scores = 2 * _normal((n_layers, n_heads, n, n), generator)
+        scores = 2 * normal(n_layers, n_heads, n, n, generator=generator)
         layers = softmax(scores, causal(n) if case % 2 else None)
         given = layers.clone()
         got = answer(given, residual)
@@ -105,7 +105,3 @@ def attention_rollout(
             ).prod(dim=0),
         }
         compare("attention_rollout", got, rollout(mean, residual=residual), mistakes, where=where)
-
-
-def _normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    return torch.randn(shape, generator=generator, dtype=torch.float64)

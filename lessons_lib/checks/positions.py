@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lessons_lib.checks import compare
+from lessons_lib.checks import compare, compare_number
 from lessons_lib.positions import AlibiBias, RotaryEmbedding
 
 
@@ -116,14 +116,10 @@ def stretched_base(answer: Callable[[float, int, float], float | Tensor], *, see
             "return the base itself, not what it is multiplied by": factor ** (d / (d - 2)),
         }
         got = answer(base, d, factor)
-        compare(
+        compare_number(
             "stretched_base",
-            _number(got) if isinstance(got, (int, float)) else got,
-            _number(base * factor ** (d / (d - 2))),
-            {why: _number(wrong) for why, wrong in mistakes.items()},
+            got,
+            base * factor ** (d / (d - 2)),
+            mistakes,
             where=f"base={base:.4g}, d_head={d}, factor={factor:.3g}",
         )
-
-
-def _number(value: float) -> Tensor:
-    return torch.tensor(value, dtype=torch.float64)

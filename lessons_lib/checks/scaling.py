@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lessons_lib.attention import attention_vjp, attention_weights
-from lessons_lib.checks import compare
+from lessons_lib.checks import compare, compare_number
 from lessons_lib.softmax import softmax
 
 
@@ -27,11 +27,11 @@ def right_scale(answer: Callable[[int, float, float], float | Tensor], *, seed: 
             "var_q and var_k are variances already and belong under the root": 1 / (math.sqrt(d_k) * var_q * var_k),
         }
         got = answer(d_k, var_q, var_k)
-        compare(
+        compare_number(
             "right_scale",
-            _number(got) if isinstance(got, (int, float)) else got,
-            _number(1 / spread),
-            {why: _number(wrong) for why, wrong in mistakes.items()},
+            got,
+            1 / spread,
+            mistakes,
             where=f"d_k={d_k}, var_q={var_q:.3g}, var_k={var_k:.3g}",
         )
 
@@ -128,7 +128,3 @@ def _backward_mistakes(q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor) -> dic
             root * grad_v,
         ),
     }
-
-
-def _number(value: float) -> Tensor:
-    return torch.tensor(value, dtype=torch.float64)

@@ -96,7 +96,7 @@ def hidden_from_all(
 
 def for_each_query_head(shared: Tensor, query: Tensor) -> Tensor:
     """Repeat each key/value head for the consecutive query heads that share it."""
-    if shared.ndim < 3:
+    if shared.ndim < 3 or shared.shape[-3] == query.shape[-3]:
         return shared
     return shared.repeat_interleave(query.shape[-3] // shared.shape[-3], dim=-3)
 

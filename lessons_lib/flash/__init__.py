@@ -9,8 +9,8 @@
 The specification of the result is :func:`lessons_lib.attention.attention`; :func:`as_implementation` gives
 :func:`flash_attention` its call shape.
 
-The files, in reading order: ``band`` (who sees whom), ``tiled``, ``configurations``, ``triton_kernels``, ``launch``,
-``sdpa``.
+The files, in reading order: ``inputs``, ``band`` (who sees whom), ``tiled``, ``configurations``, ``triton_kernels``,
+``launch``, ``sdpa``.
 
 .. [1] Dao et al., *FlashAttention*, 2022. arXiv:2205.14135.
 """
@@ -24,11 +24,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lessons_lib.flash.band import Band
+from lessons_lib.flash.inputs import check_inputs, check_window_and_backend
 from lessons_lib.flash.sdpa import needs_mask, torch_attention, torch_attention_in_linear_memory
 from lessons_lib.flash.tiled import tiled_attention
-from lessons_lib.shapes import check_floating, check_mask, check_size
-
-BACKENDS = ("auto", "triton", "tiled", "torch")
+from lessons_lib.shapes import check_mask
 
 
 def flash_attention(
@@ -77,7 +76,7 @@ def flash_attention(
         ValueError: if shapes, types or devices do not fit, an argument is out of range, or the backend cannot do this
             here; the message says why.
     """
-    _check(q, k, v, window, scale, key_lengths, backend)
+    check_inputs(q, k, v, window, scale, key_lengths, backend)
     band = Band.of(q.shape[2], k.shape[2], is_causal=is_causal, window=window)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     if scale <= 0:  # the kernels take a row's maximum before they multiply by the scale
@@ -117,7 +116,7 @@ def as_implementation(
         ValueError: if ``window`` is not positive or ``backend`` is unknown; when called, as :func:`flash_attention`,
             and for a bias, dropout or any other mask, of which flash attention knows nothing.
     """
-    _check_window_and_backend(window, backend)
+    check_window_and_backend(window, backend)
 
     def implementation(
         query: Float[Tensor, "b h n d_k"],
@@ -135,7 +134,7 @@ def as_implementation(
             raise ValueError(f"dropout_p must be 0, flash attention keeps every weight, got {dropout_p}")
         key_lengths = None
         if mask is not None:
-            _check(query, key, value, window, scale, None, backend)
+            check_inputs(query, key, value, window, scale, None, backend)
             key_lengths = _lengths_in(mask, query, key, is_causal, window)
         out = flash_attention(
             query, key, value, is_causal=is_causal, window=window, scale=scale, key_lengths=key_lengths, backend=backend
@@ -188,51 +187,3 @@ def _lengths_in(mask: Tensor, query: Tensor, key: Tensor, is_causal: bool, windo
             f"end of each sequence, got another over {tuple(mask.shape)}; for any other mask use attention"
         )
     return None if (lengths == m).all() else lengths[:, 0].expand(b)
-
-
-def _check(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    window: int | None,
-    scale: float | None,
-    key_lengths: Tensor | None,
-    backend: str,
-) -> None:
-    check_floating(q=q, k=k, v=v)
-    if q.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
-        raise ValueError(f"q must be of 16, 32 or 64 bits, got {q.dtype}")
-    for name, heads in {"q": q, "k": k, "v": v}.items():
-        if heads.ndim != 4 or not heads.numel():
-            raise ValueError(
-                f"{name} must be (batch, heads, sequence, width), each at least 1, got {tuple(heads.shape)}"
-            )
-    if k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
-        raise ValueError(
-            "k and v must have one shape, and q their batch and width, "
-            f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
-        )
-    if q.shape[1] % k.shape[1]:
-        raise ValueError(f"the heads of k must divide those of q, got {k.shape[1]} and {q.shape[1]}")
-    if scale is not None and not math.isfinite(scale):
-        raise ValueError(f"scale must be finite, got {scale}")
-    _check_window_and_backend(window, backend)
-    if key_lengths is not None:
-        _check_lengths(key_lengths, len(q), k.shape[2])
-
-
-def _check_window_and_backend(window: int | None, backend: str) -> None:
-    if window is not None:
-        check_size("window", window, at_least=1)
-    if backend not in BACKENDS:
-        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
-
-
-def _check_lengths(key_lengths: Tensor, b: int, m: int) -> None:
-    if key_lengths.dtype not in (torch.int32, torch.int64) or key_lengths.shape != (b,):
-        raise ValueError(
-            f"key_lengths must be integers over (batch,) = ({b},), got {key_lengths.dtype} over "
-            f"{tuple(key_lengths.shape)}"
-        )
-    if ((key_lengths < 0) | (key_lengths > m)).any():
-        raise ValueError(f"key_lengths must be in 0 .. m = {m}, got {key_lengths.tolist()}")

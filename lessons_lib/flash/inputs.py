@@ -1,0 +1,64 @@
+"""What :func:`lessons_lib.flash.flash_attention` takes, whatever the backend."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from lessons_lib.shapes import check_floating, check_size
+
+BACKENDS = ("auto", "triton", "tiled", "torch")
+
+
+def check_inputs(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    window: int | None,
+    scale: float | None,
+    key_lengths: Tensor | None,
+    backend: str,
+) -> None:
+    """Refuse what no backend can take.
+
+    Raises:
+        ValueError: as :func:`lessons_lib.flash.flash_attention`.
+    """
+    check_floating(q=q, k=k, v=v)
+    if q.dtype not in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        raise ValueError(f"q must be of 16, 32 or 64 bits, got {q.dtype}")
+    for name, heads in {"q": q, "k": k, "v": v}.items():
+        if heads.ndim != 4 or not heads.numel():
+            raise ValueError(
+                f"{name} must be (batch, heads, sequence, width), each at least 1, got {tuple(heads.shape)}"
+            )
+    if k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
+        raise ValueError(
+            "k and v must have one shape, and q their batch and width, "
+            f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+        )
+    if q.shape[1] % k.shape[1]:
+        raise ValueError(f"the heads of k must divide those of q, got {k.shape[1]} and {q.shape[1]}")
+    if scale is not None and not math.isfinite(scale):
+        raise ValueError(f"scale must be finite, got {scale}")
+    check_window_and_backend(window, backend)
+    if key_lengths is not None:
+        _check_lengths(key_lengths, len(q), k.shape[2])
+
+
+def check_window_and_backend(window: int | None, backend: str) -> None:
+    """Refuse a window that holds no key, and a backend that does not exist."""
+    if window is not None:
+        check_size("window", window, at_least=1)
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
+
+
+def _check_lengths(key_lengths: Tensor, b: int, m: int) -> None:
+    if key_lengths.dtype not in (torch.int32, torch.int64) or key_lengths.shape != (b,):
+        raise ValueError(
+            f"key_lengths must be integers over (batch,) = ({b},), got {key_lengths.dtype} over "
+            f"{tuple(key_lengths.shape)}"
+        )
+    if ((key_lengths < 0) | (key_lengths > m)).any():
+        raise ValueError(f"key_lengths must be in 0 .. m = {m}, got {key_lengths.tolist()}")
