@@ -6,7 +6,7 @@ from pathlib import Path
 
 c = get_config()  # nbgrader provides it
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "tools"))  # for outside.py, whose two classes are named below
+sys.path.insert(0, str(HERE.parent / "tools"))  # for outside.py and collect.py, whose classes are named below
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # nbgrader calls alembic by name
 
 c.CourseDirectory.root = str(HERE)
@@ -16,12 +16,7 @@ c.IncludeHeaderFooter.header = str(HERE / "source" / "header.ipynb")
 c.ClearSolutions.code_stub = {"python": "raise NotImplementedError  # your code here"}
 c.ClearSolutions.text_stub = "*Your answer here.*"
 
-# The files in a zip of submissions: Canvas has alice_1234_5678_scaling.ipynb, Moodle
-# Alice Doe_1234_assignsubmission_file_/scaling.ipynb, and both may add _LATE or a number in dashes.
-c.FileNameCollectorPlugin.named_regexp = (
-    r"(?:.*/)?(?P<student_id>[^/]+?)_(?:late_|LATE_)?\d+_(?:\d+_|assignsubmission_file_/?)"
-    r"(?P<file_id>[\w-]+?)(?:-\d+)?\.ipynb$"
-)
+c.ZipCollectApp.collector_plugin = "collect.FromCourseSystem"  # whose file is which in a zip of submissions
 
 # Graded cells do not run where the students' code runs, and what they hide stays hidden in the feedback.
 c.Autograde.autograde_preprocessors = [

@@ -11,6 +11,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from collect import split
 from nbformat import NotebookNode
 
 from lessons_lib.plots import COLOURS
@@ -65,12 +66,16 @@ def write_report(folder: Path, name: str, results: Mapping[str, Result], asked: 
     highest = sum(sum(exercise.points.values()) for exercise in asked)
     # A course system takes an empty field for "no grade yet"; points that are not final stay out of it.
     final = {student: r.total() if r.status == "graded" else None for student, r in sorted(results.items())}
-    canvas = [["", "", "", student, "", points] for student, points in final.items()]
-    heads = ["Student", "ID", "SIS User ID", "SIS Login ID", "Section", name]
-    _write(folder / "canvas.csv", [heads, ["    Points Possible", "", "", "", "", highest], *canvas])
-    comments = {student: results[student].reason or "" for student in final}
-    moodle = [[student, points, comments[student]] for student, points in final.items()]
-    _write(folder / "moodle.csv", [["username", f"{name} (of {highest:g})", "feedback"], *moodle])
+    canvas = [["    Points Possible", "", "", "", "", highest]]
+    moodle = []
+    for student, points in final.items():
+        who, number = split(student)
+        canvas.append([who, number, "", "" if number else who, "", points])
+        identifier = f"Participant {number}" if number else ""
+        moodle.append([identifier, who, points, highest, "-", results[student].reason or ""])
+    _write(folder / "canvas.csv", [["Student", "ID", "SIS User ID", "SIS Login ID", "Section", name], *canvas])
+    heads = ["Identifier", "Student", "Grade", "Maximum grade", "Last modified (grade)", "Feedback comments"]
+    _write(folder / "moodle.csv", [heads, *moodle])
 
     with plt.rc_context({"text.parse_math": False}):  # a student's dollar sign is a dollar sign
         _draw(folder / "class.png", results, asked)

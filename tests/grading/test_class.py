@@ -111,7 +111,7 @@ def test_a_course_system_gets_no_zero_for_what_was_not_graded(graded):
     with (graded.folder / "report/scaling/canvas.csv").open() as file:
         canvas = {row["SIS Login ID"]: row["scaling"] for row in csv.DictReader(file)}
     with (graded.folder / "report/scaling/moodle.csv").open() as file:
-        moodle = {row["username"]: row["scaling (of 26)"] for row in csv.DictReader(file)}
+        moodle = {row["Student"]: row["Grade"] for row in csv.DictReader(file)}
     final = {name: row["points"] if row["status"] == "graded" else "" for name, row in graded.rows.items()}
     assert canvas == {"": "26"} | final
     assert moodle == final

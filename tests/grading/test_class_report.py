@@ -33,14 +33,25 @@ def test_points_add_up_by_exercise_and_in_all(results, tmp_path):
 def test_course_systems_get_points_that_are_final_and_no_others(results, tmp_path):
     write_report(tmp_path, "toy", results, ASKED)
     assert [row["toy"] for row in read(tmp_path / "canvas.csv")] == ["6", "5.5", "", ""]
-    assert [row["toy (of 6)"] for row in read(tmp_path / "moodle.csv")] == ["5.5", "", ""]
+    assert [row["Grade"] for row in read(tmp_path / "moodle.csv")] == ["5.5", "", ""]
+
+
+def test_course_systems_know_a_student_by_the_number_in_the_zip(results, tmp_path):
+    write_report(tmp_path, "toy", {"Ada Lovelace_id1234": results["ada"], "bob": results["bob"]}, ASKED)
+    points_possible, ada, bob = read(tmp_path / "canvas.csv")
+    assert (points_possible["Student"], points_possible["toy"]) == ("    Points Possible", "6")
+    assert (ada["Student"], ada["ID"], ada["SIS Login ID"]) == ("Ada Lovelace", "1234", "")
+    assert (bob["Student"], bob["ID"], bob["SIS Login ID"]) == ("bob", "", "bob")
+    ada, bob = read(tmp_path / "moodle.csv")
+    assert (ada["Identifier"], ada["Grade"], ada["Maximum grade"]) == ("Participant 1234", "5.5", "6")
+    assert (bob["Identifier"], bob["Student"]) == ("", "bob")
 
 
 @pytest.mark.parametrize("text", ["=1+1", "@SUM(A1)", "+1", "-1"])
 def test_no_text_is_a_formula_in_a_spreadsheet(results, tmp_path, text):
     results[text] = results.pop("ada")
     write_report(tmp_path, "toy", results, ASKED)
-    for name, column in {"grades": "student", "canvas": "SIS Login ID", "moodle": "username"}.items():
+    for name, column in {"grades": "student", "canvas": "SIS Login ID", "moodle": "Student"}.items():
         assert f"'{text}" in [row[column] for row in read(tmp_path / f"{name}.csv")]
 
 
