@@ -2,13 +2,14 @@
 
     python check_notebook.py FILE [RELEASED]
 
-FILE is the notebook that you are about to hand in, RELEASED the one that was handed out (by default the one of the
-same name in this repository's book). If something was lost, the mended notebook is written beside FILE; your own
+FILE is the notebook that you are about to hand in, RELEASED the one that was handed out (by default the one of that
+name in this repository's book). If something was lost, the mended notebook is written beside FILE; your own
 cells stay as they are. It needs Python and nbformat, nothing else.
 """
 
 import argparse
 import copy
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -18,7 +19,14 @@ from nbformat import NotebookNode
 
 EXERCISES = Path(__file__).resolve().parents[1] / "book" / "exercises"
 LIMIT = 20 * 2**20  # bytes
+# What a browser, Colab, Canvas or this tool adds: "scaling (1)", "Copy of scaling", "scaling-2", "scaling-mended".
+ADDED = re.compile(r"^(?:copy[ _]of[ _])+|(?:[ _]*\(\d+\)|-\d+|-mended)+$", re.IGNORECASE)
 MISSING = "the answer {} is missing, and so is the place where it stood"
+
+
+def plain_name(stem: str) -> str:
+    """Return the name that a notebook was handed out under, from the one it came back with."""
+    return ADDED.sub("", stem)
 
 
 def read(path: Path) -> NotebookNode:
@@ -143,7 +151,8 @@ def main() -> int:
     parser.add_argument("file", type=Path)
     parser.add_argument("released", type=Path, nargs="?")
     arguments = parser.parse_args()
-    released = arguments.released or EXERCISES / arguments.file.stem / arguments.file.name
+    name = plain_name(arguments.file.stem)
+    released = arguments.released or EXERCISES / name / f"{name}.ipynb"
     for path in (arguments.file, released):
         if not path.is_file():
             parser.error(f"there is no file {path}")

@@ -7,6 +7,7 @@ Alice Doe_1234_assignsubmission_file/scaling.ipynb, as a folder or not, in older
 import re
 from pathlib import Path
 
+from check_notebook import plain_name
 from nbgrader.plugins import FileNameCollectorPlugin
 
 WHO = re.compile(
@@ -14,8 +15,6 @@ WHO = re.compile(
     r"_(?:\d+|assignsubmission_file)(?:_(?P<file>.*)|$)",
     re.IGNORECASE,
 )
-# What a browser, Colab or Canvas adds to scaling.ipynb: "scaling (1)", "Copy of scaling", "scaling-2".
-ADDED = re.compile(r"^(?:copy[ _]of[ _])+|(?:[ _]*\(\d+\)|-\d+)+$", re.IGNORECASE)
 
 
 class FromCourseSystem(FileNameCollectorPlugin):
@@ -30,7 +29,7 @@ class FromCourseSystem(FileNameCollectorPlugin):
         for place in (notebook, *notebook.parents):
             if who := WHO.fullmatch(place.name):
                 written = who["file"] if place is notebook and who["file"] else notebook.name
-                return {"student_id": student(who), "file_id": ADDED.sub("", written)}
+                return {"student_id": student(who), "file_id": plain_name(written)}
         return None
 
 

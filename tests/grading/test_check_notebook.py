@@ -135,6 +135,13 @@ def test_the_command_writes_a_mended_notebook_that_passes(tmp_path, released):
     assert run(tmp_path / "scaling-mended.ipynb", RELEASED).returncode == 0
 
 
+@pytest.mark.parametrize("name", ["scaling (1).ipynb", "Copy of scaling.ipynb", "scaling-2.ipynb"])
+def test_the_command_knows_a_notebook_under_the_names_that_downloads_get(tmp_path, released, name):
+    nbformat.write(released, tmp_path / name)
+    done = run(tmp_path / name)
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_command_says_when_it_gives_up(tmp_path):
     (tmp_path / "scaling.ipynb").write_text("{")
     done = run(tmp_path / "scaling.ipynb")

@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
         ("doealice_1234_5678_Copy of scaling (1).ipynb", "doealice_id1234", "scaling"),
         ("doe2alice_1234_5678_Copy_of_Copy_of_scaling.ipynb", "doe2alice_id1234", "scaling"),
         ("doealice_1234_5678_my work/multi-head.ipynb", "doealice_id1234", "multi-head"),
+        ("doealice_1234_5678_scaling-mended.ipynb", "doealice_id1234", "scaling"),
         ("anon_x7Qf2_5678_scaling.ipynb", "anon_x7Qf2", "scaling"),
         ("LATE_anon_x7Qf2_5678_scaling.ipynb", "anon_x7Qf2", "scaling"),
         ("Alice Doe_1234_assignsubmission_file/scaling.ipynb", "Alice Doe_id1234", "scaling"),
