@@ -1,10 +1,20 @@
 """Build the site into _build/html with warnings as errors, running each notebook whose code or library has changed."""
 
+import fnmatch
 import hashlib
+import multiprocessing
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+import nbformat
+import yaml
+from jupyter_cache import get_cache
+from jupyter_cache.base import CacheBundleIn
+from jupyter_cache.executors.utils import single_nb_execution
+from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "_build"
@@ -29,8 +39,39 @@ def forget_stale_outputs() -> None:
     stamp.write_text(now)
 
 
+def run_notebooks(source: Path) -> None:
+    """Run the notebooks whose outputs are not known, some at once; Jupyter Book would run them one after another.
+
+    What fails is not kept: Jupyter Book runs it again and reports it.
+    """
+    settings = yaml.safe_load((source / "_config.yml").read_text(encoding="utf-8"))["execute"]
+    cache = get_cache(str(BUILD / ".jupyter_cache"))
+    waiting = []
+    for path in (source / "book").rglob("*.ipynb"):
+        if any(fnmatch.fnmatch(str(path.relative_to(source)), pattern) for pattern in settings["exclude_patterns"]):
+            continue
+        try:
+            cache.match_cache_notebook(nbformat.read(path, as_version=4))
+        except KeyError:
+            waiting.append((path, settings["timeout"]))
+    waiting.sort(key=lambda task: -task[0].stat().st_size)  # the longest first, as far as size tells
+    with multiprocessing.Pool(min(4, os.cpu_count() or 1)) as pool:
+        for path, notebook, seconds in tqdm(pool.imap_unordered(_run, waiting), total=len(waiting), unit="notebook"):
+            if notebook is not None:
+                bundle = CacheBundleIn(notebook, str(path), data={"execution_seconds": seconds})
+                cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
+
+
+def _run(task: tuple[Path, int]) -> tuple[Path, nbformat.NotebookNode | None, float | None]:
+    path, timeout = task
+    notebook = nbformat.read(path, as_version=4)
+    done = single_nb_execution(notebook, cwd=str(path.parent), timeout=timeout, allow_errors=False)
+    return path, None if done.err else notebook, done.time
+
+
 def run_jupyter_book(source: Path) -> int:
     """Build the site of ``source`` into ``source/_build/html``; return the exit status, 0 if nothing was amiss."""
+    run_notebooks(source)
     jupyter_book = Path(sys.executable).with_name("jupyter-book")
     # --all: an incremental build forgets the warnings of the one before.
     build = subprocess.run([jupyter_book, "build", source, "--all", "-W", "-n", "--keep-going"], cwd=source)
