@@ -35,10 +35,12 @@ def compare(what: str, got: object, wanted: Tensor, mistakes: Mapping[str, Tenso
     raise AssertionError(f"{what} has the right shape and wrong values, off by up to {error:.2g} ({where})")
 
 
-def compare_number(what: str, got: object, wanted: float, mistakes: Mapping[str, float], *, where: str) -> None:
+def compare_number(
+    what: str, got: object, wanted: int | float, mistakes: Mapping[str, int | float], *, where: str
+) -> None:
     """Do the same for an answer that is one number; a tensor without axes counts as one."""
 
-    def tensor(value: float) -> Tensor:
+    def tensor(value: int | float) -> Tensor:
         return torch.tensor(value, dtype=torch.float64)
 
     given = tensor(got) if isinstance(got, (int, float)) else got
