@@ -49,8 +49,8 @@ test: $(VENV)/.ready ## all tests: library, kernels, shapes, notebooks, exercise
 	TRITON_INTERPRET=1 $(PYTEST) -n 2 $(INTERPRETED)
 	@echo "== 4/6 the same library tests with every shape in every signature executed"
 	$(PYTEST) -n 2 --jaxtyping-packages=lessons_lib,beartype.beartype -m "not rejects" $(SHAPED)
-	@echo "== 5/6 every notebook, cell by cell"
-	$(PYTEST) -n 2 --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=300 book assignments/source
+	@echo "== 5/6 every notebook of the book, cell by cell"
+	$(PYTEST) -n 2 --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=300 book
 	@echo "== 6/6 the site, built with warnings as errors and moved in a real browser"
 	$(PY) tools/build_book.py
 	$(PYTEST) -n 2 -rs tests/site tests/widgets
