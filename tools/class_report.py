@@ -72,7 +72,7 @@ def write_report(folder: Path, name: str, results: Mapping[str, Result], asked: 
         who, number = split(student)
         canvas.append([who, number, "", "" if number else who, "", points])
         identifier = f"Participant {number}" if number else ""
-        moodle.append([identifier, who, points, highest, "-", results[student].reason or ""])
+        moodle.append([identifier, who, points, highest, "", results[student].reason or ""])
     _write(folder / "canvas.csv", [["Student", "ID", "SIS User ID", "SIS Login ID", "Section", name], *canvas])
     heads = ["Identifier", "Student", "Grade", "Maximum grade", "Last modified (grade)", "Feedback comments"]
     _write(folder / "moodle.csv", [heads, *moodle])

@@ -27,6 +27,7 @@ from check_notebook import mend, read
 from class_report import Result, exercises, write_report
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps import NbGraderAPI
+from nbgrader.utils import is_grade, is_solution
 from outside import CheckedFromOutside, by_machine
 from sandbox import why_not
 from tqdm import tqdm
@@ -75,13 +76,16 @@ class Course:
         file = handed_in / f"{self.name}.ipynb"
         if not file.is_file() or file.is_symlink():
             raise ValueError(f"there is no file {self.name}.ipynb in it")
-        notebook, mended = mend(read(file), read(self.notebook("release")))
+        released = read(self.notebook("release"))
+        notebook, mended = mend(read(file), released)
         target = self.notebook("checked", student)
         target.parent.mkdir(parents=True)
         nbformat.write(notebook, target)
         if (handed_in / "timestamp.txt").is_file():
             shutil.copy(handed_in / "timestamp.txt", target.parent)
-        return mended
+        return mended + [
+            f"{name} is as handed out, but look at the cells around it" for name in aside(notebook, released)
+        ]
 
     def autograde(self, student: str) -> str | None:
         """Run one submission; return nothing, or why that could not be done."""
@@ -135,6 +139,26 @@ def outcome(result: dict) -> tuple[bool, str]:
 def messages(cell) -> list[str]:
     """Return what a graded cell complained about."""
     return [output.evalue for output in cell.outputs if output.output_type == "error"]
+
+
+def aside(notebook, released) -> list[str]:
+    """Name the answers graded by hand that are as handed out, in exercises with cells of the student's own.
+
+    nbgrader gives no points for an answer that nobody touched; somebody may have written it beside its place.
+    """
+    given = {cell.source.strip() for cell in released.cells} | {""}
+    found: list[str] = []
+    untouched: list[str] = []
+    own = False
+    for cell in [*notebook.cells, None]:
+        if cell is None or cell.source.startswith("## Exercise "):
+            found += untouched if own else []
+            untouched, own = [], False
+        elif "nbgrader" not in cell.metadata:
+            own = own or cell.source.strip() not in given
+        elif is_grade(cell) and is_solution(cell) and cell.source.strip() in given:
+            untouched.append(cell.metadata.nbgrader.grade_id)
+    return found
 
 
 def configure(folder: Path, arguments: argparse.Namespace) -> Config:
@@ -239,6 +263,10 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"{arguments.name} has not been graded yet: leave out --report")
     if not (arguments.report or arguments.without_sandbox) and (reason := why_not()):
         parser.error(f"{reason}. Students' code would run with your rights; --without-sandbox accepts that")
+    if not list((arguments.course / "submitted").glob(f"*/{arguments.name}")):
+        parser.error(
+            f"nobody's work is at submitted/STUDENT/{arguments.name}/{arguments.name}.ipynb in {arguments.course}"
+        )
     folder = arguments.course.resolve()
     course = Course(folder, arguments.name, configure(folder, arguments))
     limits = {"at_a_time": arguments.at_a_time, "seconds": arguments.seconds, "log": course.logs / "kernels.txt"}

@@ -113,6 +113,14 @@ def with_a_copy(released: NotebookNode) -> NotebookNode:
     return notebook
 
 
+def beside(released: NotebookNode) -> NotebookNode:
+    """Leave the place for the first answer as it is, and write it into a cell of its own below."""
+    notebook = answers()(released)
+    place = next(i for i, cell in enumerate(notebook.cells) if cell.id == "moments")
+    notebook.cells.insert(place + 1, nbformat.v4.new_markdown_cell("The mean is $d_k \\mu_q \\mu_k$."))
+    return notebook
+
+
 def with_easier_checks(released: NotebookNode) -> NotebookNode:
     """Edit the graded cells, and promise oneself more points for them."""
     notebook = answers(scale=SCALE.replace("math.sqrt", ""), scale_check="pass", scale_graded="pass")(released)
@@ -231,6 +239,7 @@ CLASS = {
     "loses-metadata": Student(without_metadata, (3, 4, 6), "scale-check had lost its metadata, found by its text"),
     "loses-an-answer": Student(without_an_answer, None, "the answer moments is missing"),
     "copies-a-cell": Student(with_a_copy, (3, 4, 6), "scale occurs twice"),
+    "writes-beside": Student(beside, (3, 4, 6), "moments is as handed out, but look at the cells around it"),
     "broken-file": Student(broken, None, "it is no notebook"),
     "quits": Student(right_scale_does("import os", "os._exit(0)"), None, "the kernel died"),
     "cannot-be-stopped": Student(

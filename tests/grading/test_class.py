@@ -149,3 +149,12 @@ def test_without_bubblewrap_grading_refuses_and_says_how_to_insist(tmp_path):
     assert "bubblewrap is not installed" in done.stderr
     assert "--without-sandbox accepts that" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
+
+
+def test_a_name_that_nobody_handed_in_under_is_an_error(tmp_path):
+    shutil.copytree(ROOT / "assignments/source/scaling", tmp_path / "source/scaling")
+    command = [sys.executable, ROOT / "tools/grade.py", "scaling", "--course", tmp_path, "--without-sandbox"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "nobody's work is at submitted/STUDENT/scaling/scaling.ipynb" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["source"]
