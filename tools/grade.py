@@ -44,6 +44,7 @@ class Course:
     def __init__(self, folder: Path, name: str, config: Config):
         self.folder, self.name, self.config = folder, name, config
         self.report = folder / "report" / name
+        self.results = self.report / "results.json"
         self.logs = self.report / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
 
@@ -114,11 +115,11 @@ class Course:
     def remember(self, results: dict[str, Result]) -> None:
         """Keep what the gradebook does not: who could not be graded, and what was mended."""
         kept = {student: {"reason": result.reason, "notes": result.notes} for student, result in results.items()}
-        (self.report / "results.json").write_text(json.dumps(kept, indent=1), encoding="utf-8")
+        self.results.write_text(json.dumps(kept, indent=1), encoding="utf-8")
 
     def remembered(self) -> dict[str, Result]:
         """Read that again, and the points as they are now."""
-        kept = json.loads((self.report / "results.json").read_text(encoding="utf-8"))
+        kept = json.loads(self.results.read_text(encoding="utf-8")) if self.results.is_file() else {}
         return {s: Result(**one) if one["reason"] else self.result(s, one["notes"]) for s, one in kept.items()}
 
     def result(self, student: str, notes: list[str]) -> Result:
@@ -219,14 +220,14 @@ def _in_a_process(task: Callable[[str], str | None], name: str, sender, log: Pat
         sender.send(f"{type(error).__name__}: {error}")
 
 
-def grade(course: Course, limits: dict) -> dict[str, Result]:
-    """Grade every submission; return what came of it by student, without the points of those that were graded."""
+def grade(course: Course, students: list[str], limits: dict) -> dict[str, Result]:
+    """Grade submissions; return what came of it by student, without the points of those that were graded."""
     course.load()
     for _, complaint in in_processes(course.try_the_master, [course.name], **limits):
         if complaint:
             raise SystemExit(f"the model answers do not pass their own checks, so nobody was graded: {complaint}")
     results: dict[str, Result] = {}
-    for student in sorted(path.parent.name for path in (course.folder / "submitted").glob(f"*/{course.name}")):
+    for student in students:
         try:
             results[student] = Result(notes=course.take_in(student))
         except (ValueError, OSError) as error:
@@ -250,7 +251,11 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", help="the assignment, a folder of assignments/source")
     parser.add_argument("--course", type=Path, default=ASSIGNMENTS, help="the folder of source/ and submitted/")
-    parser.add_argument("--report", action="store_true", help="grade nothing, write report and feedback anew")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--report", action="store_true", help="grade nothing, write report and feedback anew")
+    which.add_argument(
+        "--student", action="append", help="grade this one, leave the others as they are; may be repeated"
+    )
     parser.add_argument("--without-sandbox", action="store_true", help="run students' code with your own rights")
     parser.add_argument("--cell-seconds", type=int, default=60, help="time for one cell (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=600, help="time for one notebook (default: %(default)s)")
@@ -263,18 +268,19 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"{arguments.name} has not been graded yet: leave out --report")
     if not (arguments.report or arguments.without_sandbox) and (reason := why_not()):
         parser.error(f"{reason}. Students' code would run with your rights; --without-sandbox accepts that")
-    if not list((arguments.course / "submitted").glob(f"*/{arguments.name}")):
-        parser.error(
-            f"nobody's work is at submitted/STUDENT/{arguments.name}/{arguments.name}.ipynb in {arguments.course}"
-        )
+    there = {path.parent.name for path in (arguments.course / "submitted").glob(f"*/{arguments.name}")}
+    wanted = set(arguments.student or there) or {"STUDENT"}
+    if missing := sorted(wanted - there):
+        place = f"submitted/{missing[0]}/{arguments.name}/{arguments.name}.ipynb"
+        parser.error(f"nobody's work is at {place} in {arguments.course}")
     folder = arguments.course.resolve()
     course = Course(folder, arguments.name, configure(folder, arguments))
     limits = {"at_a_time": arguments.at_a_time, "seconds": arguments.seconds, "log": course.logs / "kernels.txt"}
     with tempfile.TemporaryDirectory() as scratch:  # also for what a process that was killed leaves behind
         tempfile.tempdir = scratch
         if not arguments.report:
-            results = grade(course, limits)
-            course.remember(results)
+            before = course.remembered() if arguments.student else {}
+            course.remember(before | grade(course, sorted(wanted), limits))
         results = course.remembered()
         graded = [student for student, result in results.items() if not result.reason]
         for student, reason in progress("feedback", course.feedback, graded, limits):

@@ -122,7 +122,7 @@ def test_there_is_a_picture_of_the_class(graded):
     assert (graded.folder / "report/scaling/class.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_points_given_by_hand_reach_the_report(graded):
+def test_points_given_by_hand_reach_the_report_and_stay(graded):
     from nbgrader.api import Gradebook
 
     with Gradebook(f"sqlite:///{graded.folder / 'gradebook.db'}") as gradebook:
@@ -130,10 +130,22 @@ def test_points_given_by_hand_reach_the_report(graded):
             if grade.needs_manual_grade:
                 grade.manual_score, grade.needs_manual_grade = 2, False
         gradebook.db.commit()
-    command = [sys.executable, ROOT / "tools/grade.py", "scaling", "--course", graded.folder, "--report"]
-    subprocess.run(command, check=True, capture_output=True)
+    command = [sys.executable, ROOT / "tools/grade.py", "scaling", "--course", graded.folder]
+    subprocess.run([*command, "--report"], check=True, capture_output=True)
     row = Graded(graded.folder, "", 0).rows["right"]
     assert (row["status"], float(row["points"])) == ("graded", 15)
+
+    # one file is corrected and graded again; everybody else keeps what they have
+    before = Graded(graded.folder, "", 0).rows
+    file = graded.folder / "submitted/quits/scaling/scaling.ipynb"
+    file.write_text(file.read_text().replace("os._exit(0)", "pass"))
+    only = ["--student", "quits", *(["--without-sandbox"] if NO_SANDBOX else [])]
+    subprocess.run([*command, *only], check=True, capture_output=True)
+    after = Graded(graded.folder, "", 0).rows
+    assert tuple(float(after["quits"][title]) for title in CODE) == (3, 4, 6)
+    assert {name: row for name, row in after.items() if name != "quits"} == {
+        name: row for name, row in before.items() if name != "quits"
+    }
 
 
 def test_the_file_of_the_class_is_left_as_it_was(graded):
