@@ -1,7 +1,7 @@
 """Tell nbgrader's ``zip_collect`` whose notebook a file in a course system's zip is.
 
 Canvas writes doealice_1234_5678_scaling.ipynb (with _LATE, or anon_x7Qf2 in place of name and number), Moodle writes
-Alice Doe_1234_assignsubmission_file/scaling.ipynb, as a folder or not, in older versions with one more dash.
+Alice Doe_1234_assignsubmission_file/scaling.ipynb, as a folder or not, in older versions with one more underscore.
 """
 
 import re
