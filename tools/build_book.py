@@ -50,10 +50,13 @@ def run_notebooks(source: Path) -> None:
     for path in (source / "book").rglob("*.ipynb"):
         if any(fnmatch.fnmatch(str(path.relative_to(source)), pattern) for pattern in settings["exclude_patterns"]):
             continue
+        notebook = nbformat.read(path, as_version=4)
         try:
-            cache.match_cache_notebook(nbformat.read(path, as_version=4))
+            cache.match_cache_notebook(notebook)
         except KeyError:
-            waiting.append((path, settings["timeout"]))
+            waiting.append((path, notebook, settings["timeout"]))
+    if not waiting:
+        return
     waiting.sort(key=lambda task: -task[0].stat().st_size)  # the longest first, as far as size tells
     with multiprocessing.Pool(min(4, os.cpu_count() or 1)) as pool:
         for path, notebook, seconds in tqdm(pool.imap_unordered(_run, waiting), total=len(waiting), unit="notebook"):
@@ -62,9 +65,8 @@ def run_notebooks(source: Path) -> None:
                 cache.cache_notebook_bundle(bundle, check_validity=False, overwrite=True)
 
 
-def _run(task: tuple[Path, int]) -> tuple[Path, nbformat.NotebookNode | None, float | None]:
-    path, timeout = task
-    notebook = nbformat.read(path, as_version=4)
+def _run(task: tuple[Path, nbformat.NotebookNode, int]) -> tuple[Path, nbformat.NotebookNode | None, float | None]:
+    path, notebook, timeout = task
     done = single_nb_execution(notebook, cwd=str(path.parent), timeout=timeout, allow_errors=False)
     return path, None if done.err else notebook, done.time
 

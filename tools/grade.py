@@ -112,15 +112,19 @@ class Course:
         """Open the gradebook."""
         return Gradebook(self.config.CourseDirectory.db_url, self.config.CourseDirectory.course_id)
 
-    def remember(self, results: dict[str, Result]) -> None:
+    def remember(self, results: dict[str, Result], *, beside_others: bool) -> None:
         """Keep what the gradebook does not: who could not be graded, and what was mended."""
-        kept = {student: {"reason": result.reason, "notes": result.notes} for student, result in results.items()}
+        kept = self.kept() if beside_others else {}
+        kept |= {student: {"reason": result.reason, "notes": result.notes} for student, result in results.items()}
         self.results.write_text(json.dumps(kept, indent=1), encoding="utf-8")
 
+    def kept(self) -> dict[str, dict]:
+        """Read that again; nothing before the first grading."""
+        return json.loads(self.results.read_text(encoding="utf-8")) if self.results.is_file() else {}
+
     def remembered(self) -> dict[str, Result]:
-        """Read that again, and the points as they are now."""
-        kept = json.loads(self.results.read_text(encoding="utf-8")) if self.results.is_file() else {}
-        return {s: Result(**one) if one["reason"] else self.result(s, one["notes"]) for s, one in kept.items()}
+        """Return that with the points as they are now."""
+        return {s: Result(**one) if one["reason"] else self.result(s, one["notes"]) for s, one in self.kept().items()}
 
     def result(self, student: str, notes: list[str]) -> Result:
         """Read points and messages of a graded submission."""
@@ -270,7 +274,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"{reason}. Students' code would run with your rights; --without-sandbox accepts that")
     there = {path.parent.name for path in (arguments.course / "submitted").glob(f"*/{arguments.name}")}
     wanted = set(arguments.student or there) or {"STUDENT"}
-    if missing := sorted(wanted - there):
+    if not arguments.report and (missing := sorted(wanted - there)):
         place = f"submitted/{missing[0]}/{arguments.name}/{arguments.name}.ipynb"
         parser.error(f"nobody's work is at {place} in {arguments.course}")
     folder = arguments.course.resolve()
@@ -279,8 +283,7 @@ def main(argv: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as scratch:  # also for what a process that was killed leaves behind
         tempfile.tempdir = scratch
         if not arguments.report:
-            before = course.remembered() if arguments.student else {}
-            course.remember(before | grade(course, sorted(wanted), limits))
+            course.remember(grade(course, sorted(wanted), limits), beside_others=bool(arguments.student))
         results = course.remembered()
         graded = [student for student, result in results.items() if not result.reason]
         for student, reason in progress("feedback", course.feedback, graded, limits):

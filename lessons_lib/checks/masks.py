@@ -116,13 +116,7 @@ def layers_needed(answer: Callable[[Tensor], int | Tensor], *, seed: int = 0, ca
             "the residual stream is missing: it keeps what was reached before": _until_settled(mask, residual=False),
             "each squaring doubles the layers": (wanted - 1).bit_length() if wanted else 0,
         }
-        compare_number(
-            "layers_needed",
-            got,
-            wanted,
-            mistakes,
-            where=where,
-        )
+        compare_number("layers_needed", got, wanted, mistakes, where=where)
 
 
 def _until_settled(mask: Tensor, *, residual: bool = True) -> int:
