@@ -5,7 +5,8 @@
     information     entropy, divergence, mutual information
     geometry        lengths and angles: what a dot product is made of
     markov          attention as a walk from token to token
-    masks           who may look at whom
+    rules           who may look at whom, said for a pair of positions
+    masks           the same as tables: pictures of rules
     attention       the weighted average, and its backward pass by hand
     patterns        what a head does, read off its weights
     positions       telling a set where its elements stand

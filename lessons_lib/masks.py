@@ -1,6 +1,7 @@
-"""Attention masks. Each is a Boolean tensor: True means "this query may attend to this key".
+"""Attention masks: the pictures of the rules of :mod:`lessons_lib.rules`, as Boolean tables over positions.
 
-Combine them with ``&`` (both must allow) and ``|`` (one suffices), invert them with ``~``.
+True means "this query may attend to this key". Combine masks with ``&`` (both must allow) and ``|`` (one suffices),
+invert them with ``~``. A table takes ``n * m`` bytes; where a sequence is long, give the rule itself.
 
 A mask over positions alone is ``(n, m)`` and broadcasts over batch and heads. A mask that differs from sequence to
 sequence carries an axis of size one for the heads, ``(batch, 1, n, m)``, so that it fits scores over
@@ -16,21 +17,35 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from lessons_lib.rules import (
+    BigBird,
+    Blocks,
+    Causal,
+    Dilated,
+    Documents,
+    Everything,
+    GlobalTokens,
+    Padding,
+    Prefix,
+    Random,
+    Rule,
+    Window,
+)
 from lessons_lib.shapes import check_size
 
 # --- by position ----------------------------------------------------------------------------------------------------
 
 
 def bidirectional(n: int, m: int | None = None, *, device: torch.device | str | None = None) -> Bool[Tensor, "{n} m"]:
-    """Allow every query to see every key.
+    """Allow every query to see every key: the picture of :class:`~lessons_lib.rules.Everything`.
+
+    >>> bidirectional(2, 3).shape
+    torch.Size([2, 3])
 
     Raises:
         ValueError: if ``n`` or ``m`` is not a positive integer.
     """
-    m = n if m is None else m
-    check_size("n", n, at_least=1)
-    check_size("m", m, at_least=1)
-    return torch.ones(n, m, dtype=torch.bool, device=device)
+    return Everything().tensor(n, m, device=device)
 
 
 def causal(n: int, m: int | None = None, *, device: torch.device | str | None = None) -> Bool[Tensor, "{n} m"]:
@@ -39,14 +54,17 @@ def causal(n: int, m: int | None = None, *, device: torch.device | str | None = 
     When there are more keys than queries (decoding with a cache) the queries are the *last* ``n`` positions.
     PyTorch's ``is_causal=True`` aligns to the *first* ones instead and agrees only when ``n = m``.
 
+    >>> causal(2, 5).int()
+    tensor([[1, 1, 1, 1, 0],
+            [1, 1, 1, 1, 1]], dtype=torch.int32)
+
     Raises:
         ValueError: if there are more queries than keys, or a size is not a positive integer.
     """
-    allowed = bidirectional(n, m, device=device)
-    m = allowed.shape[-1]
-    if n > m:
+    table = Causal().tensor(n, m, device=device)
+    if n > table.shape[-1]:
         raise ValueError(f"n queries cannot be the last positions of fewer keys: n must be at most m, got {n} and {m}")
-    return allowed.tril(diagonal=m - n)
+    return table
 
 
 def sliding_window(
@@ -57,10 +75,13 @@ def sliding_window(
     ``window`` counts visible keys, so 1 is the query alone; not causal, up to ``2 * window - 1`` keys are visible.
     Elsewhere a window may count the *earlier* keys only, or the keys on either side together.
 
+    >>> sliding_window(5, 3).sum(dim=-1)
+    tensor([1, 2, 3, 3, 3])
+
     Raises:
         ValueError: if ``n`` or ``window`` is not a positive integer.
     """
-    return dilated(n, window, 1, causal=causal, device=device)
+    return _from_here_on(Window(window), causal).tensor(n, device=device)
 
 
 def dilated(
@@ -70,35 +91,37 @@ def dilated(
 
     Not causal, as many on the other side too. A dilation of 1 is :func:`sliding_window`.
 
+    >>> dilated(7, 3, 2)[-1].int()
+    tensor([0, 0, 1, 0, 1, 0, 1], dtype=torch.int32)
+
     Raises:
         ValueError: if ``n``, ``window`` or ``dilation`` is not a positive integer.
     """
-    check_size("window", window, at_least=1)
-    check_size("dilation", dilation, at_least=1)
-    back = _steps_back(n, device)
-    near = (back.abs() < window * dilation) & (back % dilation == 0)
-    return near & (back >= 0) if causal else near
+    return _from_here_on(Dilated(window, dilation), causal).tensor(n, device=device)
 
 
 def block(n: int, size: int, *, device: torch.device | str | None = None) -> Bool[Tensor, "{n} {n}"]:
     """Cut the sequence into blocks of ``size`` and let each see itself alone; the last block may be shorter.
 
+    >>> block(5, 2).sum(dim=-1)
+    tensor([2, 2, 2, 2, 1])
+
     Raises:
         ValueError: if ``n`` or ``size`` is not a positive integer.
     """
-    check_size("size", size, at_least=1)
-    return documents(_positions(n, device) // size)
+    return Blocks(size).tensor(n, device=device)
 
 
 def prefix(n: int, prefix: int, *, device: torch.device | str | None = None) -> Bool[Tensor, "{n} {n}"]:
     """Allow everyone to see the first ``prefix`` positions, and the rest to be causal (a prompt, then an answer).
 
+    >>> prefix(4, 2).sum(dim=-1)
+    tensor([2, 2, 3, 4])
+
     Raises:
         ValueError: if ``n`` is not a positive integer or ``prefix`` is not in ``0 .. n``.
     """
-    check_size("n", n, at_least=1)
-    check_size("prefix", prefix, at_least=0, at_most=n)
-    return causal(n, device=device) | (_positions(n, device) < prefix)
+    return Prefix(prefix).tensor(n, device=device)
 
 
 def global_tokens(
@@ -106,14 +129,13 @@ def global_tokens(
 ) -> Bool[Tensor, "{n} {n}"]:
     """Let the given positions see all and be seen by all, and no one else see anything: made to be joined with ``|``.
 
+    >>> global_tokens(4, [1]).sum(dim=-1)
+    tensor([1, 4, 1, 1])
+
     Raises:
         ValueError: if ``n`` is not a positive integer or a position is not in ``0 .. n - 1``.
     """
-    is_global = torch.zeros_like(_positions(n, device), dtype=torch.bool)
-    for position in positions:
-        check_size("positions", position, at_least=0, at_most=n - 1)
-        is_global[position] = True
-    return is_global[:, None] | is_global[None, :]
+    return GlobalTokens(positions).tensor(n, device=device)
 
 
 # --- by content -----------------------------------------------------------------------------------------------------
@@ -125,15 +147,13 @@ def padding(lengths: Int[Tensor, "*batch"], m: int) -> Bool[Tensor, "... {m}"]:
     Returns ``(batch, 1, 1, m)`` for lengths over ``(batch,)`` (every head and every query sees the same keys), and
     ``(1, m)`` for a single length. Padded *queries* still attend; their outputs are for the caller to drop.
 
+    >>> padding(torch.tensor([3, 5]), 5).shape
+    torch.Size([2, 1, 1, 5])
+
     Raises:
         ValueError: if lengths are not integers in ``0 .. m``, have more than one axis, or ``m`` is not positive.
     """
-    check_size("m", m, at_least=1)
-    _check_whole_numbers("lengths", lengths, axes=(0, 1))
-    if ((lengths < 0) | (lengths > m)).any():
-        raise ValueError(f"lengths must be in 0 .. m = {m}, got {lengths.tolist()}")
-    real = _positions(m, lengths.device) < lengths[..., None]
-    return real[..., None, None, :] if lengths.ndim else real[None, :]
+    return Padding(lengths).tensor(1, m)
 
 
 def documents(ids: Int[Tensor, "*batch n"]) -> Bool[Tensor, "... n n"]:
@@ -141,12 +161,14 @@ def documents(ids: Int[Tensor, "*batch n"]) -> Bool[Tensor, "... n n"]:
 
     Returns ``(n, n)`` for ids over ``(n,)`` and ``(batch, 1, n, n)`` for ids over ``(batch, n)``.
 
+    >>> documents(torch.tensor([[4, 4, 7], [1, 2, 2]])).shape
+    torch.Size([2, 1, 3, 3])
+
     Raises:
         ValueError: if ids are not integers over ``(n,)`` or ``(batch, n)``.
     """
-    _check_whole_numbers("ids", ids, axes=(1, 2))
-    same = ids[..., :, None] == ids[..., None, :]
-    return same[:, None] if ids.ndim == 2 else same
+    rule = Documents(ids)
+    return rule.tensor(rule.ids.shape[-1])
 
 
 # --- by chance, and the mixtures of the long-context papers ---------------------------------------------------------
@@ -160,13 +182,13 @@ def random_sparse(
     The expected :func:`density` is therefore ``density + (1 - density) / n``. The mask is drawn on the generator's
     device and stays there unless ``device`` says otherwise.
 
+    >>> random_sparse(5, 0.0, torch.Generator()).sum(dim=-1)
+    tensor([1, 1, 1, 1, 1])
+
     Raises:
         ValueError: if ``n`` is not a positive integer or ``density`` is not in ``0 .. 1``.
     """
-    if not 0 <= density <= 1:
-        raise ValueError(f"density must be between 0 and 1, got {density}")
-    chosen = (_uniform(n, generator) < density) | torch.eye(n, dtype=torch.bool, device=generator.device)
-    return chosen.to(device)
+    return Random(n, density, generator).tensor(n, device=device)
 
 
 def longformer(
@@ -174,12 +196,15 @@ def longformer(
 ) -> Bool[Tensor, "{n} {n}"]:
     """Join a symmetric :func:`sliding_window` and :func:`global_tokens` (Longformer [1]_).
 
+    >>> longformer(6, window=2, global_positions=[0]).sum(dim=-1)
+    tensor([6, 3, 4, 4, 4, 3])
+
     Raises:
         ValueError: as its two parts.
 
     .. [1] Beltagy et al., *Longformer*, 2020. arXiv:2004.05150.
     """
-    return sliding_window(n, window, causal=False, device=device) | global_tokens(n, global_positions, device=device)
+    return (Window(window) | GlobalTokens(global_positions)).tensor(n, device=device)
 
 
 def big_bird(
@@ -198,6 +223,9 @@ def big_bird(
     left). With ``block > 1`` the sequence is cut into blocks and every count is a count of blocks, as in fast
     implementations.
 
+    >>> big_bird(6, window=1, n_global=1, n_random=1, generator=torch.Generator()).sum(dim=-1)
+    tensor([6, 3, 3, 3, 3, 3])
+
     Raises:
         ValueError: if a count is out of range, or ``block`` does not divide ``n``.
 
@@ -207,13 +235,8 @@ def big_bird(
     check_size("block", block, at_least=1)
     if n % block:
         raise ValueError(f"block must divide n, got block={block} and n={n}")
-    n_blocks = n // block
-    check_size("n_global", n_global, at_least=0, at_most=n_blocks)
-    check_size("n_random", n_random, at_least=0, at_most=n_blocks)
-    fixed = longformer(n_blocks, window=window, global_positions=range(n_global), device=generator.device)
-    drawn = _uniform(n_blocks, generator).masked_fill(fixed, -1.0).topk(n_random).indices
-    blocks = fixed.scatter(-1, drawn, True)
-    return blocks.repeat_interleave(block, dim=0).repeat_interleave(block, dim=1).to(device)
+    counts = {"window": window, "n_global": n_global, "n_random": n_random}
+    return BigBird(n // block, **counts, generator=generator, block=block).tensor(n, device=device)
 
 
 # --- what a mask allows ---------------------------------------------------------------------------------------------
@@ -258,29 +281,8 @@ def reach(mask: Bool[Tensor, "*batch n n"], n_layers: int, *, residual: bool = T
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
-def _positions(n: int, device: torch.device | str | None) -> Tensor:
-    check_size("n", n, at_least=1)
-    return torch.arange(n, device=device)
-
-
-def _steps_back(n: int, device: torch.device | str | None) -> Tensor:
-    """How far key ``j`` lies behind query ``i``: ``i - j``."""
-    positions = _positions(n, device)
-    return positions[:, None] - positions[None, :]
-
-
-def _uniform(n: int, generator: torch.Generator) -> Tensor:
-    """Draw one number in [0, 1) for each pair, in float32 so that the default type does not change the mask."""
-    check_size("n", n, at_least=1)
-    return torch.rand(n, n, generator=generator, device=generator.device, dtype=torch.float32)
-
-
-def _check_whole_numbers(name: str, tensor: Tensor, *, axes: tuple[int, ...]) -> None:
-    if not isinstance(tensor, Tensor) or tensor.is_floating_point() or tensor.dtype == torch.bool:
-        received = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise ValueError(f"{name} must be a tensor of integers, got {received}")
-    if tensor.ndim not in axes:
-        raise ValueError(f"{name} must have {' or '.join(map(str, axes))} axes, got shape {tuple(tensor.shape)}")
+def _from_here_on(rule: Rule, causal: bool) -> Rule:
+    return Causal() & rule if causal else rule
 
 
 def _check_mask_of_pairs(mask: Tensor) -> None:

@@ -15,6 +15,7 @@ READING_ORDER = [
     "information",
     "geometry",
     "markov",
+    "rules",
     "masks",
     "attention",
     "patterns",
