@@ -35,7 +35,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from lessons_lib.shapes import broadcasts_to, check_integers, check_same_device, check_size
+from lessons_lib.shapes import broadcasts_to, check_integers, check_size
 
 F = TypeVar("F", bound=Callable[..., Any])
 R = TypeVar("R")
@@ -932,8 +932,8 @@ def as_taken_by(
     return mask if getattr(implementation, "takes_rules", False) else mask.tensor(n, m, device=device)
 
 
-def check_over(mask: Rule, scores: Sequence[int], device: torch.device) -> None:
-    """Refuse a rule that does not fit scores of this shape ``(*batch, n, m)`` on this device.
+def check_over(mask: Rule, scores: Sequence[int]) -> None:
+    """Refuse a rule that does not fit scores of this shape ``(*batch, n, m)``. Its own tensors may lie anywhere.
 
     Raises:
         ValueError: if the sizes are not those the rule was made for, or its leading axes would enlarge the scores.
@@ -945,8 +945,11 @@ def check_over(mask: Rule, scores: Sequence[int], device: torch.device) -> None:
             f"mask must broadcast to the scores, {tuple(scores)}, without enlarging them, "
             f"got a rule over {(*mask.leading, n, m)}"
         )
-    if mask.device is not None:
-        check_same_device(scores=torch.empty(0, device=device), mask=torch.empty(0, device=mask.device))
+
+
+def conjuncts(rule: Rule) -> list[Rule]:
+    """Return the rules that ``&`` joined, in order: a rule allows what all of these do."""
+    return [*conjuncts(rule.a), *conjuncts(rule.b)] if isinstance(rule, Both) else [rule]
 
 
 def tiles(rule: Rule, rows: range, m: int, block: int) -> Iterator[tuple[range, Seen]]:

@@ -30,6 +30,7 @@ from lessons_lib.rules import (
     as_rule,
     as_taken_by,
     check_over,
+    conjuncts,
     takes_rules,
     tiles,
 )
@@ -260,6 +261,12 @@ def test_a_table_may_take_part():
     assert as_rule(Causal()) == Causal()
 
 
+def test_the_parts_of_a_conjunction_are_found_and_of_nothing_else():
+    assert conjuncts(Causal() & (Window(3) & Blocks(2))) == [Causal(), Window(3), Blocks(2)]
+    assert conjuncts(Causal() | Window(3)) == [Causal() | Window(3)]
+    assert conjuncts(~(Causal() & Window(3))) == [~(Causal() & Window(3))]
+
+
 def test_rules_are_values():
     assert Causal() & Window(3) == Causal() & Window(3)
     assert Window(3) != Window(4)
@@ -350,7 +357,7 @@ def test_a_picture_lies_where_it_is_asked_for(rule):
         (lambda: Table(TABLE).tensor(7), r"mask must broadcast to the scores, \(..., 7, 7\).* got \(13, 13\)"),
         (lambda: Both(Causal(), Prefix(6)).tensor(5), "prefix must be at most 5, got 6"),
         (
-            lambda: check_over(Padding(torch.tensor([1, 2, 3])), (2, 4, 5, 5), torch.device("cpu")),
+            lambda: check_over(Padding(torch.tensor([1, 2, 3])), (2, 4, 5, 5)),
             r"mask must broadcast to the scores, \(2, 4, 5, 5\), .* got a rule over \(3, 1, 5, 5\)",
         ),
     ],

@@ -9,8 +9,11 @@
 The specification of the result is :func:`lessons_lib.attention.attention`; :func:`as_implementation` gives
 :func:`flash_attention` its call shape.
 
-The files, in reading order: ``inputs``, ``band`` (who sees whom), ``tiled``, ``configurations``, ``triton_kernels``,
-``launch``, ``sdpa``.
+Who sees whom is a :class:`~lessons_lib.rules.Rule`: nothing over ``n x m`` is made, and tiles in which nobody sees
+anybody are never visited. ``tiled`` takes any rule, the kernels take bands and key lengths.
+
+The files, in reading order: ``inputs``, ``band`` (what the kernels know of a rule), ``tiled``, ``configurations``,
+``triton_kernels``, ``launch``, ``sdpa``.
 
 .. [1] Dao et al., *FlashAttention*, 2022. arXiv:2205.14135.
 """
@@ -23,17 +26,18 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lessons_lib.flash.band import Band
-from lessons_lib.flash.inputs import check_inputs, check_window_and_backend
+from lessons_lib.flash.band import as_band
+from lessons_lib.flash.inputs import check_inputs, check_window_and_backend, described, joined
 from lessons_lib.flash.sdpa import needs_mask, torch_attention, torch_attention_in_linear_memory
 from lessons_lib.flash.tiled import tiled_attention
-from lessons_lib.shapes import check_mask
+from lessons_lib.rules import Rule, takes_rules
 
 
 def flash_attention(
     q: Float[Tensor, "b h n d_k"],
     k: Float[Tensor, "b g m d_k"],
     v: Float[Tensor, "b g m d_k"],
+    mask: Rule | Bool[Tensor, "*#batch #n #m"] | None = None,
     *,
     is_causal: bool = False,
     window: int | None = None,
@@ -51,24 +55,30 @@ def flash_attention(
     position :math:`p_i = i + m - n`, so that the last query stands at the last key. It sees key ``j`` if all of these
     hold, and if it sees none its output is 0, its :math:`\ell` is ``-inf`` and it sends back no gradient:
 
+    * with a ``mask``, it allows the pair;
     * with ``is_causal``, :math:`j \le p_i`;
     * with a ``window``, :math:`p_i - j < \text{window}`, and on the other side :math:`j - p_i < \text{window}`;
     * with ``key_lengths``, :math:`j < \text{key\_lengths}_b`. These hide padding at the end and move no positions:
       the mask is ``masks.causal(n, m) & masks.padding(key_lengths, m)``. What lies in the padding is not read, except
       by ``torch``.
 
+    The last three are ``Causal()``, ``Window(window)`` and ``Padding(key_lengths)`` of :mod:`lessons_lib.rules`, said
+    as options: ``mask=Causal() & Window(256)`` is ``is_causal=True, window=256``. A Boolean table is taken too, and
+    takes ``n x m`` bytes itself.
+
     Half precision is multiplied as it is (``tiled``: in float32) and added up in float32. There are first derivatives
     only, except with ``torch``.
 
     Args:
         q, k, v: queries, keys and values, of one type on one device; any strides.
+        mask: a rule, or a Boolean table that broadcasts to ``(b, h, n, m)``, True = may attend.
         is_causal: hide what comes after a query.
         window: number of visible keys, the query's own included, counted to each side that is visible.
         scale: multiplier :math:`\tau` of the scores; ``1 / sqrt(d_k)`` when omitted.
         key_lengths: how many keys each sequence has, 0 to ``m``. On a GPU a tensor on the CPU spares a wait.
-        backend: ``auto`` takes ``triton`` on an NVIDIA GPU; on the CPU ``torch`` where it needs no mask and
-            ``tiled`` elsewhere, so memory stays linear in ``n`` and ``m``. ``torch``, asked for by name, may make an
-            ``n x m`` mask.
+        backend: ``auto`` takes ``triton`` on an NVIDIA GPU for what comes to a band and key lengths; on the CPU
+            ``torch`` where it needs no mask; and ``tiled`` elsewhere, so memory stays linear in ``n`` and ``m``.
+            ``torch``, asked for by name, may make an ``n x m`` mask.
         return_lse: return the pair ``(out, lse)``, as :func:`lessons_lib.softmax.merge_attention` takes it. ``lse`` is
             at least float32 and carries gradients.
 
@@ -77,24 +87,28 @@ def flash_attention(
             here; the message says why.
     """
     check_inputs(q, k, v, window, scale, key_lengths, backend)
-    band = Band.of(q.shape[2], k.shape[2], is_causal=is_causal, window=window)
+    rule = joined(q, k, mask, is_causal, window, key_lengths)
+    band = as_band(rule, q.shape[0], q.shape[2], k.shape[2])
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     if scale <= 0:  # the kernels take a row's maximum before they multiply by the scale
         q, scale = (-q, -scale) if scale else (0 * q, 1.0)
 
-    refusal = _refusal(backend, q, return_lse)
+    refusal = _refusal(backend, q, rule, band, return_lse)
     if refusal is not None:
         raise ValueError(f"backend={backend!r} cannot run here: {refusal}")
-    if backend == "auto" and q.device.type == "cpu" and not return_lse and not needs_mask(band, key_lengths):
-        return torch_attention_in_linear_memory(q, k, v, band, scale)
+    if backend == "auto" and q.device.type == "cpu" and not return_lse and band is not None and not needs_mask(*band):
+        return torch_attention_in_linear_memory(q, k, v, rule, scale)
     if backend == "torch":
-        return torch_attention(q, k, v, band, scale, key_lengths)
-    if backend == "triton" or (backend == "auto" and q.is_cuda and _refusal("triton", q, return_lse) is None):
+        return torch_attention(q, k, v, rule, scale)
+    if backend == "triton" or (
+        backend == "auto" and q.is_cuda and _refusal("triton", q, rule, band, return_lse) is None
+    ):
         from lessons_lib.flash.launch import triton_attention  # needs triton
 
-        out, lse = triton_attention(q, k, v, band, scale, key_lengths)
+        assert band is not None
+        out, lse = triton_attention(q, k, v, band[0], scale, band[1])
     else:
-        out, lse = tiled_attention(q, k, v, band, scale, key_lengths)
+        out, lse = tiled_attention(q, k, v, rule, scale)
     return (out, lse) if return_lse else out
 
 
@@ -108,21 +122,21 @@ def as_implementation(
 
         MultiHeadAttention(768, 12, implementation=as_implementation(is_causal=True))
 
-    A mask is checked, never ignored: it may repeat what ``is_causal`` and ``window`` say, and hide padding at the end
-    of each sequence (``masks.causal(n, m) & masks.padding(lengths, m)``). A layer that always gets the same mask works
-    unchanged then; but making and checking a mask takes ``n x m`` bytes, so omit it where the sequence is long.
+    A layer's mask hides more: a rule, as a :class:`~lessons_lib.gpt.GPT` passes it on, costs nothing over ``n x m``; a
+    Boolean table is honoured too, and takes its ``n x m`` bytes.
 
     Raises:
         ValueError: if ``window`` is not positive or ``backend`` is unknown; when called, as :func:`flash_attention`,
-            and for a bias, dropout or any other mask, of which flash attention knows nothing.
+            and for a bias or dropout, of which flash attention knows nothing.
     """
     check_window_and_backend(window, backend)
 
+    @takes_rules
     def implementation(
         query: Float[Tensor, "b h n d_k"],
         key: Float[Tensor, "b g m d_k"],
         value: Float[Tensor, "b g m d_k"],
-        mask: Bool[Tensor, "*#batch #n #m"] | None = None,
+        mask: Rule | Bool[Tensor, "*#batch #n #m"] | None = None,
         *,
         scale: float | None = None,
         bias: Tensor | None = None,
@@ -132,13 +146,7 @@ def as_implementation(
             raise ValueError("bias must be None, flash attention adds nothing to the scores; use attention instead")
         if dropout_p:
             raise ValueError(f"dropout_p must be 0, flash attention keeps every weight, got {dropout_p}")
-        key_lengths = None
-        if mask is not None:
-            check_inputs(query, key, value, window, scale, None, backend)
-            key_lengths = _lengths_in(mask, query, key, is_causal, window)
-        out = flash_attention(
-            query, key, value, is_causal=is_causal, window=window, scale=scale, key_lengths=key_lengths, backend=backend
-        )
+        out = flash_attention(query, key, value, mask, is_causal=is_causal, window=window, scale=scale, backend=backend)
         assert isinstance(out, Tensor)
         return out
 
@@ -148,7 +156,7 @@ def as_implementation(
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
-def _refusal(backend: str, q: Tensor, return_lse: bool) -> str | None:
+def _refusal(backend: str, q: Tensor, rule: Rule, band: tuple | None, return_lse: bool) -> str | None:
     """Why the backend cannot do this here, or None."""
     if backend == "torch" and return_lse:
         return "PyTorch's function does not return the log-sum-exp; use backend='tiled'"
@@ -160,6 +168,11 @@ def _refusal(backend: str, q: Tensor, return_lse: bool) -> str | None:
         return "the kernels add up in float32, got float64; use backend='tiled'"
     if q.shape[-1] > 256:
         return f"the kernels take heads at most 256 wide, got {q.shape[-1]}; use backend='tiled'"
+    if band is None:
+        return (
+            "the kernels know bands and key lengths (Causal, Window, Padding, and what & makes of them), "
+            f"got {described(rule)}; use backend='tiled'"
+        )
     from lessons_lib.flash.launch import IS_INTERPRETED  # needs triton
 
     if IS_INTERPRETED:
@@ -170,20 +183,3 @@ def _refusal(backend: str, q: Tensor, return_lse: bool) -> str | None:
     if capability < (8, 0):
         return f"the kernels need compute capability 8.0, {torch.cuda.get_device_name(q.device)} has {capability}"
     return None
-
-
-def _lengths_in(mask: Tensor, query: Tensor, key: Tensor, is_causal: bool, window: int | None) -> Tensor | None:
-    """Read off a mask how many keys each sequence has, and refuse one that says anything else besides the band."""
-    (b, h, n, _), m = query.shape, key.shape[2]
-    check_mask(mask, query.new_empty(1).expand(b, h, n, m))
-    band = Band.of(n, m, is_causal=is_causal, window=window).mask(range(n), range(m), device=mask.device)
-    shape = (1, 1, 1, 1, *mask.shape)[-4:]
-    mask = mask.reshape(shape).expand(-1, -1, n, m)
-    keys = torch.arange(m, device=mask.device)
-    lengths = (mask.any(dim=-2) * (keys + 1)).amax(dim=-1)
-    if mask.shape[1] > 1 or not torch.equal(mask, band & (keys < lengths[..., None, None])):
-        raise ValueError(
-            f"mask must be the one that is_causal={is_causal} and window={window} describe, save for padding at the "
-            f"end of each sequence, got another over {tuple(mask.shape)}; for any other mask use attention"
-        )
-    return None if (lengths == m).all() else lengths[:, 0].expand(b)

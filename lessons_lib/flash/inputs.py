@@ -1,11 +1,14 @@
 """What :func:`lessons_lib.flash.flash_attention` takes, whatever the backend."""
 
 import math
+from functools import reduce
+from operator import and_
 
 import torch
 from torch import Tensor
 
-from lessons_lib.shapes import check_floating, check_size
+from lessons_lib.rules import Causal, Everything, Padding, Rule, Table, Window, as_rule, check_over, conjuncts
+from lessons_lib.shapes import check_floating, check_mask, check_size
 
 BACKENDS = ("auto", "triton", "tiled", "torch")
 
@@ -44,6 +47,35 @@ def check_inputs(
     check_window_and_backend(window, backend)
     if key_lengths is not None:
         _check_lengths(key_lengths, len(q), k.shape[2])
+
+
+def joined(
+    q: Tensor, k: Tensor, mask: Rule | Tensor | None, is_causal: bool, window: int | None, key_lengths: Tensor | None
+) -> Rule:
+    """Return the one rule that the mask and the options say together.
+
+    Raises:
+        ValueError: if the mask does not lie over the scores of these queries and keys.
+    """
+    scores = (*q.shape[:3], k.shape[2])
+    if isinstance(mask, Tensor):
+        check_mask(mask, q.new_empty(()).expand(scores))
+    elif mask is not None:
+        check_over(as_rule(mask), scores)
+    said = [
+        *([] if mask is None else [as_rule(mask)]),
+        *([Causal()] if is_causal else []),
+        *([] if window is None else [Window(window)]),
+        *([] if key_lengths is None else [Padding(key_lengths)]),
+    ]
+    return reduce(and_, said) if said else Everything()
+
+
+def described(rule: Rule) -> str:
+    """Name the parts of a rule without the tables they hold."""
+    parts = conjuncts(rule)
+    hint = " (a table; give the rule whose picture it is)" if any(isinstance(part, Table) for part in parts) else ""
+    return " & ".join(type(part).__name__ for part in parts) + hint
 
 
 def check_window_and_backend(window: int | None, backend: str) -> None:

@@ -8,9 +8,9 @@ are kept for it [1]_ [2]_. What the softmax's derivative needs from a whole row 
 .. math:: \delta_i = \sum_j P_{ij}\, \bar P_{ij} - \bar\ell_i = \bar o_i \cdot o_i - \bar\ell_i.
 
 For speed the tiles are worked on in place, in two buffers that stay in the cache; heads go side by side through
-batched matrix products; tiles outside the band of visible keys are never visited; and exponentials are powers of two,
-:math:`e^s = 2^{s \log_2 e}`, which PyTorch computes in half the time on a CPU, so inside a tile scores and
-log-sum-exps are in bits.
+batched matrix products; a rule says which tiles to visit, and in which of these something is hidden; and exponentials
+are powers of two, :math:`e^s = 2^{s \log_2 e}`, which PyTorch computes in half the time on a CPU, so inside a tile
+scores and log-sum-exps are in bits.
 
 .. [1] Dao et al., *FlashAttention*, 2022. arXiv:2205.14135.
 .. [2] Dao, *FlashAttention-2*, 2023. arXiv:2307.08691.
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lessons_lib.flash.band import Band
+from lessons_lib.rules import Rule, Seen, tiles
 from lessons_lib.shapes import at_least_single
 
 # 256 x 256 float32 scores are 256 KiB a head: larger tiles leave the second-level cache, smaller ones pay for Python.
@@ -31,29 +31,24 @@ BLOCK = 256
 LOG2_E, LN_2 = math.log2(math.e), math.log(2)
 
 
-def tiled_attention(
-    query: Tensor, key: Tensor, value: Tensor, band: Band, scale: float, key_lengths: Tensor | None
-) -> tuple[Tensor, Tensor]:
+def tiled_attention(query: Tensor, key: Tensor, value: Tensor, rule: Rule, scale: float) -> tuple[Tensor, Tensor]:
     """Return ``(out, lse)``, both differentiable. Arguments are those of ``flash_attention``, already checked."""
-    lengths = [band.m] * len(query) if key_lengths is None else key_lengths.tolist()
-    return TiledAttention.apply(query, key, value, band, scale, lengths)
+    return TiledAttention.apply(query, key, value, rule, scale)
 
 
 class TiledAttention(torch.autograd.Function):
-    """``apply(query, key, value, band, scale, lengths)`` returns ``(out, lse)``; both carry gradients."""
+    """``apply(query, key, value, rule, scale)`` returns ``(out, lse)``; both carry gradients."""
 
     @staticmethod
-    def forward(
-        ctx, query: Tensor, key: Tensor, value: Tensor, band: Band, scale: float, lengths: list[int]
-    ) -> tuple[Tensor, Tensor]:
-        """Attend in each sequence to its first ``lengths[b]`` keys."""
+    def forward(ctx, query: Tensor, key: Tensor, value: Tensor, rule: Rule, scale: float) -> tuple[Tensor, Tensor]:
+        """Attend in each sequence by its own rule."""
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         lse = torch.empty(query.shape[:-1], dtype=_wide(query), device=query.device)
         queries, outs, lses = (_by_key_head(x, key) for x in (query, out, lse[..., None]))
-        for b, length in enumerate(lengths):
-            _attend(queries[b], key[b, :, :length], value[b, :, :length], outs[b], lses[b], band, scale)
+        for b in range(len(query)):
+            _attend(queries[b], key[b], value[b], outs[b], lses[b], rule.of_sequence(b), scale)
         ctx.save_for_backward(query, key, value, out, lse)
-        ctx.band, ctx.scale, ctx.lengths = band, scale, lengths
+        ctx.rule, ctx.scale = rule, scale
         return out, lse
 
     @staticmethod
@@ -67,24 +62,25 @@ class TiledAttention(torch.autograd.Function):
         queries, outs, lses, grad_outs, grad_lses, grad_queries = (
             _by_key_head(x, key) for x in (query, out, lse[..., None], grad_out, grad_lse[..., None], grad_query)
         )
-        for b, length in enumerate(ctx.lengths):
-            k, v, grad_k, grad_v = (x[b, :, :length] for x in (key, value, grad_key, grad_value))
+        for b in range(len(query)):
             rows = queries[b], outs[b], lses[b], grad_outs[b], grad_lses[b]
-            _carry_back(*rows, k, v, grad_queries[b], grad_k, grad_v, ctx.band, ctx.scale)
-        return *(grad.to(query.dtype) for grad in (grad_query, grad_key, grad_value)), None, None, None
+            grads = grad_queries[b], grad_key[b], grad_value[b]
+            _carry_back(*rows, key[b], value[b], *grads, ctx.rule.of_sequence(b), ctx.scale)
+        return *(grad.to(query.dtype) for grad in (grad_query, grad_key, grad_value)), None, None
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, band: Band, scale: float) -> None:
+def _attend(query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, rule: Rule, scale: float) -> None:
     """Fill ``out`` and ``lse`` of one sequence: rows over ``(g, h / g, n, …)``, keys and values over ``(g, m, d)``."""
     tile = _Buffer(query)
-    for rows in _blocks(range(query.shape[2])):
+    for rows, places in _blocks(query, key):
         q = _stacked(query, rows) * (scale * LOG2_E)
         average = torch.zeros_like(q)
         total = q.new_zeros(*q.shape[:2], 1)
         peak = torch.full_like(total, torch.finfo(q.dtype).min)  # finite: exp(-inf - peak) is 0 before any key is seen
-        for keys in _blocks(band.keys(rows, key.shape[1])):
+        for keys, seen in tiles(rule, places, key.shape[1], BLOCK):
             scores = torch.bmm(q, _stacked(key, keys).mT, out=tile.over(q, keys))
-            _hide(scores, rows, keys, band, -torch.inf)
+            if seen is Seen.SOME:
+                _hide(scores, rule, places, keys, -torch.inf)
             new_peak = torch.maximum(peak, scores.amax(dim=-1, keepdim=True))
             weights = scores.sub_(new_peak).exp2_()
             shrink = peak.sub_(new_peak).exp2_()
@@ -107,21 +103,22 @@ def _carry_back(
     grad_query: Tensor,
     grad_key: Tensor,
     grad_value: Tensor,
-    band: Band,
+    rule: Rule,
     scale: float,
 ) -> None:
     """Add one sequence's gradients to ``grad_query``, ``grad_key`` and ``grad_value``; shapes as :func:`_attend`."""
     weight_tile, score_tile = _Buffer(query), _Buffer(query)
-    for rows in _blocks(range(query.shape[2])):
+    for rows, places in _blocks(query, key):
         q, grad_o = _stacked(query, rows) * (scale * LOG2_E), _stacked(grad_out, rows)
         bits = LOG2_E * _stacked(lse, rows)
         minus_bits = -bits.masked_fill(bits == -torch.inf, torch.inf)  # a row that saw no key has no weights
         minus_delta = _stacked(grad_lse, rows) - (grad_o * _stacked(out, rows)).sum(dim=-1, keepdim=True)
         grad_q = torch.zeros_like(q)
-        for keys in _blocks(band.keys(rows, key.shape[1])):
+        for keys, seen in tiles(rule, places, key.shape[1], BLOCK):
             k, v = _stacked(key, keys), _stacked(value, keys)
             weights = torch.baddbmm(minus_bits, q, k.mT, out=weight_tile.over(q, keys)).exp2_()
-            _hide(weights, rows, keys, band, 0.0)
+            if seen is Seen.SOME:
+                _hide(weights, rule, places, keys, 0.0)
             _rows(grad_value, keys).baddbmm_(weights.mT, grad_o)
             grad_scores = torch.baddbmm(minus_delta, grad_o, v.mT, out=score_tile.over(q, keys)).mul_(weights)
             _rows(grad_key, keys).baddbmm_(grad_scores.mT, q, alpha=LN_2)
@@ -144,8 +141,12 @@ class _Buffer:
         return self.memory[: g * n_rows * len(keys)].view(g, n_rows, len(keys))
 
 
-def _blocks(span: range) -> Iterator[range]:
-    return (span[start : start + BLOCK] for start in range(0, len(span), BLOCK))
+def _blocks(query: Tensor, key: Tensor) -> Iterator[tuple[range, range]]:
+    """Blocks of queries: their rows, and the positions at which these stand among the keys."""
+    n, before = query.shape[2], key.shape[1] - query.shape[2]
+    for start in range(0, n, BLOCK):
+        rows = range(start, min(start + BLOCK, n))
+        yield rows, range(rows.start + before, rows.stop + before)
 
 
 def _by_key_head(tensor: Tensor, key: Tensor) -> Tensor:
@@ -162,10 +163,11 @@ def _stacked(tensor: Tensor, rows: range) -> Tensor:
     return at_least_single(_rows(tensor, rows)).reshape(len(tensor), -1, tensor.shape[-1])
 
 
-def _hide(tile: Tensor, rows: range, keys: range, band: Band, fill: float) -> None:
-    if not band.covers(rows, keys):
-        hidden = ~band.mask(rows, keys, device=tile.device)
-        tile.unflatten(1, (-1, len(rows))).masked_fill_(hidden, fill)
+def _hide(tile: Tensor, rule: Rule, places: range, keys: range, fill: float) -> None:
+    hidden = ~rule.tile(places, keys, device=tile.device)
+    if hidden.ndim > 2:  # a table for each query head
+        hidden = hidden.unflatten(0, (len(tile), -1))
+    tile.unflatten(1, (-1, len(places))).masked_fill_(hidden, fill)
 
 
 def _wide(tensor: Tensor) -> torch.dtype:

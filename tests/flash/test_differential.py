@@ -16,7 +16,7 @@ pytest.importorskip("triton", reason="triton is not installed (Linux, the extra 
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a process of its own: TRITON_INTERPRET=1 pytest ...", allow_module_level=True)
 
-from lessons_lib.flash import flash_attention, launch, tiled
+from lessons_lib.flash import flash_attention, launch
 from lessons_lib.flash.band import Band
 from lessons_lib.flash.configurations import Configuration, Tile
 
@@ -68,7 +68,8 @@ def test_all_implementations_agree(case, tiles, layout, sharpness, seed):
     triton = run(lambda q, k, v: launch.triton_attention(q, k, v, band, scale, lengths, tiles), qkv, upstream)
     assert_right(relative_errors(triton, wanted), torch.float32)
 
-    ours = run(lambda q, k, v: tiled.tiled_attention(q, k, v, band, scale, lengths), qkv, upstream)
+    by_tiles = {**case.options(), "backend": "tiled", "return_lse": True}
+    ours = run(lambda q, k, v: flash_attention(q, k, v, **by_tiles, scale=scale), qkv, upstream)
     assert_right(relative_errors(ours, wanted), torch.float32)
 
     def torch_with_lse(q, k, v):  # PyTorch returns no log-sum-exp: the specification's, whose gradient is the same
@@ -96,5 +97,6 @@ def test_decoding_in_parts_agrees_with_the_tiled_implementation(case, n_parts, b
     out, lse = launch.decode(
         *qkv, band, 0.3, None if lengths is None else lengths.int(), Tile(16, block_k, 4, 1), n_parts
     )
-    wanted = tiled.tiled_attention(*(x.double() for x in qkv), band, 0.3, lengths)
+    by_tiles = {**case.options(), "backend": "tiled", "return_lse": True}
+    wanted = flash_attention(*(x.double() for x in qkv), **by_tiles, scale=0.3)
     torch.testing.assert_close((out.double(), lse.double()), wanted, atol=3e-6, rtol=3e-6)

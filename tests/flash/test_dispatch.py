@@ -17,6 +17,7 @@ from lessons_lib.flash import as_implementation, flash_attention, sdpa
 from lessons_lib.flash.band import Band
 from lessons_lib.flash.configurations import AMPERE, HOPPER, SINGLE, SMALL, configuration
 from lessons_lib.multihead import KVCache, MultiHeadAttention
+from lessons_lib.rules import Causal, Documents, Everything, GlobalTokens, Prefix, Rule, Window
 
 MASKS = [
     {},
@@ -297,23 +298,48 @@ def test_a_mask_may_come_in_any_shape_that_broadcasts():
         assert_close(as_implementation(is_causal=True)(q, k, v, mask), attention(q, k, v, mask))
 
 
-@pytest.mark.rejects
 @pytest.mark.parametrize(
     ("options", "mask"),
     [
         ({}, masks.causal(13)),
         ({"is_causal": True}, masks.bidirectional(13)),
         ({"is_causal": True}, masks.prefix(13, 3)),
-        ({"is_causal": True}, masks.sliding_window(13, 4)),
         ({"is_causal": True, "window": 5}, masks.sliding_window(13, 4)),
         ({}, masks.padding(torch.tensor([13, 4]), 13).flip(-1)),
         ({}, masks.global_tokens(13, [0])),
-        ({}, torch.ones(1, 4, 13, 13, dtype=torch.bool)),
+        ({}, torch.rand(1, 4, 13, 13, generator=torch.Generator().manual_seed(1)) < 0.5),
+        ({"is_causal": True}, Documents(torch.arange(13) // 5)),
+        ({}, Causal() & Window(4)),
     ],
 )
-def test_any_other_mask_is_refused(options, mask):
-    with pytest.raises(ValueError, match="mask must be the one that is_causal="):
-        as_implementation(**options)(*heads(), mask)
+def test_any_mask_hides_more_than_the_options_do(options, mask):
+    q, k, v = heads()
+    table = mask.tensor(13) if isinstance(mask, Rule) else mask
+    order = masks.causal(13) if options.get("is_causal") else masks.bidirectional(13)
+    near = masks.sliding_window(13, options.get("window", 13), causal=False)
+    assert_close(as_implementation(**options)(q, k, v, mask), attention(q, k, v, table & order & near))
+
+
+def test_rules_go_where_they_are_computed_fastest(ran):
+    for rule in (Everything(), Causal(), Window(13), Causal() & Window(20), Causal() & Window(3), Prefix(5)):
+        flash_attention(*heads(), rule)
+    assert ran == [*["torch_attention_in_linear_memory"] * 4, *["tiled_attention"] * 2]
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("mask", "named"),
+    [
+        (Causal() & Documents(torch.arange(13)), r"Causal & Documents; use backend='tiled'"),
+        (Window(3) | GlobalTokens([0]), r"Either; use"),
+        (masks.causal(13), r"Table \(a table; give the rule whose picture it is\)"),
+    ],
+    ids=["documents", "longformer", "table"],
+)
+def test_triton_says_which_rules_it_does_not_know(mask, named):
+    pytest.importorskip("triton")
+    with pytest.raises(ValueError, match=f"the kernels know bands and key lengths .* got {named}"):
+        flash_attention(*(x.float() for x in heads()), mask, backend="triton")
 
 
 @pytest.mark.rejects

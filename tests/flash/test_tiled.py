@@ -2,14 +2,31 @@
 
 import subprocess
 import sys
-from itertools import product
 
 import pytest
 import torch
 from flash_cases import Case, assert_right, errors, mutated
+from torch.testing import assert_close
 
+from lessons_lib import rules
+from lessons_lib.attention import attention
 from lessons_lib.flash import flash_attention, tiled
-from lessons_lib.flash.band import Band
+from lessons_lib.flash.band import Band, as_band
+from lessons_lib.rules import (
+    BigBird,
+    Blocks,
+    Causal,
+    Dilated,
+    Documents,
+    Everything,
+    GlobalTokens,
+    LeftPadding,
+    Padding,
+    Prefix,
+    Rule,
+    Table,
+    Window,
+)
 
 HALF = [torch.float16, torch.bfloat16]
 
@@ -132,29 +149,96 @@ def test_second_derivatives_are_refused():
         grad.sum().backward()
 
 
-# --- the band -------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("n", "m"), [(7, 7), (5, 11), (11, 5), (1, 6)])
-@pytest.mark.parametrize("mask", MASKS, ids=str)
-def test_the_band_asks_for_exactly_the_keys_that_are_seen(n, m, mask):
-    case = Case(n=n, m=m, **mask)
-    whole = case.mask()[0, 0]
-    band = Band.of(n, m, is_causal=case.is_causal, window=case.window)
-    assert torch.equal(band.mask(range(n), range(m)), whole)
-    for start, stop in ((a, b) for a, b in product(range(n), range(1, n + 1)) if a < b):
-        rows = range(start, stop)
-        seen = whole[start:stop].any(dim=0).nonzero().flatten().tolist()
-        assert list(band.keys(rows)) == seen
-        assert list(band.keys(rows, m - 2)) == [j for j in seen if j < m - 2]
-        for first, last in ((a, b) for a, b in product(range(m), range(1, m + 1)) if a < b):
-            assert band.covers(rows, range(first, last)) == whole[start:stop, first:last].all()
+# --- rules -------------------------------------------------------------------------------------------------------
 
 
 def test_a_bound_that_hides_nothing_is_none():
     assert Band.of(1, 9, is_causal=True, window=None)[2:] == (None, None)
     assert Band.of(4, 9, is_causal=True, window=9)[2:] == (None, 0)
     assert Band.of(4, 9, is_causal=False, window=4)[2:] == (3, None)
+
+
+def test_what_comes_to_a_band_and_lengths_is_found_and_nothing_else():
+    lengths = torch.tensor([3, 9])
+    assert as_band(Everything(), 2, 9, 9) == (Band(9, 9, None, None), None)
+    assert as_band(Causal() & Window(4), 2, 9, 9) == (Band(9, 9, 3, 0), None)
+    band, found = as_band(Padding(lengths) & Causal() & Padding(torch.tensor(5)), 2, 4, 9)
+    assert band == Band(4, 9, None, 0)
+    assert found.tolist() == [3, 5]
+    for rule in (Prefix(2), ~Causal(), Causal() | Window(2), Causal() & Blocks(3), rules.Band(-1, 3), Table(RANDOM)):
+        assert as_band(rule, 2, 9, 9) is None
+
+
+RANDOM = torch.rand(9, 9, generator=torch.Generator().manual_seed(1)) < 0.3
+IDS = torch.tensor([[0] * 20 + [1] * 30 + [2] * 3, [5] * 7 + [4] * 40 + [5] * 6])
+RULES = {
+    "prefix": Prefix(20),
+    "documents": Causal() & Documents(IDS),
+    "longformer": Window(5) | GlobalTokens([0, 40]),
+    "dilated": Causal() & Dilated(4, 3),
+    "blocks": Blocks(11),
+    "big bird": BigBird(7, window=1, n_global=1, n_random=2, generator=torch.Generator().manual_seed(2), block=8),
+    "ragged": LeftPadding(torch.tensor([3, 41])) & Causal(),
+    "strictly before": rules.Band(None, -1),
+    "not": ~Window(9) & Padding(torch.tensor([53, 30])),
+    "table": Table(torch.rand(53, 53, generator=torch.Generator().manual_seed(3)) < 0.1),
+    "table for each sequence": Table(torch.rand(2, 1, 53, 53, generator=torch.Generator().manual_seed(4)) < 0.1),
+    "table for each head": Table(torch.rand(1, 4, 53, 53, generator=torch.Generator().manual_seed(5)) < 0.1),
+}
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("backend", ["auto", "tiled", "torch"])
+@pytest.mark.parametrize("n", [53, 29], ids="{} queries".format)
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_any_rule_equals_attention_under_its_picture(rule, n, backend):
+    rule = Table(rule.mask[..., -n:, :]) if isinstance(rule, Table) else rule
+    q, k, v = (torch.randn(2, heads, rows, 5, requires_grad=True) for heads, rows in ((4, n), (2, 53), (2, 53)))
+    upstream = torch.randn(2, 4, n, 5)
+    ours = flash_attention(q, k, v, rule, scale=0.3, backend=backend)
+    exact = attention(q, k, v, rule.tensor(n, 53), scale=0.3)
+    assert_close(ours, exact)
+    assert_close(torch.autograd.grad(ours, (q, k, v), upstream), torch.autograd.grad(exact, (q, k, v), upstream))
+
+
+def test_a_rule_and_the_options_hold_together():
+    q, k, v = (torch.randn(2, 2, 13, 3) for _ in range(3))
+    lengths = torch.tensor([13, 6])
+    out = flash_attention(q, k, v, Blocks(5), is_causal=True, window=4, key_lengths=lengths)
+    assert_close(out, attention(q, k, v, (Blocks(5) & Causal() & Window(4) & Padding(lengths)).tensor(13)))
+    table = Blocks(5).tensor(13)
+    assert_close(flash_attention(q, k, v, table, is_causal=True), attention(q, k, v, table & Causal().tensor(13)))
+
+
+def test_no_table_is_made_of_a_rule(monkeypatch):
+    """A tile is at most as large as a block, and the picture is never asked for."""
+    largest = []
+    tile = Rule.tile
+    monkeypatch.setattr(Rule, "tile", lambda *at, **on: (largest.append(max(map(len, at[1:3]))), tile(*at, **on))[1])
+    monkeypatch.setattr(Rule, "tensor", lambda *_, **__: pytest.fail("the whole table was asked for"))
+    q = torch.randn(1, 1, 1100, 4)
+    ids = torch.arange(1100) // 300
+    for rule in (Causal() & Documents(ids), Prefix(400), Window(100) | GlobalTokens([0])):
+        flash_attention(q, q, q, rule)
+    assert max(largest) <= tiled.BLOCK
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (Documents(torch.arange(5)), r"ids must name the document of each of 13 keys and 13 queries, got \(5,\)"),
+        (Padding(torch.tensor([1, 2, 3])), r"without enlarging them, got a rule over \(3, 1, 13, 13\)"),
+        (torch.ones(7, 13, dtype=torch.bool), r"mask must broadcast to the scores, \(2, 2, 13, 13\)"),
+        (torch.ones(13, 13), "mask must be Boolean"),
+        ("causal", "mask must be Boolean, True where a query may attend, got str"),
+    ],
+    ids=["other length", "other batch", "other table", "numbers", "a word"],
+)
+def test_a_mask_that_does_not_fit_is_refused(mask, message):
+    q = torch.randn(2, 2, 13, 3)
+    with pytest.raises(ValueError, match=message):
+        flash_attention(q, q, q, mask)
 
 
 # --- cost -----------------------------------------------------------------------------------------------------------
@@ -188,19 +272,22 @@ def test_memory_is_linear_in_the_sequence(direction):
 
 def test_tiles_outside_the_band_are_never_visited(monkeypatch, small_blocks):
     visited = []
-    hide = tiled._hide
+    over = tiled._Buffer.over
 
-    def record(tile, rows, keys, band, fill):
-        visited.append((rows.start, keys.start))
-        hide(tile, rows, keys, band, fill)
+    def record(buffer, q, keys):
+        visited.append(keys.start)
+        return over(buffer, q, keys)
 
-    monkeypatch.setattr(tiled, "_hide", record)
+    monkeypatch.setattr(tiled._Buffer, "over", record)
     q = torch.randn(1, 1, 64, 4)
     flash_attention(q, q, q, is_causal=True, backend="tiled")
-    assert visited == [(i, j) for i in range(0, 64, 16) for j in range(0, i + 1, 16)]
+    assert visited == [j for i in range(0, 64, 16) for j in range(0, i + 1, 16)]
     visited.clear()
     flash_attention(q, q, q, is_causal=True, window=17, backend="tiled")
     assert len(visited) == 1 + 3 * 2
+    visited.clear()
+    flash_attention(q, q, q, Documents(torch.arange(64) // 16), backend="tiled")
+    assert visited == [0, 16, 32, 48]
 
 
 # --- the tests themselves -------------------------------------------------------------------------------------------
@@ -208,14 +295,22 @@ def test_tiles_outside_the_band_are_never_visited(monkeypatch, small_blocks):
 MUTANTS = {
     "forgets to shrink the average": ("average.mul_(shrink)", "average"),
     "forgets to shrink the total": ("total.mul_(shrink)", "total"),
-    "forgets the mask": ("_hide(scores, rows, keys, band, -torch.inf)", "pass"),
-    "forgets the mask on the way back": ("_hide(weights, rows, keys, band, 0.0)", "pass"),
+    "forgets the mask": ("_hide(scores, rule, places, keys, -torch.inf)", "pass"),
+    "forgets the mask on the way back": ("_hide(weights, rule, places, keys, 0.0)", "pass"),
     "forgets the scale": ("q = _stacked(query, rows) * (scale * LOG2_E)", "q = _stacked(query, rows) * LOG2_E"),
     "leaves the log-sum-exp in bits": ("(LN_2 * (peak + total.log2()))", "(peak + total.log2())"),
     "forgets the gradient of the log-sum-exp": ("_stacked(grad_lse, rows) - ", "-"),
     "leaves the keys' gradient in bits": ("q, alpha=LN_2", "q"),
     "forgets the scale of the queries' gradient": ("k, alpha=scale", "k"),
-    "reads the padding": ("key[b, :, :length], value[b, :, :length]", "key[b], value[b]"),
+    "takes every sequence's rule for the first's": (
+        "outs[b], lses[b], rule.of_sequence(b)",
+        "outs[b], lses[b], rule.of_sequence(0)",
+    ),
+    "aligns queries to the first keys": ("key.shape[1] - query.shape[2]", "0"),
+    "takes every tile for wholly seen": (
+        "if seen is Seen.SOME:\n                _hide(scores",
+        "if False:\n                _hide(scores",
+    ),
     "divides by a sum of zero": ("total.masked_fill(total == 0, 1.0)", "total"),
     "pairs heads with keys in turn": (
         "return tensor.unflatten(1, (key.shape[1], -1))",
@@ -229,10 +324,9 @@ def test_parity_would_notice(old, new, tmp_path):
     mutant = mutated(tiled, old, new, tmp_path)
     mutant.BLOCK = 16
     case = Case(b=3, h=4, g=2, n=40, m=24, d=5, is_causal=True, key_lengths=(24, 0, 13))
-    band = Band.of(case.n, case.m, is_causal=True, window=None)
-    lengths = torch.tensor(case.key_lengths)
+    rule = Causal() & Padding(torch.tensor(case.key_lengths))
     with pytest.raises((AssertionError, RuntimeError)):
         assert_right(
-            errors(lambda q, k, v: mutant.tiled_attention(q, k, v, band, 5**-0.5, lengths), case, torch.float64),
+            errors(lambda q, k, v: mutant.tiled_attention(q, k, v, rule, 5**-0.5), case, torch.float64),
             torch.float64,
         )
