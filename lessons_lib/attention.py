@@ -1,9 +1,12 @@
 """Scaled dot-product attention: a weighted average whose weights are computed from the data.
 
-The axis before the sequence is the heads'. Leading axes broadcast as in a matrix product, and heads may be grouped:
-with ``h`` query heads and ``g`` key/value heads, ``g`` dividing ``h``, consecutive ``h / g`` query heads share one
-key/value head [1]_. Hence three names for leading axes in the signatures: the queries' (``*batch_q``), the keys' and
-values' (``*batch_kv``), and what they broadcast to (``*batch``).
+Leading axes broadcast as in a matrix product. From four axes on, ``(batch, heads, n, d)``, heads may be grouped: with
+``h`` query heads and ``g`` key/value heads, ``g`` dividing ``h``, consecutive ``h / g`` query heads share one key/value
+head [1]_. With three axes nothing would tell heads from a batch. Hence three names for leading axes in the signatures:
+the queries' (``*batch_q``), the keys' and values' (``*batch_kv``), and what they broadcast to (``*batch``).
+
+A mask is a Boolean table or a :class:`~lessons_lib.rules.Rule`, whose picture over the ``n`` queries and ``m`` keys is
+then made.
 
 Half-precision inputs are multiplied, added up and exponentiated in float32 and rounded once, at the end; under
 ``torch.autocast`` too.
@@ -21,6 +24,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import dropout
 
+from lessons_lib.rules import Rule, check_over
 from lessons_lib.shapes import at_least_single, broadcast_together, broadcasts_to, check_floating, check_same_device
 from lessons_lib.softmax import softmax
 
@@ -28,7 +32,7 @@ from lessons_lib.softmax import softmax
 def attention_weights(
     query: Float[Tensor, "*batch_q n d_k"],
     key: Float[Tensor, "*#batch_kv m d_k"],
-    mask: Bool[Tensor, "*#batch #n #m"] | None = None,
+    mask: Rule | Bool[Tensor, "*#batch #n #m"] | None = None,
     *,
     scale: float | None = None,
     bias: Float[Tensor, "*#batch #n #m"] | None = None,
@@ -43,7 +47,8 @@ def attention_weights(
     Args:
         query: one row per query.
         key: one row per key.
-        mask: True where a query may attend to a key. A query that may attend nowhere gets zero weights.
+        mask: True where a query may attend to a key, or the rule that says so. A query that may attend nowhere gets
+            zero weights.
         scale: multiplier :math:`\tau` of the scores; ``1 / sqrt(d_k)`` when omitted.
         bias: :math:`B`, added to the scaled scores; may hold ``-inf``. Either of the queries' type or, where these
             are in half precision, float32.
@@ -57,6 +62,7 @@ def attention_weights(
 
     .. [2] Vaswani et al., *Attention Is All You Need*, 2017, section 3.2.1. arXiv:1706.03762.
     """
+    _check_rows(query, key=key)
     return _weights(query, key, mask, scale, bias).to(query.dtype)
 
 
@@ -64,7 +70,7 @@ def attention(
     query: Float[Tensor, "*batch_q n d_k"],
     key: Float[Tensor, "*#batch_kv m d_k"],
     value: Float[Tensor, "*#batch_kv m d_v"],
-    mask: Bool[Tensor, "*#batch #n #m"] | None = None,
+    mask: Rule | Bool[Tensor, "*#batch #n #m"] | None = None,
     *,
     scale: float | None = None,
     bias: Float[Tensor, "*#batch #n #m"] | None = None,
@@ -106,7 +112,7 @@ def attention_vjp(
     key: Float[Tensor, "*#batch_kv m d_k"],
     value: Float[Tensor, "*#batch_kv m d_v"],
     grad_output: Float[Tensor, "*batch n d_v"],
-    mask: Bool[Tensor, "*#batch #n #m"] | None = None,
+    mask: Rule | Bool[Tensor, "*#batch #n #m"] | None = None,
     *,
     scale: float | None = None,
     bias: Float[Tensor, "*#batch #n #m"] | None = None,
@@ -151,9 +157,10 @@ def attention_vjp(
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
-def _weights(query: Tensor, key: Tensor, mask: Tensor | None, scale: float | None, bias: Tensor | None) -> Tensor:
+def _weights(
+    query: Tensor, key: Tensor, mask: Rule | Tensor | None, scale: float | None, bias: Tensor | None
+) -> Tensor:
     """The weights in at least float32: what :func:`attention_weights` shows and :func:`attention` averages with."""
-    _check_rows(query, key=key)
     if query.shape[-1] != key.shape[-1]:
         raise ValueError(f"query and key must have the same width, got {query.shape[-1]} and {key.shape[-1]}")
     with _in_its_own_precision(query):
@@ -161,6 +168,9 @@ def _weights(query: Tensor, key: Tensor, mask: Tensor | None, scale: float | Non
     if bias is not None:
         _check_bias(bias, query, scores)
         scores = scores + bias
+    if isinstance(mask, Rule):
+        check_over(mask, scores.shape)
+        mask = mask.tensor(*scores.shape[-2:], device=scores.device)
     return softmax(scores, mask)
 
 
@@ -177,7 +187,8 @@ def _scale(query: Tensor, scale: float | None) -> float:
 
 
 def _n_heads(tensor: Tensor) -> int:
-    return tensor.shape[-3] if tensor.ndim > 2 else 1
+    """How many heads there are; a third axis from the end is a batch's, not the heads'."""
+    return tensor.shape[-3] if tensor.ndim > 3 else 1
 
 
 def _group_size(query: Tensor, shared: Tensor) -> int:
@@ -209,8 +220,8 @@ def _check_rows(query: Tensor, **shared: Tensor) -> None:
         *outer, heads = (1, *tensor.shape[:-2])
         if not broadcast_together(query.shape[:-2], (*outer, heads * _group_size(query, tensor))):
             raise ValueError(
-                f"the leading axes of query and {name} must broadcast, or the heads of {name} (the axis before the "
-                f"rows) divide those of query, got {tuple(query.shape)} and {tuple(tensor.shape)}"
+                f"the leading axes of query and {name} must broadcast, or, over (batch, heads, rows, width), "
+                f"the heads of {name} divide those of query, got {tuple(query.shape)} and {tuple(tensor.shape)}"
             )
 
 

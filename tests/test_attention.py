@@ -13,6 +13,7 @@ from torch.testing import assert_close
 
 from lessons_lib import masks
 from lessons_lib.attention import attention, attention_vjp, attention_weights
+from lessons_lib.rules import Causal, Documents, Padding, Window
 from lessons_lib.softmax import log_sum_exp, merge_attention, softmax_jacobian
 
 seeds = st.integers(0, 2**31)
@@ -247,11 +248,11 @@ def test_attention_averages_with_the_weights_that_are_shown():
 
 def test_grouped_heads_are_consecutive():
     """With 6 query heads on 3, heads 2 and 3 share head 1: changing that moves these two and no other."""
-    query, key, value = (t.detach() for t in qkv((6,), batch_kv=(3,)))
+    query, key, value = (t.detach() for t in qkv((1, 6), batch_kv=(1, 3)))
     before = attention(query, key, value)
-    key[1] += 1.0
-    value[1] += 1.0
-    moved = (attention(query, key, value) != before).flatten(1).any(-1)
+    key[:, 1] += 1.0
+    value[:, 1] += 1.0
+    moved = (attention(query, key, value) != before)[0].flatten(1).any(-1)
     assert moved.tolist() == [False, False, True, True, False, False]
 
 
@@ -270,6 +271,23 @@ def test_attention_over_parts_of_the_keys_merges_into_the_whole(cut, seed):
 
     out, _ = merge_attention(*part(slice(0, cut)), *part(slice(cut, M)))
     assert_close(out, attention(query, key, value, mask))
+
+
+RULES = {
+    "causal": (Causal(), masks.causal(N, M)),
+    "both": (Causal() & Window(3), masks.causal(N, M) & (Window(3).tensor(N, M))),
+    "padding": (Padding(torch.tensor([M, 3])), masks.padding(torch.tensor([M, 3]), M)),
+    "documents": (Documents(torch.arange(M) // 3), masks.documents(torch.arange(M) // 3)[-N:]),
+}
+
+
+@pytest.mark.parametrize(("rule", "table"), RULES.values(), ids=RULES)
+def test_a_rule_is_as_good_as_its_picture(rule, table):
+    inputs = qkv((2, 6), batch_kv=(2, 3))
+    upstream = torch.randn(2, 6, N, D_V)
+    assert_close(attention(*inputs, rule), attention(*inputs, table), rtol=0, atol=0)
+    assert_close(attention_weights(*inputs[:2], rule), attention_weights(*inputs[:2], table), rtol=0, atol=0)
+    assert_close(attention_vjp(*inputs, upstream, rule), attention_vjp(*inputs, upstream, table), rtol=0, atol=0)
 
 
 # --- a query that may attend nowhere --------------------------------------------------------------------------------
@@ -345,8 +363,8 @@ def test_the_backward_pass_by_hand_sums_over_what_was_broadcast(batch, batch_kv)
 
 def test_the_backward_pass_by_hand_is_the_slope():
     """Central differences of the loss <upstream, O> along random directions; their error is of order step^2."""
-    inputs, mask = [t.detach() for t in qkv((6,), batch_kv=(2,))], masks.causal(N, M)
-    upstream, step = torch.randn(6, N, D_V), 1e-5
+    inputs, mask = [t.detach() for t in qkv((1, 6), batch_kv=(1, 2))], masks.causal(N, M)
+    upstream, step = torch.randn(1, 6, N, D_V), 1e-5
     directions = [torch.randn_like(t) for t in inputs]
     ahead, behind = (
         (upstream * attention(*[t + sign * step * d for t, d in zip(inputs, directions, strict=True)], mask)).sum()
@@ -357,9 +375,9 @@ def test_the_backward_pass_by_hand_is_the_slope():
     assert_close((ahead - behind) / (2 * step), slope, rtol=1e-7, atol=0)
 
 
-@pytest.mark.parametrize("batch_kv", [(4,), (2,)], ids=["one key head each", "grouped"])
+@pytest.mark.parametrize("batch_kv", [(1, 4), (1, 2)], ids=["one key head each", "grouped"])
 def test_gradcheck(batch_kv):
-    inputs, bias = qkv((4,), batch_kv=batch_kv), torch.randn(N, M, requires_grad=True)
+    inputs, bias = qkv((1, 4), batch_kv=batch_kv), torch.randn(N, M, requires_grad=True)
     assert gradcheck(lambda q, k, v, b: attention(q, k, v, masks.causal(N, M), bias=b), (*inputs, bias))
 
 
@@ -392,21 +410,30 @@ BAD = {
     "rows": ({"value": zeros(6, 2)}, r"key and value must have the same number of rows.* got \(7, 3\) and \(6, 2\)"),
     "batch": (
         {"query": zeros(4, 2, 5, 3), "key": zeros(3, 2, 7, 3), "value": zeros(3, 2, 7, 2)},
-        r"leading axes of query and key must broadcast, or .* divide .* got \(4, 2, 5, 3\) and \(3, 2, 7, 3\)",
+        r"leading axes of query and key must broadcast, .* divide .* got \(4, 2, 5, 3\) and \(3, 2, 7, 3\)",
     ),
     "heads": (
-        {"query": zeros(6, 5, 3), "key": zeros(4, 7, 3), "value": zeros(4, 7, 2)},
-        r"the heads of key .* divide those of query, got \(6, 5, 3\) and \(4, 7, 3\)",
+        {"query": zeros(2, 6, 5, 3), "key": zeros(2, 4, 7, 3), "value": zeros(2, 4, 7, 2)},
+        r"the heads of key divide those of query, got \(2, 6, 5, 3\) and \(2, 4, 7, 3\)",
+    ),
+    "a batch that only looks like groups": (
+        {"query": zeros(6, 5, 3), "key": zeros(3, 7, 3), "value": zeros(3, 7, 2)},
+        r"leading axes of query and key must broadcast, .* got \(6, 5, 3\) and \(3, 7, 3\)",
     ),
     "groups": (
-        {"query": zeros(6, 5, 3), "key": zeros(3, 7, 3), "value": zeros(2, 7, 2)},
-        r"key and value must have .* leading axes that broadcast, got \(3, 7, 3\) and \(2, 7, 2\)",
+        {"query": zeros(1, 6, 5, 3), "key": zeros(1, 3, 7, 3), "value": zeros(1, 2, 7, 2)},
+        r"key and value must have .* leading axes that broadcast, got \(1, 3, 7, 3\) and \(1, 2, 7, 2\)",
     ),
     "key dtype": ({"key": zeros(7, 3, dtype=torch.float32)}, "query and key must have the same dtype, got"),
     "value dtype": ({"value": zeros(7, 2, dtype=torch.float16)}, "query and value must have the same dtype, got"),
     "integers": ({"query": zeros(5, 3, dtype=torch.int64)}, "query must hold floating-point numbers, got torch.int64"),
     "device": ({"key": zeros(7, 3, device="meta")}, "query and key must be on the same device, got cpu and meta"),
     "float mask": ({"mask": zeros(5, 7)}, "mask must be Boolean.* got torch.float64; .* are a bias"),
+    "rule for another batch": (
+        {"mask": Padding(torch.tensor([3, 4]))},
+        r"mask must broadcast to the scores, \(5, 7\), .* got a rule over \(2, 1, 5, 7\)",
+    ),
+    "rule for other keys": ({"mask": Documents(torch.arange(6))}, "document of each of 7 keys and 5 queries"),
     "integer mask": ({"mask": zeros(5, 7, dtype=torch.int64)}, "mask must be Boolean.* got torch.int64"),
     "transposed mask": ({"mask": zeros(7, 5, dtype=torch.bool)}, r"mask must broadcast .* \(5, 7\), .* got \(7, 5\)"),
     "Boolean bias": ({"bias": zeros(5, 7, dtype=torch.bool)}, "bias must be of type torch.float64 .* got torch.bool"),
@@ -495,7 +522,7 @@ WRONG = {
 
 def everything_at_once():
     """Grouped heads, a mask and a bias; every query sees something, so that no mistake hides behind a NaN."""
-    return (*qkv((6,), batch_kv=(2,), n=M), masks.causal(M), torch.randn(M, M))
+    return (*qkv((1, 6), batch_kv=(1, 2), n=M), masks.causal(M), torch.randn(M, M))
 
 
 def test_the_place_for_mistakes_is_right_without_one():
@@ -518,7 +545,7 @@ def test_an_empty_row_would_notice(forbid):
     *inputs, mask, bias = everything_at_once()
     mask[-1] = False
     wrong, right = forward(*inputs, mask, bias, forbid=forbid), attention(*inputs, mask, bias=bias)
-    assert_close(wrong[:, :-1], right[:, :-1])
+    assert_close(wrong[..., :-1, :], right[..., :-1, :])
     with pytest.raises(AssertionError):
         assert_close(wrong, right)
 
