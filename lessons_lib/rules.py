@@ -705,7 +705,9 @@ class Table(Rule):
     def check_sizes(self, n: int, m: int) -> None:
         """The mask is over these keys, and has a row for each query."""
         super().check_sizes(n, m)
-        if self.mask.shape[-1] not in (1, m) or 1 < self.mask.shape[-2] < n:
+        rows, columns = self.mask.shape[-2:]
+        one_column = columns == 1 and (rows == 1 or rows == n == m)  # else nothing tells where the last row stands
+        if not (one_column or columns == m) or 1 < rows < n:
             raise ValueError(
                 f"mask must broadcast to the scores, (..., {n}, {m}), without enlarging them, "
                 f"got {tuple(self.mask.shape)}"
@@ -745,7 +747,8 @@ class Table(Rule):
 
     @property
     def _first(self) -> int:
-        return self.mask.shape[-1] - self.mask.shape[-2]
+        rows, columns = self.mask.shape[-2:]
+        return 0 if columns == 1 else columns - rows
 
 
 class Random(Table):
@@ -898,13 +901,16 @@ class Part(_Combined):
 # --- rules and tables -----------------------------------------------------------------------------------------------
 
 
-def as_rule(mask: Rule | Tensor) -> Rule:
-    """Return the rule itself, or a Boolean table as one.
+def as_rule(mask: Rule | Tensor, m: int | None = None) -> Rule:
+    """Return the rule itself, or a Boolean table as one; a table of one column is spread over ``m`` keys, if given.
 
     Raises:
         ValueError: if it is neither.
     """
-    return mask if isinstance(mask, Rule) else Table(mask)
+    if isinstance(mask, Rule):
+        return mask
+    table = Table(mask)
+    return table if m is None else Table(table.mask.expand(*table.mask.shape[:-1], m))
 
 
 def takes_rules(implementation: F) -> F:

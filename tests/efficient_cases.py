@@ -12,9 +12,9 @@ from torch.utils._pytree import tree_leaves
 
 
 def qkv(batch=(2, 6), *, groups=3, n=37, m=None, d_k=5, d_v=7):
-    """Queries, keys and values that require gradients; every axis has its own size."""
+    """Queries, keys and values that require gradients; every axis has its own size. Three axes have no heads."""
     m = n if m is None else m
-    batch_kv = (*batch[:-1], groups) if batch else ()
+    batch_kv = (*batch[:-1], groups) if len(batch) > 1 else batch
     shapes = (*batch, n, d_k), (*batch_kv, m, d_k), (*batch_kv, m, d_v)
     return [torch.randn(shape, requires_grad=True) for shape in shapes]
 

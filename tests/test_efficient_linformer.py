@@ -46,7 +46,7 @@ def test_equals_its_definition(scale):
     assert_same(lambda *x: layer(*x[:3], scale=scale), partial(by_definition, scale=scale), inputs)
 
 
-@pytest.mark.parametrize(("batch", "groups"), [((), 1), ((3,), 1), ((4,), 2), ((2, 3, 4), 2)], ids=str)
+@pytest.mark.parametrize(("batch", "groups"), [((), 1), ((3,), 1), ((1, 4), 2), ((2, 3, 4), 2)], ids=str)
 def test_exact_where_the_projection_is_the_identity(batch, groups):
     layer = linformer(torch.eye(23))
     assert_same(layer, attention, qkv(batch, groups=groups, n=37, m=23))

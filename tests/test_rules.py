@@ -258,6 +258,8 @@ def test_a_table_may_take_part():
     assert torch.equal((Causal() & TABLE).tensor(M), TABLE & masks.causal(M))
     assert torch.equal((Causal() | TABLE).tensor(M), TABLE | masks.causal(M))
     assert as_rule(TABLE) == Table(TABLE)
+    assert torch.equal(as_rule(TABLE[:5, :1], M).tensor(5, M), TABLE[:5, :1].expand(5, M))
+    assert torch.equal(Table(TABLE[:, :1]).tensor(M), TABLE[:, :1].expand(M, M))
     assert as_rule(Causal()) == Causal()
 
 
@@ -355,6 +357,7 @@ def test_a_picture_lies_where_it_is_asked_for(rule):
             r"layout must cover n=9 queries and m=9 keys by blocks of 2, got \(4, 4\)",
         ),
         (lambda: Table(TABLE).tensor(7), r"mask must broadcast to the scores, \(..., 7, 7\).* got \(13, 13\)"),
+        (lambda: Table(TABLE[:, :1]).tensor(5, M), r"mask must broadcast .* got \(13, 1\)"),
         (lambda: Both(Causal(), Prefix(6)).tensor(5), "prefix must be at most 5, got 6"),
         (
             lambda: check_over(Padding(torch.tensor([1, 2, 3])), (2, 4, 5, 5)),

@@ -4,8 +4,9 @@ Two compute the same as :func:`lessons_lib.attention.attention` under a mask and
 compute something else that is meant to be near. The files, in reading order:
 
     call_shape      what all of them take, and how they refuse the rest
-    sliding_window  exact, for a mask that keeps the neighbours: cost grows as ``n * window``
-    block_sparse    exact, for a mask made of blocks, as Longformer's and BigBird's: as the number of blocks visited
+    skipping        exact, for any rule: as the number of blocks in which it shows anything
+    sliding_window  the same for a rule that keeps the neighbours: cost grows as ``n * window``
+    block_sparse    the same for a rule made of blocks, as Longformer's and BigBird's
     linear          another similarity than ``exp``, a product of features: as ``n``, and a recurrent network at heart
     performer       random features whose products are ``exp`` on average
     linformer       keys and values mixed down to a fixed number

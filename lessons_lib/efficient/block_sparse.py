@@ -3,7 +3,7 @@
 Longformer's window with global tokens [1]_ and BigBird's window, global and random tokens [2]_ are run this way. Here
 every count is a count of blocks, as in :func:`lessons_lib.masks.big_bird`. With a fixed number of window, global and
 random blocks, each block of queries visits a fixed number of blocks of keys (the few global ones visit all): the number
-of visits grows as ``n``. :func:`visited_blocks` counts them.
+of visits grows as ``n``. :func:`visited_blocks` counts them. A layout is the rule :class:`lessons_lib.rules.Layout`.
 
 .. [1] Beltagy et al., *Longformer*, 2020. arXiv:2004.05150.
 .. [2] Zaheer et al., *Big Bird*, 2020. arXiv:2007.14062.
@@ -16,8 +16,10 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lessons_lib import masks
-from lessons_lib.attention import attention
-from lessons_lib.efficient.call_shape import check_heads, check_over_scores, rows_and_columns
+from lessons_lib.efficient import skipping
+from lessons_lib.efficient.call_shape import check_heads, check_over_scores
+from lessons_lib.efficient.skipping import skipping_attention
+from lessons_lib.rules import Causal, Layout, Rule, as_rule, takes_rules
 from lessons_lib.shapes import check_size
 
 # --- layouts --------------------------------------------------------------------------------------------------------
@@ -66,8 +68,7 @@ def expand_layout(
     """
     m = n if m is None else m
     _check_layout(layout, block, n, m, causal)
-    mask = layout.repeat_interleave(block, dim=0).repeat_interleave(block, dim=1)[:n, :m]
-    return mask & masks.causal(n, device=mask.device) if causal else mask
+    return _rule(layout, block, n, m, causal).tensor(n, m)
 
 
 def visited_blocks(layout: Bool[Tensor, "n_blocks m_blocks"], *, causal: bool = False) -> int:
@@ -76,17 +77,19 @@ def visited_blocks(layout: Bool[Tensor, "n_blocks m_blocks"], *, causal: bool = 
     Raises:
         ValueError: if the layout is not a Boolean matrix.
     """
-    return sum(map(len, _visits(layout, causal)))
+    rule, (n, m) = Layout(layout, 1), layout.shape
+    return skipping.visited_blocks(Causal() & rule if causal else rule, n, m, block=1)
 
 
 # --- attention ------------------------------------------------------------------------------------------------------
 
 
+@takes_rules
 def block_sparse_attention(
     query: Float[Tensor, "*batch n d_k"],
     key: Float[Tensor, "*batch_kv m d_k"],
     value: Float[Tensor, "*batch_kv m d_v"],
-    mask: Bool[Tensor, "*#batch #n #m"] | None = None,
+    mask: Rule | Bool[Tensor, "*#batch #n #m"] | None = None,
     *,
     layout: Bool[Tensor, "n_blocks m_blocks"],
     block: int,
@@ -99,12 +102,11 @@ def block_sparse_attention(
 
     .. math:: o_i = \sum_{j :\, L_{\lfloor i / B \rfloor, \lfloor j / B \rfloor}} a_{ij} v_j
 
-    Each block of queries gathers the blocks of keys in its row of the layout :math:`L` and attends to those. A block
-    that may look nowhere returns zeros. ``n`` and ``m`` need not be multiples of the block: the last one is shorter.
+    It is :func:`~lessons_lib.efficient.skipping.skipping_attention` by the rule ``Layout(layout, block)``: each block
+    of queries gathers the blocks of keys in its row of the layout :math:`L` and attends to those.
 
     Args:
-        mask: hides more than the layout does. One over ``(n, m)``, and such a bias, are honoured, but are themselves
-            quadratic: leave them out where the sequence is long.
+        mask: hides more than the layout does: a rule, or a Boolean table, which is itself quadratic.
         layout: True where a block of queries may look at a block of keys. One for all batches and heads.
         block: number of positions in a block, :math:`B`.
         causal: hide what comes after a query, inside blocks too; blocks that lie wholly after it are skipped.
@@ -119,46 +121,17 @@ def block_sparse_attention(
     n, m = query.shape[-2], key.shape[-2]
     _check_layout(layout, block, n, m, causal)
 
-    keys, values = key.split(block, dim=-2), value.split(block, dim=-2)
-    hiding, adding = (_tiles(tensor, m, block, len(layout)) for tensor in (mask, bias))
-    outs = []
-    for row, (q, visits) in enumerate(zip(query.split(block, dim=-2), _visits(layout, causal), strict=True)):
-        if not visits:
-            outs.append(q.new_zeros(*q.shape[:-1], value.shape[-1]))
-            continue
-        allowed = _joined(hiding[row], visits)
-        if causal and visits[-1] == row:
-            order = masks.causal(q.shape[-2], sum(keys[column].shape[-2] for column in visits), device=q.device)
-            allowed = order if allowed is None else allowed & order
-        k, v = (torch.cat([blocks[column] for column in visits], dim=-2) for blocks in (keys, values))
-        added = _joined(adding[row], visits)
-        outs.append(attention(q, k, v, allowed, scale=scale, bias=added, dropout_p=dropout_p))
-    return torch.cat(outs, dim=-2)
+    rule = _rule(layout, block, n, m, causal)
+    rule = rule if mask is None else rule & as_rule(mask, m)
+    return skipping_attention(query, key, value, rule, block=block, scale=scale, bias=bias, dropout_p=dropout_p)
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
-def _visits(layout: Tensor, causal: bool) -> list[list[int]]:
-    """For each block of queries the blocks of keys that it looks at, in order: what is computed and what is counted."""
-    if layout.dtype != torch.bool or layout.ndim != 2:
-        raise ValueError(f"layout must be a Boolean matrix, got {layout.dtype} over {tuple(layout.shape)}")
-    layout = layout.tril() if causal else layout
-    return [row.nonzero().flatten().tolist() for row in layout.cpu()]
-
-
-def _tiles(over_scores: Tensor | None, m: int, block: int, n_blocks: int) -> list[tuple[Tensor, ...] | None]:
-    """A mask or a bias cut into the blocks of scores that it lies over."""
-    if over_scores is None:
-        return [None] * n_blocks
-    over_scores = rows_and_columns(over_scores, m)
-    if over_scores.shape[-2] == 1:
-        return [over_scores.split(block, dim=-1)] * n_blocks
-    return [rows.split(block, dim=-1) for rows in over_scores.split(block, dim=-2)]
-
-
-def _joined(tiles: tuple[Tensor, ...] | None, visits: list[int]) -> Tensor | None:
-    return None if tiles is None else torch.cat([tiles[column] for column in visits], dim=-1)
+def _rule(layout: Tensor, block: int, n: int, m: int, causal: bool) -> Rule:
+    rule = Layout(layout, block, first=m - n)
+    return Causal() & rule if causal else rule
 
 
 def _check_layout(layout: Tensor, block: int, n: int, m: int, causal: bool) -> None:

@@ -1,14 +1,18 @@
 """What the variants take: queries, keys and values as attention does, with one rule for the leading axes.
 
-Keys and values share their leading axes with the queries; only their number of heads (the axis before the rows) may
-be smaller, if it divides that of the queries.
+Keys and values share their leading axes with the queries; only over ``(batch, heads, rows, width)`` their number of
+heads may be smaller, if it divides that of the queries.
 """
+
+from functools import reduce
+from operator import and_
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lessons_lib import masks
+from lessons_lib.rules import Causal, Everything, LeftPadding, Padding, Rule, as_rule, check_over, conjuncts
 from lessons_lib.shapes import broadcasts_to, check_floating, check_mask, check_same_device
 
 
@@ -32,21 +36,24 @@ def check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
         )
     *outer, h = 1, *query.shape[:-2]
     *outer_kv, g = 1, *key.shape[:-2]
-    if query.ndim != key.ndim or outer != outer_kv or h % g:
+    grouped = query.ndim > 3 and h % g == 0
+    if query.ndim != key.ndim or outer != outer_kv or not (h == g or grouped):
         raise ValueError(
-            "query and key must have the same leading axes, save that the heads of key (the axis before the rows) may "
-            f"divide those of query, got {tuple(query.shape)} and {tuple(key.shape)}"
+            "query and key must have the same leading axes, save that over (batch, heads, rows, width) the heads of "
+            f"key may divide those of query, got {tuple(query.shape)} and {tuple(key.shape)}"
         )
 
 
-def check_over_scores(query: Tensor, key: Tensor, mask: Tensor | None, bias: Tensor | None) -> None:
+def check_over_scores(query: Tensor, key: Tensor, mask: Rule | Tensor | None, bias: Tensor | None) -> None:
     """Refuse a mask or a bias that does not lie over the scores of these queries and keys.
 
     Raises:
         ValueError: as :func:`lessons_lib.attention.attention`.
     """
     shape = (*query.shape[:-1], key.shape[-2])
-    if mask is not None:
+    if mask is not None and not isinstance(mask, Tensor):
+        check_over(as_rule(mask), shape)
+    elif mask is not None:
         check_mask(mask, query.new_empty(()).expand(shape))
     if bias is not None:
         check_same_device(query=query, bias=bias)
@@ -63,7 +70,7 @@ def rows_and_columns(over_scores: Tensor, m: int) -> Tensor:
 
 
 def hidden_from_all(
-    mask: Bool[Tensor, "*#batch #n #m"] | None,
+    mask: Rule | Bool[Tensor, "*#batch #n #m"] | None,
     query: Float[Tensor, "*batch n d_k"],
     key: Float[Tensor, "*batch_kv m d_k"],
     *,
@@ -72,7 +79,8 @@ def hidden_from_all(
     """Read off a mask which keys no query sees; where weights are never computed one by one, it may say no more.
 
     With ``causal`` it may repeat that too, as a decoder's mask does: what the last query does not see is hidden from
-    all. A mask of more than one row is compared with the one it should be, which takes ``n * m`` bytes.
+    all. A table of more than one row is compared with the one it should be, which takes ``n * m`` bytes; a rule is
+    read.
 
     Raises:
         ValueError: if the mask hides a key from one query and shows it to another, apart from causality.
@@ -81,6 +89,11 @@ def hidden_from_all(
     if mask is None:
         return None
     n, m = query.shape[-2], key.shape[-2]
+    if isinstance(mask, Rule):
+        parts = [part for part in conjuncts(mask) if not (causal and part == Causal())]
+        if all(isinstance(part, Padding | LeftPadding | Everything) for part in parts):
+            return ~reduce(and_, parts).tensor(1, m, device=query.device) if parts else None
+        mask = mask.tensor(n, m, device=query.device)
     mask = rows_and_columns(mask, m)
     seen = mask[..., -1:, :]
     if mask.shape[-2] > 1:

@@ -26,6 +26,7 @@ from lessons_lib.efficient.call_shape import (
     refuse_bias,
     refuse_dropout,
 )
+from lessons_lib.rules import Rule, takes_rules
 from lessons_lib.shapes import at_least_single, check_floating
 
 # Between the sums, attention inside a chunk is written out: CHUNK x CHUNK weights a head.
@@ -61,11 +62,12 @@ class LinearState(NamedTuple):
         return sum(part.numel() * part.element_size() for part in self)
 
 
+@takes_rules
 def linear_attention(
     query: Float[Tensor, "*batch n d_k"],
     key: Float[Tensor, "*batch_kv m d_k"],
     value: Float[Tensor, "*batch_kv m d_v"],
-    mask: Tensor | None = None,
+    mask: Rule | Tensor | None = None,
     *,
     causal: bool = False,
     feature_map: Callable[[Tensor], Tensor] = elu_plus_one,
@@ -80,7 +82,8 @@ def linear_attention(
     that sees no key returns zeros. Half precision is computed in float32.
 
     Args:
-        mask: may hide keys from all queries alike, and repeat what ``causal`` says.
+        mask: may hide keys from all queries alike, and repeat what ``causal`` says: a table, or a rule such as
+            ``Causal() & Padding(lengths)``.
         causal: hide what comes after a query; with more keys than queries these are the last positions.
         feature_map: :math:`\phi`, from ``(..., d_k)`` to ``(..., r)``, not negative. To scale scores, scale inside it.
         scale, bias, dropout_p: must be left as they are, there are no scores and no weights to apply them to.

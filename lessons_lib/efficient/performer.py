@@ -31,6 +31,7 @@ from lessons_lib.efficient.call_shape import (
     refuse_dropout,
 )
 from lessons_lib.efficient.linear import average_by_features
+from lessons_lib.rules import Rule, takes_rules
 from lessons_lib.shapes import at_least_single, check_floating, check_same_device, check_size
 
 
@@ -72,11 +73,12 @@ def positive_features(
     return _log_features(x, projection).exp()
 
 
+@takes_rules
 def performer_attention(
     query: Float[Tensor, "*batch n d_k"],
     key: Float[Tensor, "*batch_kv m d_k"],
     value: Float[Tensor, "*batch_kv m d_v"],
-    mask: Tensor | None = None,
+    mask: Rule | Tensor | None = None,
     *,
     projection: Float[Tensor, "r d_k"],
     causal: bool = False,
@@ -94,7 +96,8 @@ def performer_attention(
     number of the type next to the largest key's (in float32, a factor of :math:`10^{38}`) get no weight.
 
     Args:
-        mask: may hide keys from all queries alike, and repeat what ``causal`` says.
+        mask: may hide keys from all queries alike, and repeat what ``causal`` says: a table, or a rule such as
+            ``Causal() & Padding(lengths)``.
         projection: the draws, from :func:`orthogonal_projection`; the same for queries and keys, and for all heads.
         causal: hide what comes after a query; with more keys than queries these are the last positions.
         scale: multiplier :math:`\tau` of the scores; ``1 / sqrt(d_k)`` when omitted.

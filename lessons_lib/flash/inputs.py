@@ -63,7 +63,7 @@ def joined(
     elif mask is not None:
         check_over(as_rule(mask), scores)
     said = [
-        *([] if mask is None else [as_rule(mask)]),
+        *([] if mask is None else [as_rule(mask, k.shape[2])]),
         *([Causal()] if is_causal else []),
         *([] if window is None else [Window(window)]),
         *([] if key_lengths is None else [Padding(key_lengths)]),
