@@ -13,19 +13,22 @@ all of them refuse, and none waits for ever.
 .. [1] Liu et al., *Ring Attention with Blockwise Transformers*, 2023. arXiv:2310.01889.
 """
 
+import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import reduce
+from itertools import accumulate
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
 from lessons_lib.flash import flash_attention
 from lessons_lib.flash.inputs import BACKENDS, check_inputs
+from lessons_lib.rules import Causal, Rule, Seen, as_rule, check_over, parts_of
 from lessons_lib.shapes import at_least_single, check_size
 from lessons_lib.softmax import merge_attention
 
@@ -56,6 +59,7 @@ def ring_attention(
     q: Float[Tensor, "b h n d_k"],
     k: Float[Tensor, "b g m d_k"],
     v: Float[Tensor, "b g m d_k"],
+    mask: Rule | Bool[Tensor, "*#batch #whole #whole"] | None = None,
     *,
     is_causal: bool = False,
     zigzag: bool = False,
@@ -83,11 +87,12 @@ def ring_attention(
 
     Args:
         q, k, v: this rank's part of the queries, keys and values. Ranks may hold parts of different lengths.
-        is_causal: hide what comes after a query in the whole sequence, whose parts are in the order of the ranks.
-            Blocks that nobody here sees are passed on unread.
+        mask: who sees whom in the *whole* sequence, whose parts are in the order of the ranks; the same on all ranks: a
+            rule, or a Boolean table over all positions. Blocks that nobody here sees are passed on unread.
+        is_causal: hide what comes after a query, too: the rule ``Causal()``.
         zigzag: the first half of the part (the longer one) is chunk ``rank`` of the sequence and the second chunk
-            ``2 R - 1 - rank``, as :func:`positions_of_rank` cuts it. It balances the work of a causal ring; without
-            ``is_causal`` the order of the keys does not matter, and zigzag changes nothing.
+            ``2 R - 1 - rank``, as :func:`positions_of_rank` cuts it. It balances the work of a causal ring; where all
+            see all the order of the keys does not matter, and zigzag changes nothing.
         scale: multiplier of the scores; ``1 / sqrt(d_k)`` when omitted.
         group: the processes that take part; all when omitted.
         backend: for the blocks, as in ``flash_attention``; it has to return the log-sum-exp.
@@ -95,19 +100,27 @@ def ring_attention(
 
     Raises:
         ValueError: as ``flash_attention``, on every rank; if the ranks differ in anything but the lengths of their
-            parts; with ``is_causal`` if a rank has not as many keys as queries; or if there is no process group.
+            parts; with ``mask`` or ``is_causal`` if a rank has not as many keys as queries, or the mask does not fit
+            the whole sequence; or if there is no process group.
     """
-    group = _joined(group)
+    group = _group_of(group)
+    is_masked = is_causal or mask is not None
 
     def facts() -> list[float]:
         check_inputs(q, k, v, None, scale, None, backend)
-        if is_causal and q.shape[2] != k.shape[2]:
-            raise ValueError(f"causal, q and k must be equally long on a rank, got {q.shape[2]} and {k.shape[2]}")
-        if is_causal and zigzag and k.shape[2] < 2:
+        if is_masked and q.shape[2] != k.shape[2]:
+            raise ValueError(f"masked, q and k must be equally long on a rank, got {q.shape[2]} and {k.shape[2]}")
+        if is_masked and zigzag and k.shape[2] < 2:
             raise ValueError(f"zigzag needs at least 2 positions on a rank, for two chunks, got {k.shape[2]}")
-        return _facts(q, k, scale, backend, is_causal=is_causal, zigzag=zigzag)
+        rule = None if mask is None else as_rule(mask)
+        return _facts(q, k, scale, backend, is_causal=is_causal, zigzag=zigzag, mask=rule)
 
-    ring = Ring(group, _agree(group, q.device, facts), is_causal, zigzag, scale, backend)
+    lengths = _agree(group, q.device, facts)
+    rule = Causal() if is_causal else None
+    if mask is not None:
+        check_over(as_rule(mask), (*q.shape[:2], sum(lengths), sum(lengths)))
+        rule = as_rule(mask) if rule is None else rule & mask
+    ring = Ring(group, lengths, rule, zigzag, scale, backend)
     out, lse = RingAttention.apply(q, k, v, ring)
     return (out, lse) if return_lse else out
 
@@ -144,7 +157,7 @@ def split_kv_attention(
         ValueError: as ``flash_attention``, on every rank; if the ranks differ in anything but the lengths of their
             parts; if a gradient is wanted; or if there is no process group.
     """
-    group = _joined(group)
+    group = _group_of(group)
 
     def facts() -> list[float]:
         check_inputs(q, k, v, None, scale, key_lengths, backend)
@@ -171,7 +184,7 @@ class Ring:
 
     group: ProcessGroup
     lengths: tuple[int, ...]
-    is_causal: bool
+    rule: Rule | None
     zigzag: bool
     scale: float | None
     backend: str
@@ -181,22 +194,24 @@ class Ring:
         """This process's place."""
         return distributed.get_rank(self.group)
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, is_causal: bool) -> tuple[Tensor, Tensor]:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, rule: Rule | None) -> tuple[Tensor, Tensor]:
         """Attend to one block alone."""
-        out, lse = flash_attention(
-            q, k, v, is_causal=is_causal, scale=self.scale, backend=self.backend, return_lse=True
-        )
+        out, lse = flash_attention(q, k, v, rule, scale=self.scale, backend=self.backend, return_lse=True)
         return at_least_single(out), lse
 
-    def pairs(self, source: int) -> Iterator[tuple[slice, slice, bool]]:
-        """Which rows of this rank see which keys of the source, and whether they are one chunk, with a diagonal."""
-        if not self.is_causal:
-            yield slice(None), slice(None), False
+    def pairs(self, source: int) -> Iterator[tuple[slice, slice, Rule | None]]:
+        """Which rows of this rank see which keys of the source, and by what rule, where it is not all of them."""
+        if self.rule is None:
+            yield slice(None), slice(None), None
             return
-        for i, rows in self._chunks(self.rank):
-            for j, keys in self._chunks(source):
-                if j <= i:
-                    yield rows, keys, i == j
+        for rows, places in self._chunks(self.rank):
+            for keys, key_places in self._chunks(source):
+                seen = self.rule.sees(places, key_places)
+                if seen is Seen.NONE:
+                    continue
+                last_together = len(key_places) - len(places)  # attention lets the last query stand at the last key
+                part = self.rule.part(places.start - last_together, key_places.start)
+                yield rows, keys, part if seen is Seen.SOME else None
 
     def rounds(self, *blocks: Tensor) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
         """Yield each rank's blocks with that rank, one's own first; the next ones arrive in the meantime."""
@@ -229,11 +244,19 @@ class Ring:
     def _source(self, turn: int) -> int:
         return (self.rank - turn) % len(self.lengths)
 
-    def _chunks(self, rank: int) -> list[tuple[int, slice]]:
-        """The chunks of the sequence that a rank holds: the number of each, and where it lies in the rank's part."""
-        first = (self.lengths[rank] + 1) // 2 if self.zigzag else self.lengths[rank]
-        places = (slice(0, first), slice(first, None))
-        return list(zip(_chunks_of(rank, len(self.lengths), self.zigzag), places, strict=False))
+    def _chunks(self, rank: int) -> list[tuple[slice, range]]:
+        """The chunks of the sequence that a rank holds: where each lies in the rank's part, and in the whole."""
+        n_ranks = len(self.lengths)
+        first = [(length + 1) // 2 if self.zigzag else length for length in self.lengths]
+        second = [length - start for length, start in zip(self.lengths, first, strict=True)]
+        ends = list(accumulate([*first, *reversed(second)]))
+        numbers = _chunks_of(rank, n_ranks, self.zigzag)
+        sizes = (first[rank], second[rank])[: len(numbers)]
+        starts = (0, first[rank])
+        return [
+            (slice(start, start + size), range(ends[number] - size, ends[number]))
+            for number, size, start in zip(numbers, sizes, starts, strict=False)
+        ]
 
 
 class RingAttention(torch.autograd.Function):
@@ -245,8 +268,8 @@ class RingAttention(torch.autograd.Function):
         out = torch.zeros_like(at_least_single(q))
         lse = torch.full_like(out[..., 0], -torch.inf)
         for source, (key, value) in ring.rounds(k.contiguous(), v.contiguous()):
-            for rows, keys, on_diagonal in ring.pairs(source):
-                part = ring.attend(q[:, :, rows], key[:, :, keys], value[:, :, keys], on_diagonal)
+            for rows, keys, rule in ring.pairs(source):
+                part = ring.attend(q[:, :, rows], key[:, :, keys], value[:, :, keys], rule)
                 out[:, :, rows], lse[:, :, rows] = merge_attention(out[:, :, rows], lse[:, :, rows], *part)
         out = out.to(q.dtype)
         ctx.save_for_backward(q, k, v, out, lse)
@@ -261,10 +284,10 @@ class RingAttention(torch.autograd.Function):
         out, grad_out = at_least_single(out), at_least_single(grad_out)
         grad_q, grad_k, grad_v = (torch.zeros(x.shape, dtype=out.dtype, device=x.device) for x in (q, k, v))
         for turn, (source, (key, value)) in enumerate(ctx.ring.rounds(k.contiguous(), v.contiguous())):
-            for rows, keys, on_diagonal in ctx.ring.pairs(source):
+            for rows, keys, rule in ctx.ring.pairs(source):
                 heads = [x.detach().requires_grad_() for x in (q[:, :, rows], key[:, :, keys], value[:, :, keys])]
                 with torch.enable_grad():
-                    part, part_lse = ctx.ring.attend(*heads, on_diagonal)
+                    part, part_lse = ctx.ring.attend(*heads, rule)
                     share = (part_lse - lse[:, :, rows]).exp()
                     moved = share[..., None] * (part - out[:, :, rows])
                     # A number whose derivatives by part and part_lse are those in ring_attention's docstring.
@@ -291,6 +314,7 @@ FACTS = (
     "is_causal",
     "zigzag",
     "backend, as its place in BACKENDS,",
+    "mask, as a number made of it,",
 )
 
 
@@ -303,11 +327,26 @@ def _facts(
     n_queries: int = 0,
     is_causal: bool = False,
     zigzag: bool = False,
+    mask: Rule | None = None,
 ) -> list[float]:
     (b, h, _, d), (_, g, m, _) = q.shape, k.shape
     scale = 1 / math.sqrt(d) if scale is None else scale
-    facts = (m, b, h, g, d, scale, torch.finfo(q.dtype).eps, n_queries, is_causal, zigzag, BACKENDS.index(backend))
+    eps, place = torch.finfo(q.dtype).eps, BACKENDS.index(backend)
+    facts = (m, b, h, g, d, scale, eps, n_queries, is_causal, zigzag, place, 0 if mask is None else _fingerprint(mask))
     return [float(fact) for fact in facts]
+
+
+def _fingerprint(rule: Rule) -> int:
+    """A number that equal rules share and others all but certainly do not; small enough for float64 to hold."""
+    return int.from_bytes(hashlib.sha256(_spelled(rule)).digest()[:6], "big")
+
+
+def _spelled(part: object) -> bytes:
+    if isinstance(part, Rule):
+        return type(part).__name__.encode() + b"(" + b",".join(map(_spelled, parts_of(part))) + b")"
+    if isinstance(part, Tensor):
+        return f"{tuple(part.shape)}".encode() + part.cpu().numpy().tobytes()
+    return repr(part).encode()
 
 
 def _agree(group: ProcessGroup, device: torch.device, facts: Callable[[], list[float]]) -> tuple[int, ...]:
@@ -343,7 +382,7 @@ def _wait(transfers: list[distributed.Work]) -> None:
         transfer.wait()
 
 
-def _joined(group: ProcessGroup | None) -> ProcessGroup:
+def _group_of(group: ProcessGroup | None) -> ProcessGroup:
     if not distributed.is_initialized():
         raise ValueError("there must be a process group, call torch.distributed.init_process_group first; got none")
     group = distributed.group.WORLD if group is None else group

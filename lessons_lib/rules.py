@@ -89,6 +89,10 @@ class Rule(ABC):
         """Return the rule of sequence ``b`` of a batch, without the batch's axis."""
         return self
 
+    def part(self, query: int, key: int) -> "Rule":
+        """Return the rule of a part of the sequence: its positions count from ``query`` and from ``key``."""
+        return Part(self, query, key)
+
     def tile(
         self, rows: range, keys: range, *, device: torch.device | str | None = None
     ) -> Bool[Tensor, "*batch {len(rows)} {len(keys)}"]:
@@ -135,10 +139,10 @@ class Rule(ABC):
         """Whether both are made in the same way from equal parts."""
         if not isinstance(other, Rule) or type(self) is not type(other):
             return False
-        return all(map(_equal, _parts(self), _parts(other)))
+        return all(map(_equal, parts_of(self), parts_of(other)))
 
     def __hash__(self) -> int:
-        return hash((type(self), *(part for part in _parts(self) if not isinstance(part, Tensor))))
+        return hash((type(self), *(part for part in parts_of(self) if not isinstance(part, Tensor))))
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
@@ -187,6 +191,15 @@ class Band(Rule):
         beyond_left = self.left is not None and keys.stop - 1 < first - self.left
         beyond_right = self.right is not None and keys.start > last + self.right
         return Seen.NONE if beyond_left or beyond_right else Seen.SOME
+
+    def part(self, query: int, key: int) -> Rule:
+        """Move the bounds."""
+        moved = query - key
+        if not moved:
+            return self
+        return Band(
+            None if self.left is None else self.left - moved, None if self.right is None else self.right + moved
+        )
 
 
 class Everything(Band):
@@ -791,13 +804,17 @@ class _Combined(Rule):
         for part in self._rules:
             part.check_sizes(n, m)
 
+    def part(self, query: int, key: int) -> Rule:
+        """Return the same of the parts' rules of a part."""
+        return type(self)(*(part.part(query, key) for part in self._rules))  # type: ignore[call-arg]
+
     def of_sequence(self, b: int) -> Rule:
         """Return the same of the parts' rules of one sequence."""
         return type(self)(*(part.of_sequence(b) for part in self._rules))  # type: ignore[call-arg]
 
     @property
     def _rules(self) -> list[Rule]:
-        return [part for part in _parts(self) if isinstance(part, Rule)]
+        return [part for part in parts_of(self) if isinstance(part, Rule)]
 
 
 @_rule
@@ -893,6 +910,10 @@ class Part(_Combined):
         """Ask the whole."""
         return self.whole.sees(_moved(rows, self.query), _moved(keys, self.key))
 
+    def part(self, query: int, key: int) -> Rule:
+        """Return a part of the whole."""
+        return Part(self.whole, self.query + query, self.key + key)
+
     def of_sequence(self, b: int) -> Rule:
         """Return the part of one sequence's rule."""
         return Part(self.whole.of_sequence(b), self.query, self.key)
@@ -980,7 +1001,8 @@ def uniform(n: int, generator: torch.Generator) -> Tensor:
     return torch.rand(n, n, generator=generator, device=generator.device, dtype=torch.float32)
 
 
-def _parts(rule: Rule) -> list[Any]:
+def parts_of(rule: Rule) -> list[Any]:
+    """Return what a rule is made of: numbers, tensors, other rules."""
     return [getattr(rule, field.name) for field in fields(rule)]  # type: ignore[arg-type]
 
 

@@ -14,8 +14,11 @@ from torch import distributed
 import lessons_lib.distributed
 from lessons_lib.distributed import Ring, positions_of_rank, ring_attention, split_kv_attention
 from lessons_lib.flash import flash_attention
+from lessons_lib.rules import Causal, Documents, GlobalTokens, Padding, Window
 
 N_RANKS = 2
+DOCUMENTS = Documents(torch.tensor([[0] * 15 + [1] * 20 + [2] * 6, [4] * 30 + [3] * 11]))
+TABLE = torch.rand(29, 29, generator=torch.Generator().manual_seed(5)) < 0.3
 
 # (b, h, g, n, d), options, type; b = 3 sequences on 2 ranks, and lengths that 2 does not divide
 RING = {
@@ -28,6 +31,12 @@ RING = {
     "long, zigzag": ((1, 2, 1, 511, 16), {"is_causal": True, "zigzag": True}, torch.float64),
     "zigzag without a mask": ((1, 2, 2, 23, 3), {"zigzag": True}, torch.float64),
     "two positions a rank": ((1, 1, 1, 4, 3), {"is_causal": True, "zigzag": True}, torch.float64),
+    "a window": ((1, 2, 2, 47, 5), {"mask": Causal() & Window(9)}, torch.float64),
+    "a window to both sides, zigzag": ((1, 2, 1, 46, 5), {"mask": Window(15), "zigzag": True}, torch.float64),
+    "documents": ((2, 2, 2, 41, 5), {"mask": DOCUMENTS, "is_causal": True}, torch.float64),
+    "lengths": ((2, 4, 2, 33, 3), {"mask": Padding(torch.tensor([30, 7])), "zigzag": True}, torch.float64),
+    "longformer": ((1, 2, 2, 39, 4), {"mask": Window(4) | GlobalTokens([0, 30])}, torch.float64),
+    "a table": ((1, 2, 2, 29, 4), {"mask": TABLE, "zigzag": True}, torch.float64),
     "single": ((2, 4, 2, 301, 16), {"is_causal": True}, torch.float32),
     "half": ((2, 4, 2, 301, 16), {"is_causal": True, "zigzag": True}, torch.bfloat16),
 }
@@ -79,7 +88,7 @@ def wrong(rank: int) -> dict[str, dict[str, torch.Tensor]]:
         return (out_a + out_b) / 2, torch.logaddexp(lse_a, lse_b)
 
     def every_block(self, source):
-        yield slice(None), slice(None), self.is_causal and source == self.rank
+        yield slice(None), slice(None), Causal() if source == self.rank else None
 
     def stay(self, turn, *gradients):
         return gradients
@@ -123,6 +132,9 @@ def refusals(rank: int, foreign: distributed.ProcessGroup) -> dict[str, str]:
     other = rank == 1
     calls = {
         "one has a mask": lambda: ring_attention(x, x, x, is_causal=other),
+        "one has another rule": lambda: ring_attention(x, x, x, Window(3 + other)),
+        "one has a rule": lambda: ring_attention(x, x, x, Causal() if other else None),
+        "a rule for other sizes": lambda: ring_attention(x, x, x, Documents(torch.arange(6))),
         "one has another batch": lambda: ring_attention(*3 * [x[other:]]),
         "one has another type": lambda: ring_attention(*3 * [x.float() if other else x]),
         "one has another scale": lambda: ring_attention(x, x, x, scale=0.5 + other),

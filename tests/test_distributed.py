@@ -20,6 +20,7 @@ from lessons_lib.attention import attention
 from lessons_lib.distributed import positions_of_rank, ring_attention, split_kv_attention
 from lessons_lib.flash import flash_attention
 from lessons_lib.masks import causal
+from lessons_lib.rules import as_rule
 from lessons_lib.softmax import log_sum_exp
 
 WORKER = Path(__file__).with_name("ring_worker.py")
@@ -62,7 +63,10 @@ def whole(name, dtype=torch.float64):
     q, k, v, grad_out, grad_lse = (x.to(dtype) for x in heads(name).values())
     _, options, _ = RING[name]
     inputs = [x.requires_grad_() for x in (q, k, v)]
-    mask = causal(q.shape[2]) if options.get("is_causal") else None
+    n = q.shape[2]
+    mask = as_rule(options["mask"]).tensor(n) if "mask" in options else None
+    if options.get("is_causal"):
+        mask = causal(n) if mask is None else mask & causal(n)
     scale = options.get("scale", q.shape[-1] ** -0.5)
     out = attention(q, k, v, mask, scale=scale)
     lse = log_sum_exp(scale * q @ k.repeat_interleave(q.shape[1] // k.shape[1], dim=1).mT, mask)
@@ -138,6 +142,9 @@ def test_a_group_is_a_ring_of_its_own(ranks):
 def test_what_one_rank_refuses_all_refuse(ranks):
     complaints = {
         "one has a mask": "is_causal must be the same on all ranks, got {} here and {} on rank {}",
+        "one has another rule": "mask, as a number made of it, must be the same on all ranks",
+        "one has a rule": "mask, as a number made of it, must be the same on all ranks",
+        "a rule for other sizes": "ids must name the document of each of 12 keys",
         "one has another batch": "batch size must be the same on all ranks",
         "one has another type": "machine epsilon must be the same on all ranks",
         "one has another scale": "scale must be the same on all ranks, got ",

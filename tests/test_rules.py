@@ -285,6 +285,19 @@ def test_rules_are_values():
     assert rule.lengths.tolist() == [2, 3]
 
 
+@pytest.mark.parametrize(("query", "key"), [(3, 5), (5, 0), (4, 4), (0, 0)])
+def test_the_rule_of_a_part_is_a_part_of_the_picture(case, query, key):
+    _, rule, table = case
+    part = rule.part(query, key)
+    assert torch.equal(part.tile(range(0, 7), range(0, 6)), table[query : query + 7, key : key + 6])
+    assert torch.equal(part.part(1, 1).tile(range(0, 7), range(0, 6)), table[query + 1 : query + 8, key + 1 : key + 7])
+
+
+def test_a_part_of_a_band_is_a_band():
+    assert (Causal() & Window(4)).part(10, 8) == Band(None, 2) & Band(1, 5)
+    assert Causal().part(9, 9) == Causal()
+
+
 def test_a_part_sees_what_the_whole_does():
     whole = (Prefix(4) | Documents(torch.tensor(PACKED))) & ~GlobalTokens([6])
     table = whole.tensor(M)
