@@ -68,6 +68,11 @@ class Rule(ABC):
         """Where the tensors lie that the rule is made from, if there are any."""
         return None
 
+    @property
+    def is_relative(self) -> bool:
+        """Whether only the distance of key and query matters, so that tiles along a diagonal are alike."""
+        return False
+
     def check_sizes(self, n: int, m: int) -> None:
         """Refuse to be laid over ``n`` queries and ``m`` keys, with the reason.
 
@@ -96,12 +101,11 @@ class Rule(ABC):
     def tile(
         self, rows: range, keys: range, *, device: torch.device | str | None = None
     ) -> Bool[Tensor, "*batch {len(rows)} {len(keys)}"]:
-        """Return the table of one tile: the queries at positions ``rows`` against these keys."""
-        device = self.device if device is None else device
-        query = torch.arange(rows.start, rows.stop, device=device)[:, None]
-        key = torch.arange(keys.start, keys.stop, device=device)[None, :]
-        allowed = self.allows(query, key)
-        return allowed.expand(*allowed.shape[:-2], len(rows), len(keys))
+        """Return the table of one tile: the queries at positions ``rows`` against these keys.
+
+        Leading axes that make no difference here may be left out.
+        """
+        return self._picture(rows, keys, device)
 
     def tensor(
         self, n: int, m: int | None = None, *, device: torch.device | str | None = None
@@ -115,7 +119,14 @@ class Rule(ABC):
         """
         m = n if m is None else m
         self.check_sizes(n, m)
-        return self.tile(range(m - n, m), range(m), device=device)
+        return self._picture(range(m - n, m), range(m), device)
+
+    def _picture(self, rows: range, keys: range, device: torch.device | str | None) -> Tensor:
+        device = self.device if device is None else device
+        query = torch.arange(rows.start, rows.stop, device=device)[:, None]
+        key = torch.arange(keys.start, keys.stop, device=device)[None, :]
+        allowed = self.allows(query, key)
+        return allowed.expand(*allowed.shape[:-2], len(rows), len(keys))
 
     def __and__(self, other: "Rule | Tensor") -> "Rule":
         """Both must allow."""
@@ -165,6 +176,11 @@ class Band(Rule):
 
     left: int | None
     right: int | None
+
+    @property
+    def is_relative(self) -> bool:
+        """It is."""
+        return True
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
         """Compare two numbers at most."""
@@ -267,6 +283,11 @@ class Dilated(Rule):
     def __post_init__(self) -> None:
         check_size("window", self.window, at_least=1)
         check_size("dilation", self.dilation, at_least=1)
+
+    @property
+    def is_relative(self) -> bool:
+        """It is."""
+        return True
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
         """Within reach, and a whole number of steps away."""
@@ -635,12 +656,18 @@ class Layout(Rule):
     def keys(self, rows: range, m: int) -> list[range]:
         """Return the blocks that a row's block looks at."""
         first, stop = self._blocks(rows, self.first)
-        runs = _runs(np.any(self._table[first:stop], axis=0))
-        return _joined(part for run in runs for part in _clipped(_scaled(run, self.block), m))
+        if stop == first + 1:
+            columns = self._columns[first]
+        else:
+            columns = sorted({column for row in self._columns[first:stop] for column in row})
+        size = self.block
+        return _joined(range(c * size, min((c + 1) * size, m)) for c in columns if c * size < m)
 
     def sees(self, rows: range, keys: range) -> Seen:
         """Look up every pair of blocks."""
         (first, stop), (first_key, stop_key) = self._blocks(rows, self.first), self._blocks(keys, 0)
+        if stop - first == stop_key - first_key == 1:  # the usual question, answered without an array
+            return Seen.ALL if first_key in self._columns[first] else Seen.NONE
         return _seen_in(self._table[first:stop, first_key:stop_key])
 
     def _blocks(self, positions: range, first: int) -> tuple[int, int]:
@@ -649,6 +676,10 @@ class Layout(Rule):
     @cached_property
     def _table(self) -> np.ndarray:
         return self.layout.cpu().numpy()
+
+    @cached_property
+    def _columns(self) -> list[list[int]]:
+        return [np.flatnonzero(row).tolist() for row in self._table]
 
 
 class BigBird(Layout):
@@ -733,8 +764,7 @@ class Table(Rule):
         columns = key if mask.shape[-1] > 1 else torch.zeros_like(key)
         return mask[..., rows, columns]
 
-    def tile(self, rows: range, keys: range, *, device: torch.device | str | None = None) -> Tensor:
-        """Return a view of the mask."""
+    def _picture(self, rows: range, keys: range, device: torch.device | str | None) -> Tensor:
         mask = self.mask if device is None else self.mask.to(device)
         if mask.shape[-2] > 1:
             mask = mask[..., rows.start - self._first : rows.stop - self._first, :]
@@ -792,7 +822,13 @@ class _Combined(Rule):
     @property
     def leading(self) -> tuple[int, ...]:
         """Those of the parts, laid over one another."""
-        return tuple(torch.broadcast_shapes(*(part.leading for part in self._rules)))
+        shapes = [part.leading for part in self._rules]
+        return tuple(torch.broadcast_shapes(*shapes)) if any(shapes) else ()
+
+    @property
+    def is_relative(self) -> bool:
+        """Whether all parts are."""
+        return all(part.is_relative for part in self._rules)
 
     @property
     def device(self) -> torch.device | None:
@@ -841,6 +877,13 @@ class Both(_Combined):
             return first
         second = self.b.sees(rows, keys)
         return second if first is Seen.ALL or second is Seen.NONE else first
+
+    def tile(self, rows: range, keys: range, *, device: torch.device | str | None = None) -> Tensor:
+        """Return the one rule's table where the other sees all."""
+        for one, other in ((self.a, self.b), (self.b, self.a)):
+            if one.sees(rows, keys) is Seen.ALL:
+                return other.tile(rows, keys, device=device)
+        return super().tile(rows, keys, device=device)
 
 
 @_rule
@@ -1037,10 +1080,6 @@ def _joined(spans: Iterable[range], *, gap: int = 0) -> list[range]:
 
 def _moved(span: range, by: int) -> range:
     return range(span.start + by, span.stop + by)
-
-
-def _scaled(span: range, by: int) -> range:
-    return range(span.start * by, span.stop * by)
 
 
 def _seen_in(table: "np.ndarray | Tensor") -> Seen:

@@ -52,7 +52,7 @@ def skipping_attention(
     check_size("block", block, at_least=1)
     keys, values = key.split(block, dim=-2), value.split(block, dim=-2)
     biases = _cut(bias, m, block, -(-n // block))
-    outs = []
+    outs, tables = [], {}
     for row, q in enumerate(query.split(block, dim=-2)):
         places = range(row * block + m - n, row * block + m - n + q.shape[-2])
         visits = _visits(rule, places, m, block)
@@ -60,7 +60,7 @@ def skipping_attention(
             outs.append(q.new_zeros(*q.shape[:-1], value.shape[-1]))
             continue
         k, v = (torch.cat([blocks[column] for column in visits], dim=-2) for blocks in (keys, values))
-        seen = _hiding(rule, places, visits, m, block, q.device)
+        seen = _hiding(rule, places, visits, m, block, q.device, tables)
         added = None if biases is None else torch.cat([biases[row][column] for column in visits], dim=-1)
         outs.append(attention(q, k, v, seen, scale=scale, bias=added, dropout_p=dropout_p))
     return torch.cat(outs, dim=-2)
@@ -91,22 +91,33 @@ def _visits(rule: Rule, places: range, m: int, block: int) -> dict[int, Seen]:
 
 
 def _hiding(
-    rule: Rule, places: range, visits: dict[int, Seen], m: int, block: int, device: torch.device
+    rule: Rule,
+    places: range,
+    visits: dict[int, Seen],
+    m: int,
+    block: int,
+    device: torch.device,
+    tables: dict[tuple, Tensor],
 ) -> Tensor | None:
-    """The tables of the blocks visited, side by side; None if nothing is hidden in any."""
+    """The tables of the blocks visited, side by side; None if nothing is hidden in any.
+
+    Where only distances matter most rows of blocks look alike: ``tables`` keeps what was made for one.
+    """
     if all(much is Seen.ALL for much in visits.values()):
         return None
-    return torch.cat([rule.tile(places, keys, device=device) for keys in _runs(visits, m, block)], dim=-1)
-
-
-def _runs(visits: dict[int, Seen], m: int, block: int) -> list[range]:
-    """The keys of the blocks visited, neighbouring blocks as one range."""
-    runs: list[range] = []
-    for column in visits:
-        keys = _keys(column, m, block)
-        joins = bool(runs) and runs[-1].stop == keys.start
-        runs.append(range(runs.pop().start, keys.stop) if joins else keys)
-    return runs
+    parts = [(_keys(column, m, block), much) for column, much in visits.items()]
+    alike = (len(places), *((keys.start - places.start, len(keys)) for keys, _ in parts)) if rule.is_relative else None
+    if alike in tables:
+        return tables[alike]
+    table = torch.ones(*rule.leading, len(places), sum(len(keys) for keys, _ in parts), dtype=torch.bool, device=device)
+    start = 0
+    for keys, much in parts:
+        if much is Seen.SOME:
+            table[..., start : start + len(keys)] = rule.tile(places, keys, device=device)
+        start += len(keys)
+    if alike is not None:
+        tables[alike] = table
+    return table
 
 
 def _keys(column: int, m: int, block: int) -> range:
