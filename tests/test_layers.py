@@ -26,6 +26,8 @@ READING_ORDER = [
     "gpt",
     "encoder_decoder",
     "generation",
+    "tasks",
+    "stories",
     "data",
     "training",
     "diagnostics",
