@@ -9,6 +9,7 @@
     attention       the weighted average, and its backward pass by hand
     patterns        what a head does, read off its weights
     positions       telling a set where its elements stand
+    rope_scaling    rotary positions beyond the trained length
     multihead       several attentions side by side, grouped heads, the cache
     feedforward     what happens to each token by itself
     norms           layer norm and RMS norm

@@ -36,7 +36,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lessons_lib.markov import check_row_stochastic
-from lessons_lib.shapes import at_least_single, broadcasts_to, check_mask, check_same_device, check_size
+from lessons_lib.shapes import at_least_single, broadcasts_to, check_integers, check_mask, check_same_device, check_size
 
 # --- one pattern ----------------------------------------------------------------------------------------------------
 
@@ -268,8 +268,7 @@ def _visible(weights: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _check_tokens(tokens: Tensor, weights: Tensor) -> None:
-    if tokens.is_floating_point() or tokens.dtype == torch.bool:
-        raise ValueError(f"tokens must be integers, got {tokens.dtype}")
+    check_integers("tokens", tokens)
     check_same_device(weights=weights, tokens=tokens)
     if not tokens.ndim or tokens.shape[-1] != weights.shape[-1] or not broadcasts_to(tokens.shape, weights.shape[:-1]):
         raise ValueError(

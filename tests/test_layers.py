@@ -19,6 +19,7 @@ READING_ORDER = [
     "attention",
     "patterns",
     "positions",
+    "rope_scaling",
     "multihead",
     "feedforward",
     "norms",
