@@ -19,7 +19,7 @@ from typing import Literal
 
 import torch
 from einops import rearrange
-from jaxtyping import Float, Int, Num, Shaped
+from jaxtyping import Float, Integer, Num, Shaped
 from torch import Tensor, nn
 
 from lessons_lib.shapes import (
@@ -92,7 +92,7 @@ class LearnedPositions(nn.Module):
         check_size("d_model", d_model, at_least=1)
         self.weight = nn.Parameter(0.02 * torch.randn(n_max, d_model))
 
-    def forward(self, positions: Int[Tensor, "*batch n"]) -> Float[Tensor, "*batch n d_model"]:
+    def forward(self, positions: Integer[Tensor, "*batch n"]) -> Float[Tensor, "*batch n d_model"]:
         """Look the vectors up."""
         check_integers("positions", positions)
         positions, n_max = positions.long(), len(self.weight)  # bytes would be taken for a mask
