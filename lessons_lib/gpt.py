@@ -26,16 +26,19 @@ from lessons_lib.feedforward import FeedForward, SwiGLU, gelu, gelu_tanh, relu, 
 from lessons_lib.multihead import KVCache, MultiHeadAttention
 from lessons_lib.norms import LayerNorm, RMSNorm
 from lessons_lib.positions import (
+    ROPE_BASE,
     AlibiBias,
-    DynamicNTK,
     LearnedPositions,
+    RotaryEmbedding,
+    RotaryScaling,
+    sinusoidal,
+)
+from lessons_lib.rope_scaling import (
+    DynamicNTK,
     Llama3,
     NTKAware,
     PositionInterpolation,
-    RotaryEmbedding,
-    RotaryScaling,
     YaRN,
-    sinusoidal,
     yarn_attention_factor,
 )
 from lessons_lib.shapes import broadcasts_to, check_size
@@ -89,7 +92,7 @@ class GPTConfig:
     norm: NormKind = "layer"
     norm_eps: float = 1e-5
     position: PositionKind = "learned"
-    rope_base: float = 10_000.0
+    rope_base: float = ROPE_BASE
     rope_scaling: RotaryScaling | None = None
     bias: bool = True
     attention_bias: bool | None = None
@@ -117,7 +120,7 @@ class GPTConfig:
             raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
         if self.position == "rotary":
             self.rotary()
-        elif self.rope_scaling is not None or self.rope_base != 10_000.0:
+        elif self.rope_scaling is not None or self.rope_base != ROPE_BASE:
             raise ValueError(
                 "rope_base and rope_scaling belong to rotary positions, "
                 f"got {self.rope_base} and {self.rope_scaling} with position={self.position!r}"

@@ -31,8 +31,8 @@ from torch.optim import AdamW, Optimizer
 from tqdm import tqdm
 
 from lessons_lib import norms
-from lessons_lib.data import Batch
 from lessons_lib.shapes import at_least_single, check_size
+from lessons_lib.tasks import Batch
 
 # --- how fast -------------------------------------------------------------------------------------------------------
 

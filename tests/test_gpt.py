@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from lessons_lib import gpt as gpt_file
 from lessons_lib import masks
 from lessons_lib.gpt import GPT, GPTConfig, gpt2_medium, gpt2_small, llama3_8b, llama_tiny
-from lessons_lib.positions import DynamicNTK, Llama3, NTKAware, PositionInterpolation, YaRN
+from lessons_lib.rope_scaling import DynamicNTK, Llama3, NTKAware, PositionInterpolation, YaRN
 
 B, N, V, CONTEXT, D, L, H = 3, 7, 13, 11, 24, 2, 6  # batch, tokens, vocabulary, context, model, layers, heads
 

@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.testing import assert_close
 
-from lessons_lib import data, norms, training
+from lessons_lib import norms, tasks, training
 from lessons_lib.feedforward import FeedForward
 from lessons_lib.multihead import MultiHeadAttention
 from lessons_lib.training import TrainConfig, Training, load_training_state, save_training_state, train, warmup_cosine
@@ -47,7 +47,7 @@ def generator(seed=0):
 
 
 def batches(source=None):
-    return data.stream(data.induction, source or generator(), **TASK)
+    return tasks.stream(tasks.repetition, source or generator(), **TASK)
 
 
 def weights(model):
