@@ -2,6 +2,20 @@
 
 One file per chapter, one function per exercise. They are public: their strength is the random inputs (another seed
 when an assignment is graded), not their secrecy. References are bound when a file is imported, before any answer runs.
+The files, in reading order, which is the book's:
+
+    why_attention    a look-up, and a sentence that looks itself up
+    information      entropy, temperature, mutual information
+    geometry         lengths, angles, and which keys can win
+    scaling          the root, a softmax that does not overflow, the way back
+    matrix           the walk of attention
+    masks            who may look at whom
+    multi_head       several heads, shared keys, the cache
+    positions        rotations, biases, longer contexts
+    dynamics         what goes wrong in training
+    flash            exact attention to keys that come in pieces
+    build_attention  the assignment of Part I
+    build_flash      the assignment of Part III
 """
 
 from collections.abc import Mapping

@@ -9,8 +9,15 @@
 The specification of the result is :func:`lessons_lib.attention.attention`; :func:`as_implementation` gives
 :func:`flash_attention` its call shape.
 
-The files, in reading order: ``inputs``, ``band`` (who sees whom), ``tiled``, ``configurations``, ``triton_kernels``,
-``launch``, ``sdpa``.
+The files, in reading order:
+
+    inputs          what all three take, and what they refuse
+    band            who sees whom, as two numbers
+    tiled           tile by tile in PyTorch, forward and backward
+    configurations  sizes of tiles, by device, type and head width
+    triton_kernels  the same tiles in Triton
+    launch          the kernels joined into one differentiable step
+    sdpa            PyTorch's own, made to mean the same
 
 .. [1] Dao et al., *FlashAttention*, 2022. arXiv:2205.14135.
 """
