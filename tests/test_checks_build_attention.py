@@ -158,7 +158,7 @@ def without_sum(q, k):
         (lambda q, k: softmax(q @ k.mT / q.shape[-1]), "d_k instead of its root"),
         (lambda q, k: softmax(q @ k.mT / math.sqrt(k.shape[-2])), "not the number of keys"),
         (lambda q, k: softmax(q @ k.mT * math.sqrt(q.shape[-1])), "not multiplied"),
-        (lambda q, k: softmax(k @ q.mT / math.sqrt(q.shape[-1])).mT, "the keys of each query, the last axis"),
+        (lambda q, k: softmax(k @ q.mT / math.sqrt(q.shape[-1])).mT, "over the last axis, the keys of each query"),
         (lambda q, k: weights(k, q), "must have shape"),
         (lambda q, k: scores_over(q, k, math.sqrt(q.shape[-1])), "the softmax is missing"),
         (without_sum, "not divided by their sum"),

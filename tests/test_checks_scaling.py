@@ -159,7 +159,7 @@ def scaled_values(q, k, v, grad_out):
         (variant(factor=lambda d: 1 / d), "that of the forward pass, 1/sqrt\\(d_k\\), not 1/d_k"),
         (scaled_values, "does not reach this gradient"),
         (lambda *x: attention_backward(*x)[::-1], "in the order grad_q, grad_k, grad_v"),
-        (lambda *x: attention_backward(*x)[0], "three gradients, got one Tensor"),
+        (lambda *x: attention_backward(*x)[0], "three gradients, grad_q, grad_k, grad_v, got one Tensor"),
         (lambda *x: attention_backward(*x)[:2], "grad_v, got 2"),
         (lambda *x: None, "did you forget to return"),
         (lambda q, k, v, g: (q, k, v), "wrong values"),
