@@ -367,6 +367,7 @@ def _wrong_decodings(x: Tensor, w: Weights, h: int, g: int, sizes: Sequence[int]
         top_left: bool = False,
         blind: bool = False,
         again: bool = False,
+        unmerged: bool = False,
     ) -> Tensor:
         turn, outs, seen = RotaryEmbedding(w[0].shape[-1] // h), [], 0
         kept_k, kept_v = (x.new_zeros(x.shape[0], g, 0, turn.d_head) for _ in range(2))
@@ -382,12 +383,14 @@ def _wrong_decodings(x: Tensor, w: Weights, h: int, g: int, sizes: Sequence[int]
                 kept_k = torch.cat([kept_k, turn(k, start if restart_k else here)], dim=-2)
             mask = masks.bidirectional(n, m) if blind else masks.causal(n, m)
             mask = masks.bidirectional(n, m).tril() if top_left else mask
-            outs.append(_merged(attention(q, kept_k, kept_v, mask)) @ w[3])
+            heads = attention(q, kept_k, kept_v, mask)
+            rows = _merged(heads)
+            outs.append((heads.reshape(rows.shape) if unmerged else rows) @ w[3])
             seen = m
         return torch.cat(outs, dim=1)
 
     alone = [_layer(piece, w, h, g) for piece in x.split(list(sizes), dim=1)]
-    return {
+    mistakes = {
         "each piece sees itself alone; attend to all that is kept": torch.cat(alone, dim=1),
         "positions go on where the cache ends; yours start at 0 in every piece": in_pieces(
             restart_q=True, restart_k=True
@@ -397,7 +400,10 @@ def _wrong_decodings(x: Tensor, w: Weights, h: int, g: int, sizes: Sequence[int]
         "the queries are the last of the keys' positions; your mask takes them for the first": in_pieces(top_left=True),
         "within a piece the future is hidden too": in_pieces(blind=True),
         "what is kept has been rotated already; rotate the new keys alone": in_pieces(again=True),
-    } | {why: wrong for why, wrong in _wrong_layers(x, w, h, g).items() if "nothing hides" not in why}
+        "merge the heads before w_o; a reshape alone mixes positions": in_pieces(unmerged=True),
+    }
+    of_layers = {why: wrong for why, wrong in _wrong_layers(x, w, h, g).items() if "nothing hides" not in why}
+    return of_layers | mistakes
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------

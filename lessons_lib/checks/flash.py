@@ -71,7 +71,6 @@ def _one_stream(
             "the largest score has to be added back": lse - peak,
             "that is the largest score; the logarithm of the total is missing": peak,
             "it is a natural logarithm": lse / math.log(2),
-            "it needs one entry for each query, without a last axis of one": lse[:, None],
             "only the last piece counts": log_sum_exp(q @ pieces[-1][0].mT / math.sqrt(q.shape[-1])),
         },
         where=where,

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 import lessons_lib.checks
+from lessons_lib.checks import compare
 
 FILES = sorted(path.stem for path in Path(lessons_lib.checks.__file__).parent.glob("[!_]*.py"))
 ANSWERS = {name: import_module(f"answers.{name}") for name in FILES}
@@ -60,6 +61,13 @@ def test_the_default_precision_does_not_matter(check):
     check(RIGHT[check][0])
 
 
+@every_check
+def test_another_seed_draws_other_inputs_and_the_same_seed_the_same(check):
+    first, again, other = (lent_by(check, seed=seed) for seed in (5, 5, 6))
+    assert str(first) == str(again)  # as text, since NaN is not equal to itself
+    assert str(first) != str(other)
+
+
 # --- wrong answers --------------------------------------------------------------------------------------------------
 
 
@@ -68,6 +76,24 @@ def test_the_mistake_in_a_wrong_answer_is_named(check, answer):
     wrong, says, *cases = answer
     with pytest.raises(AssertionError, match=says):
         check(wrong, **({"cases": cases[0]} if cases else {}))
+
+
+@every_check
+def test_every_mistake_that_a_check_knows_is_made_by_some_answer(check, monkeypatch):
+    known, told = set(), []
+
+    def noting(what, got, wanted, mistakes, *, where):
+        known.update(mistakes)
+        compare(what, got, wanted, mistakes, where=where)
+
+    for module in (lessons_lib.checks, inspect.getmodule(check)):
+        monkeypatch.setattr(module, "compare", noting, raising=False)
+    check(RIGHT[check][0])
+    for wrong, _, *cases in WRONG[check]:
+        with pytest.raises(AssertionError) as caught:
+            check(wrong, **({"cases": cases[0]} if cases else {}))
+        told.append(str(caught.value))
+    assert {sentence for sentence in known if not any(sentence in message for message in told)} == set()
 
 
 @every_check
@@ -97,11 +123,9 @@ def test_every_case_and_every_part_counts(check):
 
 @every_check
 def test_an_answer_that_changes_its_arguments_is_told(check):
-    right, given = RIGHT[check][0], []
-    check(lambda *lent: [given.append(lent), right(*deepcopied(lent))][1], cases=1)
-    for number in range(len(tensors(given[-1]))):
+    for number in range(len(lent_by(check, cases=1)[-1][0])):
         with pytest.raises(AssertionError, match="changed its argument"):
-            check(spoiling(right, number))
+            check(spoiling(RIGHT[check][0], number))
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------
@@ -112,6 +136,19 @@ def recorded(check: Callable, right: Callable, **options) -> list:
     returned = []
     check(lambda *given: returned.append(right(*given)) or returned[-1], **options)
     return returned
+
+
+def lent_by(check: Callable, **options) -> list[tuple[list, list]]:
+    """What the answer is given, call by call: the tensors, as lists, and what can be compared besides."""
+    lent = []
+
+    def answer(*given):
+        plain = [item for item in given if isinstance(item, (int, float, list))]
+        lent.append(([tensor.tolist() for tensor in tensors(given)], plain))
+        return RIGHT[check][0](*given)
+
+    check(answer, **options)
+    return lent
 
 
 def n_parts(value: object) -> int:

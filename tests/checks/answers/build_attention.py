@@ -130,6 +130,7 @@ WRONG[check.weights] = [
     (lambda q, k: softmax(q @ k.mT / math.sqrt(k.shape[-2])), "not the number of keys"),
     (lambda q, k: softmax(q @ k.mT * math.sqrt(q.shape[-1])), "not multiplied"),
     (lambda q, k: softmax(k @ q.mT / math.sqrt(q.shape[-1])).mT, "over the last axis, the keys of each query"),
+    (lambda q, k: (q @ k.mT / math.sqrt(q.shape[-1])).flatten().softmax(0).view(*q.shape[:-1], -1), "the whole tensor"),
     (lambda q, k: weights(k, q), "must have shape"),
     (lambda q, k: scores_over(q, k, math.sqrt(q.shape[-1])), "the softmax is missing"),
     (without_sum, "not divided by their sum"),
@@ -333,21 +334,51 @@ WRONG[check.layer] = [
 
 
 def a_step(
-    x, w, h, g, cache, *, q_from=None, k_from=None, mask=causal, again=False, keep=lambda all_so_far, h: all_so_far
+    x,
+    w,
+    h,
+    g,
+    cache,
+    *,
+    q_from=None,
+    k_from=None,
+    mask=causal,
+    again=False,
+    keep=lambda all_so_far, h: all_so_far,
+    turn_q=True,
+    turn_k=True,
+    turn_v=False,
+    whole=False,
+    repeat=in_blocks,
+    join=merge,
+    **options,
 ):
     """A step with one thing that can be wrong; positions and mask are told how many positions were seen."""
-    q, k, v = (split(x @ matrix, heads) for matrix, heads in zip(w, (h, g, g), strict=False))
-    turn = RotaryEmbedding(q.shape[-1])
+
+    def turn(y, positions):
+        return RotaryEmbedding(y.shape[-1])(y, positions)
+
     seen = 0 if cache is None else cache[0].shape[2]
     here = torch.arange(seen, seen + x.shape[1])
-    q = turn(q, here if q_from is None else torch.arange(x.shape[1]))
-    if not again:
+    q, k, v = (x @ matrix for matrix in w[:3])
+    q, k = (turn(q, here), turn(k, here)) if whole else (q, k)
+    q, k, v = (split(y, heads) for y, heads in ((q, h), (k, g), (v, g)))
+    if turn_q and not whole:
+        q = turn(q, here if q_from is None else torch.arange(x.shape[1]))
+    if turn_k and not whole and not again:
         k = turn(k, here if k_from is None else torch.arange(x.shape[1]))
+    v = turn(v, here) if turn_v else v
     if cache is not None:
         k, v = torch.cat([cache[0], k], dim=2), torch.cat([cache[1], v], dim=2)
-    k = turn(k) if again else k
-    out = merge(attention(q, k, v, mask(x.shape[1], seen + x.shape[1]))) @ w[3]
+    k = turn(k, None) if again else k
+    allowed = mask(x.shape[1], seen + x.shape[1])
+    out = join(attention(q, repeat(k, h // g), repeat(v, h // g), allowed, **options)) @ w[3]
     return out, (keep(k, h), keep(v, h))
+
+
+def reshaped(heads):
+    b, h, n, d = heads.shape
+    return heads.reshape(b, n, h * d)
 
 
 def forgetful(x, w, h, g, cache):
@@ -383,6 +414,14 @@ WRONG[check.decode] = [
         lambda *given: a_step(*given, keep=lambda kept, h: in_blocks(kept, h // kept.shape[1])),
         "repeat them after you have kept them",
     ),
+    (lambda *given: a_step(*given, turn_q=False, turn_k=False), "queries and keys are not rotated"),
+    (lambda *given: a_step(*given, turn_k=False), "the keys are not rotated"),
+    (lambda *given: a_step(*given, turn_q=False), "the queries are not rotated"),
+    (lambda *given: a_step(*given, turn_v=True), "values are not"),
+    (lambda *given: a_step(*given, whole=True), "rotate after the split"),
+    (lambda *given: a_step(*given, scale=given[0].shape[-1] ** -0.5), "a head's width"),
+    (lambda *given: a_step(*given, repeat=by_turns), "consecutive query heads share"),
+    (lambda *given: a_step(*given, join=reshaped), "merge the heads before w_o"),
     (with_a_memory_outside(), "keep no state outside"),
     (lambda *given: a_step(*given)[0], "return the pair"),
     (lambda *given: (a_step(*given)[0], None), "the pair \\(keys, values\\)"),

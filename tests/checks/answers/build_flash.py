@@ -197,6 +197,7 @@ WRONG[check.flash] = [
     (with_lse(lambda lse, peak: peak), "that is the peak"),
     (with_lse(lambda lse, peak: (lse - peak).exp()), "that is the total"),
     (with_lse(lambda lse, peak: lse / math.log(2)), "natural logarithm"),
+    (lambda q, k, v, *_: (flash(q, k, v, *_)[0], log_sum_exp(q @ k.T / math.sqrt(q.shape[1]))), "counts here too"),
     (with_lse(lambda lse, peak: lse[:, None]), "must have shape"),
     (lambda *given: flash(*given)[0], "return out, lse, got one Tensor"),
     (lambda *given: (2 * flash(*given)[0], flash(*given)[1]), "wrong values"),

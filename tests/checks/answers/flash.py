@@ -127,6 +127,12 @@ def traffic(*, keys=None, blocks=None, fixed=lambda n, d: 2 * n * d + n, per_key
     return answer
 
 
+def queries_again(n, d, block_q, block_k):
+    """Loads the queries once more for every tile but the first."""
+    rows = [(min(start + block_q, n) - start, min(start + block_q, n)) for start in range(0, n, block_q)]
+    return causal_traffic(n, d, block_q, block_k) + sum(size * d * (math.ceil(s / block_k) - 1) for size, s in rows)
+
+
 WRONG[check.causal_traffic] = [
     (traffic(keys=lambda start, stop, n, b: n), "hidden as a whole are skipped"),
     (traffic(keys=lambda start, stop, n, b: start // b * b), "tiles on the diagonal are loaded too"),
@@ -138,6 +144,7 @@ WRONG[check.causal_traffic] = [
     (traffic(fixed=lambda n, d: n * d + n), "the output is stored too"),
     (traffic(fixed=lambda n, d: 2 * n * d + n + 2 * n * n), "no score leaves the fast memory"),
     (traffic(keys=lambda start, stop, n, b: n / 2), "half of all tiles is not exact"),
+    (queries_again, "queries are loaded once for a block"),
     (lambda *sizes: 7, "wrong values"),
 ]
 
@@ -158,6 +165,14 @@ def variant(*, own=1.0, from_lse=1.0, swapped=False, shared=True, weighed=True, 
     return answer
 
 
+def own_share_alone(out_a, lse_a, out_b, lse_b, grad_out, grad_lse):
+    grads = []
+    for out, share in ((out_a, torch.sigmoid(lse_a - lse_b)), (out_b, torch.sigmoid(lse_b - lse_a))):
+        to_lse = share * (1 - share) * (grad_out * out).sum(-1) + share * grad_lse
+        grads += [share[..., None] * grad_out, to_lse]
+    return tuple(grads)
+
+
 WRONG[check.merge_backward] = [
     (variant(own=0.0), "subtract the merged output"),
     (variant(from_lse=0.0), "goes on to both parts"),
@@ -165,6 +180,7 @@ WRONG[check.merge_backward] = [
     (variant(shared=False), "a part's output gets its share"),
     (variant(weighed=False), "a part's log-sum-exp gets its share"),
     (variant(shares=lambda a, b: a.exp() / (a.exp() + b.exp())), "the shares need only a difference"),
+    (own_share_alone, "the other one moves too"),
     (lambda *x: merge_backward(*x)[:2], "return four gradients"),
     (lambda *x: merge_backward(*x)[::-1], "must have shape"),
 ]
