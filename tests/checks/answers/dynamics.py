@@ -92,6 +92,7 @@ WRONG[check.schedule] = [
     (variant(floor=max), "cuts the cosine off"),
     (variant(raised=True), "the ramp too is raised"),
     (lambda *x: 1.0, "wrong values"),
+    (lambda step, n_warmup, *rest: schedule(step, n_warmup, *rest) if n_warmup else 1.0, "wrong values"),
 ]
 
 
