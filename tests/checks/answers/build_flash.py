@@ -87,6 +87,13 @@ def updating(*, shrink_total=1, shrink_summed=1, own_peak=False, forget=False, i
     return answer
 
 
+def by_averages(peak, total, summed, scores, values):
+    """Keeps averages on the way, which rows without keys do not have."""
+    average = summed / total[:, None]
+    new_peak, new_total, new_summed = update(peak, total, summed, scores, values)
+    return new_peak, new_total, new_summed - summed + average * total[:, None]
+
+
 RIGHT[check.update].append(updating())
 WRONG[check.update] = [
     (updating(own_peak=True), "peak is wrong: it is the largest score so far"),
@@ -98,6 +105,7 @@ WRONG[check.update] = [
     (updating(ignore=True), "the new keys are not taken in"),
     (updating(piece=True), "relative to the new peak, too"),
     (updating(naive=True), "subtract 0 there"),
+    (by_averages, "is not finite: .*at the start"),
     (lambda *given: update(*given)[:2], "return peak, total, summed, got 2"),
     (lambda *given: update(*given)[0], "got one Tensor"),
     (lambda *given: (*update(*given)[:2], 2 * update(*given)[2]), "wrong values"),
