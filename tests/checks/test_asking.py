@@ -85,6 +85,12 @@ def test_a_mistake_that_is_right_here_is_not_named():
     compare("x", wanted, wanted, {"a mistake": wanted}, where="here")
 
 
+@pytest.mark.parametrize("shape", [(3,), (1,), ()])
+def test_a_mistake_that_has_another_shape_here_is_not_named(shape):
+    with pytest.raises(AssertionError, match="wrong values"):
+        compare("x", torch.ones(2), torch.zeros(2), {"a mistake": torch.ones(shape)}, where="here")
+
+
 @pytest.mark.parametrize(("dtype", "off"), [(torch.float64, 1e-7), (torch.float32, 1e-3)])
 def test_rounding_is_that_of_the_answer(dtype, off):
     wanted = torch.ones(2)

@@ -54,6 +54,11 @@ def without_shift(scores, mask):
     return e / e.sum(-1, keepdim=True)
 
 
+def hidden_without_shift(scores, mask):
+    e = torch.where(mask, scores, -torch.inf).exp()
+    return e / e.sum(-1, keepdim=True).clamp_min(1e-300)
+
+
 def in_place(scores, mask):
     scores[~mask] = -torch.inf
     return softmax(scores)
@@ -68,6 +73,7 @@ WRONG[check.masked_softmax] = [
     (renormalised, "maximum of the visible scores"),
     (renormalised_with_a_constant, "small constant in the denominator"),
     (without_shift, "maximum of the visible scores"),
+    (hidden_without_shift, "maximum of the visible scores"),
     (in_place, "changed its arguments"),
     (lambda s, mask: softmax(s.mT, mask.mT).mT, "the last axis"),
     (lambda s, mask: softmax(s, mask) ** 2, "wrong values"),
@@ -128,6 +134,7 @@ def eaten(mask):
 
 WRONG[check.layers_needed] = [
     (lambda mask: layers_needed(mask) + 1, "the layer that changed nothing"),
+    (lambda mask: max(1, layers_needed(mask)), "the layer that changed nothing"),
     (lambda mask: layers_needed(mask) - 1, "start from the identity"),
     (without_residual, "the residual stream is missing"),
     (by_squaring, "each squaring doubles the layers"),
