@@ -5,7 +5,7 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 PYTEST := $(PY) -m pytest -q -p no:cacheprovider
 # What the shape-checked lane runs: the library's tests, without those that train or that look at notebooks.
-SHAPED  = tests/flash/test_tiled.py tests/flash/test_dispatch.py $(filter-out %/test_learning.py %/test_exercises.py %/test_repository.py,$(wildcard tests/test_*.py))
+SHAPED  = tests/flash/test_tiled.py tests/flash/test_dispatch.py $(filter-out %/test_learning.py %/test_exercises.py %/test_repository.py,$(wildcard tests/test_*.py tests/checks/test_*.py))
 # Triton decides once in a process whether it interprets kernels or compiles them.
 INTERPRETED = tests/flash/test_triton_interpreted.py tests/flash/test_differential.py
 # One thread a process and two processes beat two threads in one, measured on two cores.

@@ -20,7 +20,6 @@
     generation      writing, one token after another
     tasks           tasks of symbols with known answers
     stories         language in small, where the chance of each next word is known
-    data            the old names of tasks and stories
     training        how fast to learn, where to start, and the loop
     diagnostics     looking inside a model while it runs
     efficient       less than n squared: exact on what a mask leaves, or approximate

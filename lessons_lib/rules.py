@@ -431,7 +431,7 @@ class _Bounded(Rule):
         return getattr(self, self.name)
 
     def __post_init__(self) -> None:
-        check_integers(self.name, self.bounds, axes=(0, 1))
+        check_integers(self.name, self.bounds, "", "batch")
         object.__setattr__(self, self.name, self.bounds.detach().clone())
 
     @property
@@ -549,7 +549,7 @@ class Documents(Rule):
     ids: Int[Tensor, "*batch m"]
 
     def __post_init__(self) -> None:
-        check_integers("ids", self.ids, axes=(1, 2))
+        check_integers("ids", self.ids, "m", "batch m")
         object.__setattr__(self, "ids", self.ids.detach().clone())
 
     @property

@@ -48,15 +48,6 @@ def check_size(name: str, value: int, *, at_least: int, at_most: int | None = No
         raise ValueError(f"{name} must be at most {at_most}, got {value}")
 
 
-def check_integers(name: str, tensor: Tensor, *, axes: tuple[int, ...]) -> None:
-    """Refuse what is not a tensor of integers with one of these numbers of axes."""
-    if not isinstance(tensor, Tensor) or tensor.is_floating_point() or tensor.dtype == torch.bool:
-        received = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
-        raise ValueError(f"{name} must be a tensor of integers, got {received}")
-    if tensor.ndim not in axes:
-        raise ValueError(f"{name} must have {' or '.join(map(str, axes))} axes, got shape {tuple(tensor.shape)}")
-
-
 def check_floating(**tensors: Tensor) -> None:
     """Refuse tensors that are not of one floating-point type on one device, naming the argument."""
     (first, reference), *_ = tensors.items()

@@ -441,6 +441,7 @@ BAD = {
     "bias shape": ({"bias": zeros(2, 5, 7)}, r"bias must broadcast to the scores, \(5, 7\), .* got \(2, 5, 7\)"),
     "bias device": ({"bias": zeros(5, 7, device="meta")}, "query and bias must be on the same device"),
     "scale": ({"scale": math.nan}, "scale must be finite, got nan"),
+    "infinite scale": ({"scale": -math.inf}, "scale must be finite, got -inf"),
 }
 
 

@@ -165,6 +165,12 @@ def test_gradients_are_finite_at_zeros(measure):
     assert (gradient.triu(1) == 0).all()
 
 
+def test_what_never_happens_would_still_cost_its_surprise():
+    p, q = torch.tensor([1.0, 0.0, 0.0], requires_grad=True), torch.tensor([0.25, 0.25, 0.5])
+    (gradient,) = grad(cross_entropy(p, q), p)
+    assert_close(gradient, -q.log())
+
+
 def test_joint_gradients_are_finite_at_zeros():
     joint = torch.tensor([[0.5, 0.0, 0.0], [0.25, 0.25, 0.0]], requires_grad=True)
     pmi = pointwise_mutual_information(joint)

@@ -147,6 +147,12 @@ def test_a_head_that_looks_at_one_near_token_or_another_is_local():
     assert classify(torch.eye(257)[keys]).names == "local"
 
 
+def test_a_head_that_looks_near_only_at_the_ends_is_not_local():
+    """There no row sees all distances; the rows that do look far away, which is less even than one distance alone."""
+    keys = torch.tensor([0, 1, 2, 7, 0, 5, 6, 7])
+    assert local(torch.eye(8)[keys]) == 0
+
+
 def test_a_fixed_step_is_not_local():
     for step in range(WINDOW):
         keys = (torch.arange(N) - step).clamp_min(0)

@@ -9,7 +9,10 @@ from torch import Tensor
 
 from lessons_lib import masks
 from lessons_lib.attention import attention
-from lessons_lib.checks import compare, normal
+from lessons_lib.checks import ask, compare, compare_mask, is_finite, normal
+from lessons_lib.checks.masks import wrongly_masked
+from lessons_lib.checks.positions import wrong_rotations
+from lessons_lib.checks.scaling import wrong_sums
 from lessons_lib.positions import RotaryEmbedding
 from lessons_lib.softmax import softmax
 
@@ -43,15 +46,11 @@ def _one_matrix_of_weights(answer: Callable[[Tensor, Tensor], Tensor], q: Tensor
         "did you divide by d_k instead of its root?": softmax(scores / d_k),
         "under the root belongs the width d_k, not the number of keys": softmax(scores / math.sqrt(m)),
         "the scores are divided by sqrt(d_k), not multiplied": softmax(scores * math.sqrt(d_k)),
-        "the sum runs over the keys of each query, the last axis": softmax(s.mT).mT,
-        "the sum runs over each row, not over the whole tensor": softmax(s.flatten()).view(s.shape),
-        "the weights are not divided by their sum": (s - s.amax(dim=-1, keepdim=True)).exp(),
         "these are the scores; the softmax is missing": s,
-    }
-    got = answer(q.clone(), k.clone())
-    finite = not isinstance(got, Tensor) or bool(got.isfinite().all())
+    } | wrong_sums(s)
+    got = ask("weights", answer, q, k, where=where)
     cause = "subtract the maximum of each row" + (", not of the whole tensor" if "one long" in where else " first")
-    assert finite, f"exp left the range of the numbers: {cause} ({where})"
+    assert is_finite(got), f"exp left the range of the numbers: {cause} ({where})"
     compare("weights", got, softmax(s), mistakes, where=where)
 
 
@@ -73,7 +72,8 @@ def causal_mask(answer: Callable[[int, int], Tensor], *, seed: int = 0, cases: i
             "that lets a position see what comes after it": everything.triu(m - n),
             "one position too many is visible": everything.tril(m - n + 1),
         }
-        _one_mask("causal_mask", answer(n, m), wanted, mistakes, where=f"n={n}, m={m}")
+        where = f"n={n}, m={m}"
+        compare_mask("causal_mask", ask("causal_mask", answer, n, m, where=where), wanted, mistakes, where=where)
 
 
 def padding_mask(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int = 5) -> None:
@@ -83,10 +83,9 @@ def padding_mask(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, case
         b = int(torch.randint(2, 5, (), generator=generator))
         m = b + int(torch.randint(3, 7, (), generator=generator))
         lengths = torch.randperm(m + 1, generator=generator)[:b]
-        given, place = lengths.clone(), torch.arange(m)
-        got = answer(given, m)
         where = f"lengths={lengths.tolist()}, m={m}"
-        assert torch.equal(given, lengths), f"padding_mask changed its argument; work on a copy ({where})"
+        got = ask("padding_mask", answer, lengths, m, where=where)
+        place = torch.arange(m)
         length = lengths[:, None, None, None]
         mistakes = {
             "that is who is hidden; True means may attend": place >= length,
@@ -98,17 +97,7 @@ def padding_mask(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, case
         assert not flat, (
             f"padding_mask must leave an axis for the heads and one for the queries, (b, 1, 1, m) ({where})"
         )
-        _one_mask("padding_mask", got, place < length, mistakes, where=where)
-
-
-def _one_mask(what: str, got: object, wanted: Tensor, mistakes: dict[str, Tensor], *, where: str) -> None:
-    assert got is not None, f"{what} is None: did you forget to return it?"
-    received = got.dtype if isinstance(got, Tensor) else type(got).__name__
-    boolean = f"{what} must be a Boolean tensor, got {received} ({where})"
-    assert isinstance(got, Tensor), boolean
-    assert got.dtype == torch.bool, boolean
-    named = {why: wrong.double() for why, wrong in mistakes.items()}
-    compare(what, got.double(), wanted.double(), named, where=where)
+        compare_mask("padding_mask", got, place < length, mistakes, where=where)
 
 
 def attend(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 3) -> None:
@@ -131,13 +120,14 @@ def gradients_of_attend(answer: Callable[..., tuple[Tensor, Tensor, Tensor]], *,
         for allowed, kind in ((mask, "every row sees a key"), (mask & later, "row 0 without keys")):
             given = tuple(tensor.clone().requires_grad_() for tensor in (q, k, v))
             wanted = torch.autograd.grad(attention(given[0], given[1], given[2], allowed).sum(), given)
-            got = answer(q.clone(), k.clone(), v.clone(), allowed.clone())
-            assert all(bool(gradient.isfinite().all()) for gradient in got), (
+            returns, with_kind = "the gradients of q, k and v", f"{kind}, {where}"
+            got = ask("gradients_of_attend", answer, q, k, v, allowed, where=with_kind, returns=returns, parts=3)
+            assert is_finite(*got), (
                 "the gradients hold NaN: a 0 / 0 that is mended after the division is still a 0 / 0 on the way back "
-                f"({kind}, {where})"
+                f"({with_kind})"
             )
             for name, one, right in zip("qkv", got, wanted, strict=True):
-                compare(f"the gradient of {name}", one, right, {}, where=f"{kind}, {where}")
+                compare(f"the gradient of {name}", one, right, {}, where=with_kind)
 
 
 def _a_masked_attention(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, str]:
@@ -155,27 +145,18 @@ def _one_attention(
 ) -> None:
     allowed = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool) if mask is None else mask
     scores = q @ k.mT / math.sqrt(q.shape[-1])
-    late = softmax(scores) * allowed
     wanted = softmax(scores, allowed) @ v
     mistakes = {
-        "True means may attend, not hidden": softmax(scores, ~allowed) @ v,
         "the mask is ignored": softmax(scores) @ v,
         "the scores are not divided by sqrt(d_k)": softmax(q @ k.mT, allowed) @ v,
-        "the mask comes after the softmax, so hidden scores are still in the sum": late @ v,
-        "a score of zero is not a weight of zero: hidden scores must not take part": softmax(scores * allowed) @ v,
-        "a query that may attend nowhere attends to all that is hidden; it should get zeros": softmax(
-            scores.masked_fill(~allowed, -1e9)
-        )
-        @ v,
-    }
-    got = answer(q.clone(), k.clone(), v.clone(), None if mask is None else mask.clone())
-    finite = not isinstance(got, Tensor) or bool(got.isfinite().all())
+    } | {why: wrong @ v for why, wrong in wrongly_masked(scores, allowed).items()}
+    got = ask("attend", answer, q, k, v, mask, where=where)
     cause = (
         "0 / 0 in a row without keys: replace its sum before you divide"
         if "row 0" in where
         else "subtract the maximum of the visible scores, row by row"
     )
-    assert finite, f"attend is not finite: {cause} ({where})"
+    assert is_finite(got), f"attend is not finite: {cause} ({where})"
     compare("attend", got, wanted, mistakes, where=where)
 
 
@@ -194,8 +175,8 @@ def split(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int 
                 x, "b n (d h) -> b h n d", h=h
             ),
         }
-        got = answer(x.clone(), h)
         where = f"b={b}, n={n}, n_heads={h}, d_head={d}"
+        got = ask("split", answer, x, h, where=where)
         compare("split", got, rearrange(x, "b n (h d) -> b h n d", h=h), mistakes, where=where)
 
 
@@ -212,7 +193,8 @@ def merge(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4) 
             ),
         }
         where = f"b={b}, n={n}, n_heads={h}, d_head={d}"
-        compare("merge", answer(x.clone()), rearrange(x, "b h n d -> b n (h d)"), mistakes, where=where)
+        got = ask("merge", answer, x, where=where)
+        compare("merge", got, rearrange(x, "b h n d -> b n (h d)"), mistakes, where=where)
 
 
 def attend_shared(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 4) -> None:
@@ -235,7 +217,8 @@ def attend_shared(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 
             "the mask is ignored": attention(q, right_k, right_v),
         }
         where = f"{g * group} query heads, {g} key heads, mask over {tuple(mask.shape)}"
-        compare("attend_shared", answer(*(x.clone() for x in (q, k, v, mask))), wanted, mistakes, where=where)
+        got = ask("attend_shared", answer, q, k, v, mask, where=where)
+        compare("attend_shared", got, wanted, mistakes, where=where)
 
 
 # --- positions ------------------------------------------------------------------------------------------------------
@@ -249,40 +232,11 @@ def rotate(answer: Callable[[Tensor, Tensor, float], Tensor], *, seed: int = 0, 
         base = 10.0 ** float(1 + 3 * torch.rand((), generator=generator))
         positions = torch.randperm(50, generator=generator)[:n] + 1
         x = normal(b, h, n, 2 * pairs, generator=generator)
-        given = x.clone()
         where = f"shape {tuple(x.shape)}, base {base:.3g}, positions {positions.tolist()}"
-        wanted = RotaryEmbedding(2 * pairs, base=base)(x, positions)
-        got = answer(given, positions.clone(), base)
-        assert torch.equal(given, x), f"rotate changed its argument; work on a copy ({where})"
-        compare("rotate", got, wanted, _wrong_rotations(x, positions, base), where=where)
-
-
-def _wrong_rotations(x: Tensor, positions: Tensor, base: float) -> dict[str, Tensor]:
-    d, n = x.shape[-1], x.shape[-2]
-    right = RotaryEmbedding(d, base=base)
-    pair = torch.arange(d // 2, dtype=torch.float64)
-    first, second = x.chunk(2, dim=-1)
-
-    def by_rates(rates: Tensor) -> Tensor:
-        angles = positions[:, None] * rates
-        cos, sin = angles.cos(), angles.sin()
-        return torch.cat([first * cos - second * sin, first * sin + second * cos], dim=-1)
-
-    angles = positions[:, None] * base ** (-2 * pair / d)
-    turned = first * angles.cos() - second * angles.sin()
-    return {
-        "these pairs are neighbours, 2i and 2i + 1; here i goes with i + d/2": RotaryEmbedding(
-            d, base=base, pairing="interleaved"
-        )(x, positions),
-        "it turns backwards; the first of a pair is x1 cos - x2 sin": right(x, -positions),
-        "the positions are ignored; rows stand where `positions` says": right(x, torch.arange(n)),
-        "the exponent is -2i/d with i the number of the pair": by_rates(base ** (-pair / d)),
-        "the rates fall with i; the exponent is -2i/d, with a minus": by_rates(base ** (2 * pair / d)),
-        "the base is ignored": RotaryEmbedding(d)(x, positions),
-        "the second of a pair needs the first as it was, not as it is after turning": torch.cat(
-            [turned, turned * angles.sin() + second * angles.cos()], dim=-1
-        ),
-    }
+        got = ask("rotate", answer, x, positions, base, where=where)
+        right = RotaryEmbedding(2 * pairs, base=base)
+        other_pairs = "these pairs are neighbours, 2i and 2i + 1; here i goes with i + d/2"
+        compare("rotate", got, right(x, positions), wrong_rotations(x, positions, right, other_pairs), where=where)
 
 
 # --- the layer, and its cache ---------------------------------------------------------------------------------------
@@ -295,7 +249,7 @@ def layer(answer: Callable[[Tensor, Weights, int, int], Tensor], *, seed: int = 
         x, w, h, g = _a_layer(generator)
         where = f"{tuple(x.shape)}, n_heads={h}, n_kv_heads={g}, d_head={w[0].shape[-1] // h}"
         wanted, mistakes = _layer(x, w, h, g), _wrong_layers(x, w, h, g)
-        compare("layer", answer(x.clone(), _copies(w), h, g), wanted, mistakes, where=where)
+        compare("layer", ask("layer", answer, x, w, h, g, where=where), wanted, mistakes, where=where)
 
 
 def decode(
@@ -311,8 +265,8 @@ def decode(
         outs, cache, seen = [], None, 0
         for piece in x.split(sizes, dim=1):
             seen += piece.shape[1]
-            out, following = _one_step(answer, piece, w, h, g, cache)
-            twin, _ = _one_step(answer, piece, w, h, g, cache)
+            out, following = _one_step(answer, piece, w, h, g, cache, where)
+            twin, _ = _one_step(answer, piece, w, h, g, cache, where)
             stateless = out.shape == twin.shape and torch.allclose(out, twin, rtol=1e-5, atol=1e-5, equal_nan=True)
             assert stateless, f"the same step from the same cache gives another result: keep no state outside ({where})"
             cache = following
@@ -328,13 +282,10 @@ def _one_step(
     h: int,
     g: int,
     cache: Cache | None,
+    where: str,
 ) -> tuple[Tensor, Cache]:
-    lent = None if cache is None else (cache[0].clone(), cache[1].clone())
-    got = answer(piece.clone(), _copies(w), h, g, lent)
-    assert got is not None, "decode is None: did you forget to return the pair (out, cache)?"
-    pair = isinstance(got, (tuple, list)) and len(got) == 2
-    assert pair, f"return the pair (out, cache), got {type(got).__name__}"
-    out, kept = got
+    returns = "the pair (out, cache)"
+    out, kept = ask("decode", answer, piece, w, h, g, cache, where=where, returns=returns, parts=2)
     assert isinstance(out, Tensor), f"out must be a tensor, got {type(out).__name__}"
     assert out.shape == piece.shape, f"out must have one row for each row of x, {tuple(piece.shape)}, got {out.shape}"
     tensors = isinstance(kept, (tuple, list)) and len(kept) == 2 and all(isinstance(part, Tensor) for part in kept)
@@ -416,6 +367,7 @@ def _wrong_decodings(x: Tensor, w: Weights, h: int, g: int, sizes: Sequence[int]
         top_left: bool = False,
         blind: bool = False,
         again: bool = False,
+        unmerged: bool = False,
     ) -> Tensor:
         turn, outs, seen = RotaryEmbedding(w[0].shape[-1] // h), [], 0
         kept_k, kept_v = (x.new_zeros(x.shape[0], g, 0, turn.d_head) for _ in range(2))
@@ -431,12 +383,14 @@ def _wrong_decodings(x: Tensor, w: Weights, h: int, g: int, sizes: Sequence[int]
                 kept_k = torch.cat([kept_k, turn(k, start if restart_k else here)], dim=-2)
             mask = masks.bidirectional(n, m) if blind else masks.causal(n, m)
             mask = masks.bidirectional(n, m).tril() if top_left else mask
-            outs.append(_merged(attention(q, kept_k, kept_v, mask)) @ w[3])
+            heads = attention(q, kept_k, kept_v, mask)
+            rows = _merged(heads)
+            outs.append((heads.reshape(rows.shape) if unmerged else rows) @ w[3])
             seen = m
         return torch.cat(outs, dim=1)
 
     alone = [_layer(piece, w, h, g) for piece in x.split(list(sizes), dim=1)]
-    return {
+    mistakes = {
         "each piece sees itself alone; attend to all that is kept": torch.cat(alone, dim=1),
         "positions go on where the cache ends; yours start at 0 in every piece": in_pieces(
             restart_q=True, restart_k=True
@@ -446,7 +400,10 @@ def _wrong_decodings(x: Tensor, w: Weights, h: int, g: int, sizes: Sequence[int]
         "the queries are the last of the keys' positions; your mask takes them for the first": in_pieces(top_left=True),
         "within a piece the future is hidden too": in_pieces(blind=True),
         "what is kept has been rotated already; rotate the new keys alone": in_pieces(again=True),
-    } | {why: wrong for why, wrong in _wrong_layers(x, w, h, g).items() if "nothing hides" not in why}
+        "merge the heads before w_o; a reshape alone mixes positions": in_pieces(unmerged=True),
+    }
+    of_layers = {why: wrong for why, wrong in _wrong_layers(x, w, h, g).items() if "nothing hides" not in why}
+    return of_layers | mistakes
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------
@@ -455,8 +412,3 @@ def _wrong_decodings(x: Tensor, w: Weights, h: int, g: int, sizes: Sequence[int]
 def _sizes(n_axes: int, generator: torch.Generator) -> list[int]:
     """Sizes from 2 on, no two alike."""
     return (2 + torch.randperm(n_axes + 2, generator=generator)[:n_axes]).tolist()
-
-
-def _copies(w: Weights) -> Weights:
-    w_q, w_k, w_v, w_o = (matrix.clone() for matrix in w)
-    return w_q, w_k, w_v, w_o

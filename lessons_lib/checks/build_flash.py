@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lessons_lib.attention import attention, attention_vjp
-from lessons_lib.checks import compare, normal
+from lessons_lib.checks import ask, compare, is_finite, normal
 from lessons_lib.masks import causal
 from lessons_lib.softmax import log_sum_exp
 
@@ -42,8 +42,7 @@ def _one_update(
     where: str,
 ) -> None:
     peak, total, summed = state
-    got = answer(peak.clone(), total.clone(), summed.clone(), scores.clone(), values.clone())
-    _check_tuple(got, "peak, total, summed")
+    got = ask("update", answer, *state, scores, values, where=where, returns="peak, total, summed", parts=3)
     highest = torch.maximum(peak, scores.amax(dim=-1))
     seen = highest.isfinite()
     shift = highest.masked_fill(~seen, 0.0)
@@ -53,8 +52,7 @@ def _one_update(
     wrong_peak = {"it is the largest score so far, not of the new keys alone": scores.amax(dim=-1)}
     compare("peak", got[0], highest, wrong_peak, where=where)
     late = "a row that has seen no key has peak -inf, and -inf - (-inf) is NaN: subtract 0 there"
-    finite = all(bool(part.isfinite().all()) for part in got[1:] if isinstance(part, Tensor))
-    assert finite, f"total or summed is not finite: {late} ({where})"
+    assert is_finite(*got[1:]), f"total or summed is not finite: {late} ({where})"
     for name, part, old, new, one in (
         ("total", got[1], total, added, shrink),
         ("summed", got[2], summed, brought, shrink[:, None]),
@@ -92,9 +90,9 @@ def tiled(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor], *, seed: int 
         q, k, v, block, _ = _tensors(generator)
         where = f"n={len(q)}, m={len(k)}, block={block}"
         for factor, kind in ((1.0, "scores near 0"), (3000.0, "scores in the thousands")):
-            got = answer(factor * q, k.clone(), v.clone(), block)
-            finite = not isinstance(got, Tensor) or bool(got.isfinite().all())
-            assert finite, f"tiled is not finite: exp sees no score but minus the running peak ({kind}, {where})"
+            here = f"{kind}, {where}"
+            got = ask("tiled", answer, factor * q, k, v, block, where=here)
+            assert is_finite(got), f"tiled is not finite: exp sees no score but minus the running peak ({here})"
             parts = list(zip(k.split(block), v.split(block), strict=True))
             whole = len(k) // block * block
             mistakes = {
@@ -105,7 +103,7 @@ def tiled(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor], *, seed: int 
                     [attention(factor * q, *part) for part in parts]
                 ).mean(dim=0),
             }
-            compare("tiled", got, attention(factor * q, k, v), mistakes, where=f"{kind}, {where}")
+            compare("tiled", got, attention(factor * q, k, v), mistakes, where=here)
 
 
 def causal_tiles(answer: Callable[[int, int, int, int], list[Tile]], *, seed: int = 0, cases: int = 6) -> None:
@@ -144,8 +142,7 @@ def causal_tiles(answer: Callable[[int, int, int, int], list[Tile]], *, seed: in
             ],
             "the last tile of keys is shorter, but it is there": [tile for tile in wanted if tile[1] + block_k <= m],
         }
-        got = answer(n, m, block_q, block_k)
-        assert got is not None, "causal_tiles is None: did you forget to return it?"
+        got = ask("causal_tiles", answer, n, m, block_q, block_k, where=where)
         listed = isinstance(got, (list, tuple)) and all(isinstance(t, (list, tuple)) and len(t) == 3 for t in got)
         assert listed, f"return a list of triples (first query, first key, whole) ({where})"
         found = sorted((int(i), int(j), bool(whole)) for i, j, whole in got)
@@ -164,8 +161,7 @@ def flash(
         q, k, v, block_q, block_k = _tensors(generator, queries_at_most_keys=True)
         n, m = len(q), len(k)
         where = f"n={n}, m={m}, block_q={block_q}, block_k={block_k}"
-        got = answer(q.clone(), k.clone(), v.clone(), block_q, block_k)
-        _check_tuple(got, "out, lse")
+        got = ask("flash", answer, q, k, v, block_q, block_k, where=where, returns="out, lse", parts=2)
         mask, first = causal(n, m), causal(m)[:n]
         rounded = torch.stack([mask[i // block_q * block_q :][:block_q].any(dim=0) for i in range(n)])
         touched = torch.stack([rounded[i, torch.arange(m) // block_k * block_k] for i in range(n)])
@@ -206,7 +202,7 @@ def _check_untouched(
     end = min((last_seen // block_k + 1) * block_k, len(k))
     spoilt = v.clone()
     spoilt[end:] = torch.nan
-    out, _ = answer(q.clone(), k.clone(), spoilt, block_q, block_k)
+    out, _ = ask("flash", answer, q, k, spoilt, block_q, block_k, where=where, returns="out, lse", parts=2)
     untouched = bool(out[:block_q].isfinite().all())
     assert untouched, f"a tile in which everything is hidden was multiplied with zeros; skip it ({where})"
 
@@ -220,13 +216,13 @@ def flash_backward(answer: Callable[..., tuple[Tensor, Tensor, Tensor]], *, seed
     for _ in range(cases):
         q, k, v, block_q, block_k = _tensors(generator, queries_at_most_keys=True)
         grad_out = normal(len(q), v.shape[-1], generator=generator)
+        where = f"n={len(q)}, m={len(k)}, block_q={block_q}, block_k={block_k}"
         mask, scale = causal(len(q), len(k)), 1 / math.sqrt(q.shape[-1])
         lse = log_sum_exp(scale * q @ k.mT, mask)
         out = attention(q, k, v, mask)
         with torch.no_grad():
-            given = (tensor.clone() for tensor in (q, k, v, out, lse, grad_out))
-            got = answer(*given, block_q, block_k)
-        _check_tuple(got, "grad_q, grad_k, grad_v")
+            given, returns = (q, k, v, out, lse, grad_out, block_q, block_k), "grad_q, grad_k, grad_v"
+            got = ask("flash_backward", answer, *given, where=where, returns=returns, parts=3)
         p = (scale * q @ k.mT - lse[:, None]).exp()
         seen, grad_p, delta = p * mask, grad_out @ v.mT, (grad_out * out).sum(dim=-1, keepdim=True)
 
@@ -245,7 +241,6 @@ def flash_backward(answer: Callable[..., tuple[Tensor, Tensor, Tensor]], *, seed
             "delta is subtracted, not added": back(seen, seen * (grad_p + own), scale),
         }
         wanted = attention_vjp(q, k, v, grad_out, mask)[:3]
-        where = f"n={len(q)}, m={len(k)}, block_q={block_q}, block_k={block_k}"
         for i, name in ((2, "grad_v"), (0, "grad_q"), (1, "grad_k")):
             compare(name, got[i], wanted[i], {why: wrong[i] for why, wrong in mistakes.items()}, where=where)
 
@@ -262,10 +257,3 @@ def _tensors(
     n = min(n, m - 1) if queries_at_most_keys else n
     q, k, v = (normal(*shape, generator=generator) for shape in ((n, d_k), (m, d_k), (m, d_v)))
     return q, k, v, block_q, block_k
-
-
-def _check_tuple(got: object, names: str) -> None:
-    wanted = len(names.split(", "))
-    assert got is not None, f"did you forget to return {names}?"
-    assert isinstance(got, (tuple, list)), f"return {names}, got one {type(got).__name__}"
-    assert len(got) == wanted, f"return {names}, got {len(got)} things"

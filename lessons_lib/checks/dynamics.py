@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lessons_lib.checks import compare
+from lessons_lib.checks import ask, compare
 from lessons_lib.diagnostics import attention_entropy, token_spread
 from lessons_lib.information import entropy
 from lessons_lib.masks import causal
@@ -22,10 +22,8 @@ def spread(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4)
         leading = [(), (b,), (b, h)][case % 3]
         common = torch.randn(*leading, 1, d, generator=generator, dtype=torch.float64) * 2
         x = common + torch.randn(*leading, n, d, generator=generator, dtype=torch.float64)
-        given = x.clone()
-        got = answer(given)
         where = f"shape {tuple(x.shape)}"
-        assert torch.equal(given, x), f"spread changed its argument; work on a copy ({where})"
+        got = ask("spread", answer, x, where=where)
         length = torch.linalg.matrix_norm(x)
 
         def share(centred: Tensor, length: Tensor = length) -> Tensor:
@@ -54,8 +52,8 @@ def schedule(answer: Callable[[int, int, int, float], float | Tensor], *, seed: 
         n_steps = n_warmup + int(torch.randint(20, 60, (), generator=generator))
         floor = float(torch.rand((), generator=generator, dtype=torch.float64)) * 0.3 + 0.05
         steps = range(n_steps + 20)
-        got = [answer(step, n_warmup, n_steps, floor) for step in steps]
-        assert got[0] is not None, "schedule is None: did you forget to return it?"
+        where = f"n_warmup={n_warmup}, n_steps={n_steps}, floor={floor:.3g}, steps 0 to {n_steps + 19}"
+        got = [ask("schedule", answer, step, n_warmup, n_steps, floor, where=where) for step in steps]
         wanted = [warmup_cosine(s, n_warmup=n_warmup, n_steps=n_steps, final_share=floor) for s in steps]
 
         def wave(progress: float) -> float:
@@ -107,7 +105,7 @@ def schedule(answer: Callable[[int, int, int, float], float | Tensor], *, seed: 
             torch.tensor([float(share) for share in got], dtype=torch.float64),
             torch.tensor(wanted, dtype=torch.float64),
             mistakes,
-            where=f"n_warmup={n_warmup}, n_steps={n_steps}, floor={floor:.3g}, steps 0 to {n_steps + 19}",
+            where=where,
         )
 
 
@@ -121,7 +119,7 @@ def fair_entropy(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: in
         if case == 0:
             weights[0] = torch.eye(n, dtype=torch.float64)  # a head of zeros and ones
         where = f"{h} heads, {n} tokens" + (", one head with weights of 0 and 1" if case == 0 else "")
-        got = answer(weights.clone())
+        got = ask("fair_entropy", answer, weights, where=where)
         assert not (isinstance(got, Tensor) and bool(got.isnan().any())), (
             f"fair_entropy holds NaN: 0 log 0 counts as 0, and the first row has no choice to divide by ({where})"
         )

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lessons_lib.attention import attention
-from lessons_lib.checks import compare, compare_number
+from lessons_lib.checks import ask, compare, compare_number, is_finite
 from lessons_lib.softmax import log_sum_exp
 
 Pieces = Iterable[tuple[Tensor, Tensor]]
@@ -37,17 +37,13 @@ def _one_stream(
     where: str,
 ) -> None:
     pieces = list(zip(k.split(sizes), v.split(sizes), strict=True))
-    got = answer(q.clone(), _erasing(pieces))
-    assert got is not None, "attend_stream is None: did you forget to return the pair?"
-    assert isinstance(got, (tuple, list)), f"return the pair (out, lse), got one {type(got).__name__}"
-    assert len(got) == 2, f"return the pair (out, lse), got {len(got)}"
+    returns = "the pair (out, lse)"
+    got = ask("attend_stream", answer, q, _erasing(pieces), where=where, returns=returns, parts=2)
     scores = q @ k.mT / math.sqrt(q.shape[-1])
     lse = log_sum_exp(scores)
     out = attention(q, k, v)
-    finite = all(isinstance(part, Tensor) and bool(part.isfinite().all()) for part in got)
-    if isinstance(got[0], Tensor) and isinstance(got[1], Tensor) and not finite:
-        cause = "subtract the largest score so far" if "thousands" in where else "is a piece used after the next came?"
-        raise AssertionError(f"the result is not finite: {cause} ({where})")
+    cause = "subtract the largest score so far" if "thousands" in where else "is a piece used after the next came?"
+    assert is_finite(*got), f"the result is not finite: {cause} ({where})"
     outs = [attention(q, keys, values) for keys, values in pieces]
     states = _forgetful_states(q, pieces)
     compare(
@@ -75,7 +71,6 @@ def _one_stream(
             "the largest score has to be added back": lse - peak,
             "that is the largest score; the logarithm of the total is missing": peak,
             "it is a natural logarithm": lse / math.log(2),
-            "it needs one entry for each query, without a last axis of one": lse[:, None],
             "only the last piece counts": log_sum_exp(q @ pieces[-1][0].mT / math.sqrt(q.shape[-1])),
         },
         where=where,
@@ -145,14 +140,9 @@ def causal_traffic(answer: Callable[[int, int, int, int], int], *, seed: int = 0
             "no score leaves the fast memory": visited * 2 * d + fixed + 2 * n * n,
             "half of all tiles is not exact: the diagonal is visited": len(blocks) * n * d + fixed,
         }
-        got = answer(n, d, block_q, block_k)
-        compare_number(
-            "causal_traffic",
-            got,
-            visited * 2 * d + fixed,
-            mistakes,
-            where=f"n={n}, d={d}, block_q={block_q}, block_k={block_k}",
-        )
+        where = f"n={n}, d={d}, block_q={block_q}, block_k={block_k}"
+        got = ask("causal_traffic", answer, n, d, block_q, block_k, where=where)
+        compare_number("causal_traffic", got, visited * 2 * d + fixed, mistakes, where=where)
 
 
 def merge_backward(answer: Callable[..., tuple[Tensor, ...]], *, seed: int = 0, cases: int = 4) -> None:
@@ -167,12 +157,11 @@ def merge_backward(answer: Callable[..., tuple[Tensor, ...]], *, seed: int = 0, 
         given = out_a, lse_a + height, out_b, lse_b + height, grad_out, grad_lse
         where = f"out over {(*rows, d)}, log-sum-exps near {height:.0f}"
         with torch.no_grad():
-            got = answer(*(tensor.clone() for tensor in given))
-        assert got is not None, "merge_backward is None: did you forget to return the gradients?"
-        assert isinstance(got, (tuple, list)), f"return four gradients, got one {type(got).__name__}"
-        assert len(got) == 4, f"return four gradients, those of out_a, lse_a, out_b, lse_b, got {len(got)}"
-        finite = all(not isinstance(part, Tensor) or bool(part.isfinite().all()) for part in got)
-        assert finite or not height, f"exp left the range of the numbers: the shares need only a difference ({where})"
+            returns = "four gradients, those of out_a, lse_a, out_b, lse_b"
+            got = ask("merge_backward", answer, *given, where=where, returns=returns, parts=4)
+        assert is_finite(*got) or not height, (
+            f"exp left the range of the numbers: the shares need only a difference ({where})"
+        )
         wanted, mistakes = _merge_gradients(*given)
         for i, name in enumerate(("grad_out_a", "grad_lse_a", "grad_out_b", "grad_lse_b")):
             compare(name, got[i], wanted[i], {why: wrong[i] for why, wrong in mistakes.items()}, where=where)

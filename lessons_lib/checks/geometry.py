@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lessons_lib.attention import attention
-from lessons_lib.checks import compare
+from lessons_lib.checks import ask, compare
 
 
 def cosine_attention(
@@ -23,9 +23,10 @@ def cosine_attention(
             for rows, width in ((n, d_k), (m, d_k), (m, d_v))
         )
         beta = float(torch.rand((), generator=generator, dtype=torch.float64)) * 4 + 1.5
+        where = f"n={n}, m={m}, d_k={d_k}, d_v={d_v}, leading axes {leading}, beta={beta:.3g}"
         compare(
             "cosine_attention",
-            answer(q.clone(), k.clone(), v.clone(), beta),
+            ask("cosine_attention", answer, q, k, v, beta, where=where),
             attention(_unit(q), _unit(k), v, scale=beta),
             {
                 "these are dot products; divide every query and every key by its length": attention(
@@ -50,7 +51,7 @@ def cosine_attention(
                     _unit(q), _unit(k), _unit(v), scale=beta
                 ),
             },
-            where=f"n={n}, m={m}, d_k={d_k}, d_v={d_v}, leading axes {leading}, beta={beta:.3g}",
+            where=where,
         )
 
 
@@ -66,7 +67,7 @@ def additive_scores(
         w_q, w_k = torch.randn(2, d_a, d_k, generator=generator, dtype=torch.float64)
         w = torch.randn(d_a, generator=generator, dtype=torch.float64)
         where = f"n={n}, m={m}, d_k={d_k}, d_a={d_a}, leading axes {leading}"
-        got = answer(*(tensor.clone() for tensor in (q, k, w_q, w_k, w)))
+        got = ask("additive_scores", answer, q, k, w_q, w_k, w, where=where)
         from_query, from_key = (q @ w_q.mT)[..., :, None, :], (k @ w_k.mT)[..., None, :, :]
         swapped = (q @ w_k.mT)[..., :, None, :] + (k @ w_q.mT)[..., None, :, :]
         wanted = (from_query + from_key).tanh() @ w
@@ -95,8 +96,8 @@ def can_win(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 8
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
         k, corner, queries, mistakes = _telling_keys(generator)
-        got = answer(k.clone())
         where = f"{len(k)} keys"
+        got = ask("can_win", answer, k, where=where)
         known = any(isinstance(got, Tensor) and torch.equal(got.bool(), mask) for mask in mistakes.values())
         if isinstance(got, Tensor) and got.shape == corner.shape and not known:
             for j in (got.bool() ^ corner).nonzero().flatten().tolist():

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lessons_lib.checks import compare
+from lessons_lib.checks import ask, compare
 from lessons_lib.information import effective_count, entropy, mutual_information
 from lessons_lib.softmax import log_sum_exp, softmax
 
@@ -25,7 +25,7 @@ def entropy_from_scores(answer: Callable[[Tensor, float], Tensor], *, seed: int 
 
 def _one_entropy(answer: Callable[[Tensor, float], Tensor], scores: Tensor, temperature: float, kind: str) -> None:
     where = f"{kind}, shape {tuple(scores.shape)}, temperature {temperature:.3g}"
-    got = answer(scores.clone(), temperature)
+    got = ask("entropy_from_scores", answer, scores, temperature, where=where)
     p, s = softmax(scores, temperature=temperature), scores / temperature
     wanted = entropy(p)
     assert not (isinstance(got, Tensor) and got.shape == wanted.shape and bool(got.isnan().any())), (
@@ -66,8 +66,7 @@ def temperature_for(answer: Callable[[Tensor, float], float | Tensor], *, seed: 
 
 def _one_temperature(answer: Callable[[Tensor, float], float | Tensor], scores: Tensor, count: float) -> None:
     where = f"{len(scores)} scores, count={count:.4g}"
-    got = answer(scores.clone(), count)
-    assert got is not None, "temperature_for is None: did you forget to return it?"
+    got = ask("temperature_for", answer, scores, count, where=where)
     assert isinstance(got, (int, float)) or (isinstance(got, Tensor) and got.numel() == 1), (
         f"temperature_for must be a number, got {type(got).__name__}"
     )
@@ -124,7 +123,7 @@ def query_key_information(answer: Callable[[Tensor], Tensor], *, seed: int = 0, 
 
 def _one_information(answer: Callable[[Tensor], Tensor], a: Tensor, where: str) -> None:
     n = a.shape[-2]
-    got = answer(a.clone())
+    got = ask("query_key_information", answer, a, where=where)
     wanted = mutual_information(a / n)
     assert not (isinstance(got, Tensor) and got.shape == wanted.shape and bool(got.isnan().any())), (
         f"query_key_information holds NaN: 0 log 0 is zero here ({where})"

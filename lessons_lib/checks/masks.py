@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from lessons_lib.checks import compare, compare_number
+from lessons_lib.checks import ask, compare, compare_mask, compare_number, is_finite
 from lessons_lib.masks import causal, documents, reach, sliding_window
 from lessons_lib.softmax import softmax
 
@@ -26,30 +26,32 @@ def masked_softmax(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0,
 
 
 def _one_softmax(answer: Callable[[Tensor, Tensor], Tensor], scores: Tensor, mask: Tensor, kind: str) -> None:
-    given, allowed = scores.clone(), mask.clone()
     where = f"{kind}, shape {tuple(scores.shape)}"
-    got = answer(given, allowed)
-    unchanged = torch.equal(given, scores) and torch.equal(allowed, mask)
-    assert unchanged, f"masked_softmax changed its arguments; work on copies ({where})"
+    got = ask("masked_softmax", answer, scores, mask, where=where)
     cause = (
         "0 / 0 in a row without keys: replace the sum before you divide"
         if kind.startswith("row 0")
         else "subtract the maximum of the visible scores, row by row, and leave the hidden ones out of the sum"
     )
-    finite = not isinstance(got, Tensor) or bool(got.isfinite().all())
-    assert finite, f"masked_softmax is not finite: {cause} ({where})"
+    assert is_finite(got), f"masked_softmax is not finite: {cause} ({where})"
     late = softmax(scores) * mask
-    mistakes = {
-        "True means may attend, not hidden": softmax(scores, ~mask),
-        "the mask comes after the softmax, so hidden scores are still in the sum": late,
-        "a score of zero is not a weight of zero: hidden scores must not take part": softmax(scores * mask),
-        "a query that may attend nowhere attends to all that is hidden; it should get zeros": softmax(
-            scores.masked_fill(~mask, -1e9)
-        ),
+    mistakes = wrongly_masked(scores, mask) | {
         "the small constant in the denominator takes weight away": late / (late.sum(dim=-1, keepdim=True) + 1e-8),
         "the sum runs over the keys of each query, the last axis": softmax(scores.mT, mask.mT).mT,
     }
     compare("masked_softmax", got, softmax(scores, mask), mistakes, where=where)
+
+
+def wrongly_masked(scores: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    """What becomes of the weights if the mask is misread, comes late, or is a number."""
+    return {
+        "True means may attend, not hidden": softmax(scores, ~mask),
+        "the mask comes after the softmax, so hidden scores are still in the sum": softmax(scores) * mask,
+        "a score of zero is not a weight of zero: hidden scores must not take part": softmax(scores * mask),
+        "a query that may attend nowhere attends to all that is hidden; it should get zeros": softmax(
+            scores.masked_fill(~mask, -1e9)
+        ),
+    }
 
 
 def conversation_mask(answer: Callable[[list[int], list[int]], Tensor], *, seed: int = 0, cases: int = 4) -> None:
@@ -59,14 +61,8 @@ def conversation_mask(answer: Callable[[list[int], list[int]], Tensor], *, seed:
         lengths = (torch.randint(0, 5, (3,), generator=generator) + 4).tolist()
         prompts = [int(torch.randint(2, length - 1, (), generator=generator)) for length in lengths]
         where = f"lengths={lengths}, prompts={prompts}"
-        got = answer(list(lengths), list(prompts))
-        assert got is not None, "conversation_mask is None: did you forget to return it?"
-        boolean = isinstance(got, Tensor) and got.dtype == torch.bool
-        received = got.dtype if isinstance(got, Tensor) else type(got).__name__
-        assert boolean, f"conversation_mask must be a Boolean tensor, got {received} ({where})"
-        wanted, mistakes = _conversations(lengths, prompts)
-        named = {why: wrong.double() for why, wrong in mistakes.items()}
-        compare("conversation_mask", got.double(), wanted.double(), named, where=where)
+        got = ask("conversation_mask", answer, lengths, prompts, where=where)
+        compare_mask("conversation_mask", got, *_conversations(lengths, prompts), where=where)
 
 
 def _conversations(lengths: Sequence[int], prompts: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -106,9 +102,8 @@ def layers_needed(answer: Callable[[Tensor], int | Tensor], *, seed: int = 0, ca
             ("strictly causal mask", causal(n) & ~torch.eye(n, dtype=torch.bool)),
             ("each position alone", torch.eye(n, dtype=torch.bool)),
         ][case % 6]
-        given, where = mask.clone(), f"{kind}, n={n}" + (f", window={window}" if "window" in kind else "")
-        got = answer(given)
-        assert torch.equal(given, mask), f"layers_needed changed its argument; work on a copy ({where})"
+        where = f"{kind}, n={n}" + (f", window={window}" if "window" in kind else "")
+        got = ask("layers_needed", answer, mask, where=where)
         wanted = _until_settled(mask)
         mistakes = {
             "you counted the layer that changed nothing": wanted + 1,

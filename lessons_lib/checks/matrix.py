@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from lessons_lib.checks import compare, normal
+from lessons_lib.checks import ask, compare, normal
 from lessons_lib.markov import rollout, stationary_distribution
 from lessons_lib.masks import causal
 from lessons_lib.softmax import softmax
@@ -18,10 +18,8 @@ def walk(answer: Callable[[int, Tensor], Tensor], *, seed: int = 0, cases: int =
         n_layers, n = 3, int(torch.randint(4, 9, (), generator=generator))
         start = int(torch.randint(1, n, (), generator=generator))
         layers = softmax(2 * normal(n_layers, n, n, generator=generator))
-        given = layers.clone()
-        got = answer(start, given)
         where = f"{n_layers} layers, {n} tokens, start {start}"
-        assert torch.equal(given, layers), f"walk changed its argument; work on a copy ({where})"
+        got = ask("walk", answer, start, layers, where=where)
         product = rollout(layers, residual=0.0)
         upside_down = rollout(layers.flip(0), residual=0.0)
         mistakes = {
@@ -50,10 +48,8 @@ def stationary(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int 
         else:
             scores = 2 * normal(n + 3, n + 3, generator=generator)
             a = softmax(scores, causal(n + 3) if kind == "causal" else None)
-        given = a.clone()
-        got = answer(given)
         where = f"{kind}, {a.shape[-1]} tokens"
-        assert torch.equal(given, a), f"stationary changed its argument; work on a copy ({where})"
+        got = ask("stationary", answer, a, where=where)
         ones, pi = torch.ones_like(a[0]), stationary_distribution(a)
         powers = torch.linalg.matrix_power(a, 1000)
         mistakes = {
@@ -78,10 +74,8 @@ def attention_rollout(
         residual = 0.1 + 0.3 * float(torch.rand((), generator=generator, dtype=torch.float64))
         scores = 2 * normal(n_layers, n_heads, n, n, generator=generator)
         layers = softmax(scores, causal(n) if case % 2 else None)
-        given = layers.clone()
-        got = answer(given, residual)
         where = f"{n_layers} layers, {n_heads} heads, {n} tokens, residual {residual:.2f}"
-        assert torch.equal(given, layers), f"attention_rollout changed its argument; work on a copy ({where})"
+        got = ask("attention_rollout", answer, layers, residual, where=where)
         mean, identity = layers.mean(dim=1), torch.eye(n, dtype=layers.dtype)
         plain = rollout(mean, residual=0.0)
         mistakes = {

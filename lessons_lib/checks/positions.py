@@ -4,9 +4,10 @@ import math
 from collections.abc import Callable
 
 import torch
+from einops import rearrange
 from torch import Tensor
 
-from lessons_lib.checks import compare, compare_number
+from lessons_lib.checks import ask, compare, compare_number
 from lessons_lib.positions import AlibiBias, RotaryEmbedding
 
 
@@ -19,45 +20,39 @@ def rotate(answer: Callable[[Tensor, Tensor, float], Tensor], *, seed: int = 0, 
         base = 10.0 ** float(1 + 4 * torch.rand((), generator=generator))
         x = torch.randn(shape, generator=generator, dtype=torch.float64)
         positions = torch.randperm(50, generator=generator)[:n] + 1
-        given = x.clone()
-        got = answer(x, positions, base)
         where = f"shape {shape}, base {base:.3g}, positions {positions.tolist()}"
-        assert torch.equal(x, given), f"rotate changed its argument; work on a copy ({where})"
-        wanted = RotaryEmbedding(2 * pairs, base=base, pairing="interleaved")(x, positions)
-        compare("rotate", got, wanted, _wrong_rotations(x, positions, base), where=where)
+        got = ask("rotate", answer, x, positions, base, where=where)
+        right = RotaryEmbedding(2 * pairs, base=base, pairing="interleaved")
+        other_pairs = "these pairs are i and i + d/2; the paper's are neighbours, 2i and 2i + 1"
+        apart = rearrange(right(x, positions), "... (i two) -> ... (two i)", two=2)
+        mistakes = wrong_rotations(x, positions, right, other_pairs) | {
+            "the entries of each pair belong side by side in the result": apart
+        }
+        compare("rotate", got, right(x, positions), mistakes, where=where)
 
 
-def _wrong_rotations(x: Tensor, positions: Tensor, base: float) -> dict[str, Tensor]:
-    """What each likely mistake makes of the rotation."""
-    d, n = x.shape[-1], x.shape[-2]
-    by_the_paper = RotaryEmbedding(d, base=base, pairing="interleaved")
+def wrong_rotations(x: Tensor, positions: Tensor, right: RotaryEmbedding, other_pairs: str) -> dict[str, Tensor]:
+    """What each likely mistake makes of a rotation; ``other_pairs`` names the one that pairs as others do."""
+    d, base, pairing = right.d_head, right.base, right.pairing
+    neighbours = pairing == "interleaved"
     pair = torch.arange(d // 2, dtype=torch.float64)
-    first, second = x[..., 0::2], x[..., 1::2]
+    first, second = (x[..., 0::2], x[..., 1::2]) if neighbours else x.chunk(2, dim=-1)
 
-    def woven(a: Tensor, b: Tensor) -> Tensor:
-        return torch.stack([a, b], dim=-1).flatten(-2)
+    def by_rates(rates: Tensor, *, in_turn: bool = False) -> Tensor:
+        angles = positions[:, None] * rates
+        turned = first * angles.cos() - second * angles.sin()
+        both = turned, (turned if in_turn else first) * angles.sin() + second * angles.cos()
+        return torch.stack(both, dim=-1).flatten(-2) if neighbours else torch.cat(both, dim=-1)
 
-    def by_rates(rates: Tensor) -> Tensor:
-        cos, sin = (wave(positions[:, None] * rates) for wave in (torch.cos, torch.sin))
-        return woven(first * cos - second * sin, first * sin + second * cos)
-
-    rates = base ** (-2 * pair / d)
-    cos, sin = (wave(positions[:, None] * rates) for wave in (torch.cos, torch.sin))
-    turned = first * cos - second * sin
     return {
-        "these pairs are i and i + d/2; the paper's are neighbours, 2i and 2i + 1": RotaryEmbedding(d, base=base)(
-            x, positions
-        ),
-        "it turns backwards; the first of a pair is x1 cos - x2 sin": by_the_paper(x, -positions),
-        "the positions are ignored; rows stand where `positions` says": by_the_paper(x, torch.arange(n)),
+        other_pairs: RotaryEmbedding(d, base=base, pairing="half" if neighbours else "interleaved")(x, positions),
+        "it turns backwards; the first of a pair is x1 cos - x2 sin": right(x, -positions),
+        "the positions are ignored; rows stand where `positions` says": right(x, torch.arange(x.shape[-2])),
         "the exponent is -2i/d with i the number of the pair": by_rates(base ** (-pair / d)),
         "the rates fall with i; the exponent is -2i/d, with a minus": by_rates(base ** (2 * pair / d)),
-        "the base is ignored": RotaryEmbedding(d, pairing="interleaved")(x, positions),
-        "the second of a pair needs the first as it was, not as it is after turning": woven(
-            turned, turned * sin + second * cos
-        ),
-        "the entries of each pair belong side by side in the result": torch.cat(
-            [turned, first * sin + second * cos], dim=-1
+        "the base is ignored": RotaryEmbedding(d, pairing=pairing)(x, positions),
+        "the second of a pair needs the first as it was, not as it is after turning": by_rates(
+            base ** (-2 * pair / d), in_turn=True
         ),
     }
 
@@ -92,8 +87,8 @@ def alibi(answer: Callable[[int, int, int], Tensor], *, seed: int = 0, cases: in
             "the heads are in reverse: the first has the largest slope": wanted.flip(0),
             "every head has a slope of its own": with_slopes(torch.ones_like(head), distance.abs()),
         }
-        got = answer(n_heads, n, m)
-        compare("alibi", got, wanted, mistakes, where=f"n_heads={n_heads}, n={n}, m={m}")
+        where = f"n_heads={n_heads}, n={n}, m={m}"
+        compare("alibi", ask("alibi", answer, n_heads, n, m, where=where), wanted, mistakes, where=where)
 
 
 def stretched_base(answer: Callable[[float, int, float], float | Tensor], *, seed: int = 0, cases: int = 6) -> None:
@@ -115,11 +110,6 @@ def stretched_base(answer: Callable[[float, int, float], float | Tensor], *, see
             "a larger base makes pairs slower, a smaller one quicker": base / factor ** (d / (d - 2)),
             "return the base itself, not what it is multiplied by": factor ** (d / (d - 2)),
         }
-        got = answer(base, d, factor)
-        compare_number(
-            "stretched_base",
-            got,
-            base * factor ** (d / (d - 2)),
-            mistakes,
-            where=f"base={base:.4g}, d_head={d}, factor={factor:.3g}",
-        )
+        where = f"base={base:.4g}, d_head={d}, factor={factor:.3g}"
+        got = ask("stretched_base", answer, base, d, factor, where=where)
+        compare_number("stretched_base", got, base * factor ** (d / (d - 2)), mistakes, where=where)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lessons_lib.attention import attention_vjp, attention_weights
-from lessons_lib.checks import compare, compare_number
+from lessons_lib.checks import ask, compare, compare_number, is_finite
 from lessons_lib.softmax import softmax
 
 
@@ -17,6 +17,7 @@ def right_scale(answer: Callable[[int, float, float], float | Tensor], *, seed: 
     for _ in range(cases):
         d_k = int(torch.randint(2, 2000, (), generator=generator))
         var_q, var_k = (torch.rand(2, generator=generator, dtype=torch.float64) * 8 + 0.25).tolist()
+        where = f"d_k={d_k}, var_q={var_q:.3g}, var_k={var_k:.3g}"
         spread = math.sqrt(d_k * var_q * var_k)
         mistakes = {
             "a factor s multiplies the variance by s², so it is the inverse of a root": 1 / spread**2,
@@ -26,14 +27,8 @@ def right_scale(answer: Callable[[int, float, float], float | Tensor], *, seed: 
             "d_k belongs under the root": 1 / (d_k * math.sqrt(var_q * var_k)),
             "var_q and var_k are variances already and belong under the root": 1 / (math.sqrt(d_k) * var_q * var_k),
         }
-        got = answer(d_k, var_q, var_k)
-        compare_number(
-            "right_scale",
-            got,
-            1 / spread,
-            mistakes,
-            where=f"d_k={d_k}, var_q={var_q:.3g}, var_k={var_k:.3g}",
-        )
+        got = ask("right_scale", answer, d_k, var_q, var_k, where=where)
+        compare_number("right_scale", got, 1 / spread, mistakes, where=where)
 
 
 def stable_softmax(answer: Callable[[Tensor, float], Tensor], *, seed: int = 0, cases: int = 4) -> None:
@@ -51,23 +46,26 @@ def stable_softmax(answer: Callable[[Tensor, float], Tensor], *, seed: int = 0, 
 
 
 def _one_softmax(answer: Callable[[Tensor, float], Tensor], scores: Tensor, temperature: float, kind: str) -> None:
-    given = scores.clone()
     where = f"{kind}, shape {tuple(scores.shape)}, temperature {temperature:.3g}"
-    got = answer(given, temperature)
-    assert torch.equal(given, scores), f"stable_softmax changed its argument; work on a copy ({where})"
-    overflowed = isinstance(got, Tensor) and not bool(got.isfinite().all())
+    got = ask("stable_softmax", answer, scores, temperature, where=where)
     cause = "subtract the maximum of each row" + (", not of the whole tensor" if kind.startswith("rows") else " first")
-    assert not overflowed, f"exp left the range of the numbers: {cause} ({where})"
+    assert is_finite(got), f"exp left the range of the numbers: {cause} ({where})"
     s = scores / temperature
     mistakes = {
         "the temperature is ignored": softmax(scores),
         "the scores are divided by the temperature, not multiplied": softmax(scores * temperature),
         "the temperature divides the scores, before the softmax": softmax(scores) / temperature,
-        "the sum runs over the last axis, one distribution per row": softmax(s.mT).mT,
-        "the sum runs over each row, not over the whole tensor": softmax(s.flatten()).view(s.shape),
-        "the weights are not divided by their sum": (s - s.amax(dim=-1, keepdim=True)).exp(),
-    }
+    } | wrong_sums(s)
     compare("stable_softmax", got, softmax(s), mistakes, where=where)
+
+
+def wrong_sums(scores: Tensor) -> dict[str, Tensor]:
+    """What a softmax gives that divides by another sum, or by none."""
+    return {
+        "the sum runs over the last axis, the keys of each query": softmax(scores.mT).mT,
+        "the sum runs over each row, not over the whole tensor": softmax(scores.flatten()).view(scores.shape),
+        "the weights are not divided by their sum": (scores - scores.amax(dim=-1, keepdim=True)).exp(),
+    }
 
 
 def attention_backward(
@@ -84,10 +82,8 @@ def attention_backward(
         )
         where = f"n={n}, m={m}, d_k={d_k}, d_v={d_v}, leading axes {leading}"
         with torch.no_grad():
-            got = answer(*(tensor.clone() for tensor in (q, k, v, grad_out)))
-        assert got is not None, "attention_backward is None: did you forget to return the gradients?"
-        assert isinstance(got, (tuple, list)), f"return three gradients, got one {type(got).__name__}"
-        assert len(got) == 3, f"return three gradients, grad_q, grad_k, grad_v, got {len(got)}"
+            returns = "three gradients, grad_q, grad_k, grad_v"
+            got = ask("attention_backward", answer, q, k, v, grad_out, where=where, returns=returns, parts=3)
         wanted = attention_vjp(q, k, v, grad_out)[:3]
         mistakes = _backward_mistakes(q, k, v, grad_out)
         shapes, swapped = [tuple(tensor.shape) for tensor in wanted], [tuple(tensor.shape) for tensor in got]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lessons_lib.attention import attention, attention_weights
-from lessons_lib.checks import compare
+from lessons_lib.checks import ask, compare
 from lessons_lib.masks import causal
 
 
@@ -19,11 +19,13 @@ def look_up(answer: Callable[[Tensor, Tensor, Tensor], Tensor], *, seed: int = 0
         q, keys, values = (
             torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((d_k,), (m, d_k), (m, d_v))
         )
+        where = f"m={m} keys, d_k={d_k}, d_v={d_v}"
+        got = ask("look_up", answer, q, keys, values, where=where)
         scores = keys @ q
         wanted = scores.softmax(0) @ values
         compare(
             "look_up",
-            answer(q.clone(), keys.clone(), values.clone()),
+            got,
             wanted,
             {
                 "that is the hard look-up: the best key alone": values[scores.argmax()],
@@ -41,7 +43,7 @@ def look_up(answer: Callable[[Tensor, Tensor, Tensor], Tensor], *, seed: int = 0
                 "the largest score gets the largest weight; a sign is wrong": (-scores).softmax(0) @ values,
                 "the weighted values are summed, not averaged once more": wanted / m,
             },
-            where=f"m={m} keys, d_k={d_k}, d_v={d_v}",
+            where=where,
         )
 
 
@@ -54,7 +56,7 @@ def self_attention(
         weights = attention_weights(q, k, scale=1.0)
         compare(
             "self_attention",
-            answer(x.clone(), w_q.clone(), w_k.clone(), w_v.clone()),
+            ask("self_attention", answer, x, w_q, w_k, w_v, where=where),
             weights @ v,
             {
                 "the softmax belongs to the rows: each word shares out its own unit of weight": (q @ k.mT).softmax(0)
@@ -79,7 +81,7 @@ def left_to_right(answer: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], *,
         may = causal(len(x))
         compare(
             "left_to_right",
-            answer(x.clone(), w_q.clone(), w_k.clone(), w_v.clone()),
+            ask("left_to_right", answer, x, w_q, w_k, w_v, where=where),
             attention(q, k, v, may, scale=1.0),
             {
                 "that is attention to the whole sentence": attention(q, k, v, scale=1.0),

@@ -12,8 +12,15 @@ The specification of the result is :func:`lessons_lib.attention.attention`; :fun
 Who sees whom is a :class:`~lessons_lib.rules.Rule`: nothing over ``n x m`` is made, and tiles in which nobody sees
 anybody are never visited. ``tiled`` takes any rule, the kernels take bands and key lengths.
 
-The files, in reading order: ``inputs``, ``band`` (what the kernels know of a rule), ``tiled``, ``configurations``,
-``triton_kernels``, ``launch``, ``sdpa``.
+The files, in reading order:
+
+    inputs          what all three take, and what they refuse
+    band            what the kernels know of a rule: two numbers, and lengths
+    tiled           tile by tile in PyTorch, forward and backward
+    configurations  sizes of tiles, by device, type and head width
+    triton_kernels  the same tiles in Triton
+    launch          the kernels joined into one differentiable step
+    sdpa            PyTorch's own, made to mean the same
 
 .. [1] Dao et al., *FlashAttention*, 2022. arXiv:2205.14135.
 """

@@ -1,8 +1,22 @@
 """Figures that the reader can move, in a notebook and in a page without one. They need no torch.
 
-``explorer`` holds what every explorer is, made from ``assemble`` (one script in two forms), ``drawing`` and
-``arithmetic`` (still pictures) and ``traits`` (numbers with bounds); each further file is one explorer, and its script
-is in ``static/``.
+Each explorer is a file here and a script in ``static/``. The files, in reading order:
+
+    traits       numbers with bounds
+    arithmetic   what several still pictures compute
+    drawing      still pictures, as SVG
+    assemble     one script in two forms
+    explorer     what every explorer is
+    retrieval    a look-up by vectors
+    temperature  softmax between the best score and no preference
+    plane        lengths and angles of keys and query
+    scaling      what the width of a head does
+    walk         where an output's content comes from
+    masks        who may look at whom
+    heads        what trained heads look at
+    clocks       rotary positions
+    collapse     what depth does to tokens
+    tiles        FlashAttention's forward pass
 """
 
 from lessons_lib.widgets.clocks import ClocksExplorer

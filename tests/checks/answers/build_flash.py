@@ -1,0 +1,243 @@
+"""Answers to the assignment of Part III: right ones in any style, wrong ones with what they must be told."""
+
+import math
+
+import torch
+
+from lessons_lib.attention import attention, attention_vjp
+from lessons_lib.checks import build_flash as check
+from lessons_lib.masks import bidirectional, causal
+from lessons_lib.softmax import log_sum_exp, merge_attention
+
+# --- right answers ----------------------------------------------------------------------------------------------------
+
+
+def update(peak, total, summed, scores, values):
+    """By the merge of two log-sum-exps, and back."""
+    new_peak = torch.maximum(peak, scores.amax(-1))
+    relative = new_peak.masked_fill(new_peak.isneginf(), 0.0)
+    out, lse = merge_attention(
+        summed / total.masked_fill(total == 0, 1.0)[:, None],
+        peak + total.log(),
+        scores.softmax(-1).nan_to_num() @ values,
+        scores.logsumexp(-1),
+    )
+    total = (lse - relative).exp()
+    return new_peak, total, out * total[:, None]
+
+
+def tiled(q, k, v, block):
+    parts = [
+        (attention(q, keys, values), log_sum_exp(q @ keys.mT / math.sqrt(q.shape[-1])))
+        for keys, values in zip(k.split(block), v.split(block), strict=True)
+    ]
+    out, lse = parts[0]
+    for part in parts[1:]:
+        out, lse = merge_attention(out, lse, *part)
+    return out
+
+
+def causal_tiles(n, m, block_q, block_k):
+    mask = causal(n, m)
+    cut = [(i, j, mask[i : i + block_q, j : j + block_k]) for j in range(0, m, block_k) for i in range(0, n, block_q)]
+    return [[i, j, bool(tile.all())] for i, j, tile in cut if tile.any()]
+
+
+def flash(q, k, v, block_q, block_k, *, mask=None, scale=None, tiles=causal_tiles, spare=True):
+    """Block of queries by block of queries, over the keys up to the last visible tile; with one thing to be wrong."""
+    n, m = len(q), len(k)
+    mask = causal(n, m) if mask is None else mask
+    out, lse = q.new_zeros(n, v.shape[1]), q.new_zeros(n)
+    for i in range(0, n, block_q):
+        stop = max(j for first, j, _ in tiles(n, m, block_q, block_k) if first == i) + block_k if spare else m
+        rows, seen = slice(i, i + block_q), slice(0, stop)
+        out[rows] = attention(q[rows], k[seen], v[seen], mask[rows, seen], scale=scale)
+        lse[rows] = log_sum_exp(q[rows] @ k[seen].T / math.sqrt(q.shape[1]), mask[rows, seen])
+    return out, lse
+
+
+def flash_backward(q, k, v, out, lse, grad_out, block_q, block_k):
+    return attention_vjp(q, k, v, grad_out, causal(len(q), len(k)))[:3]
+
+
+RIGHT = {
+    check.update: [update],
+    check.tiled: [tiled],
+    check.causal_tiles: [causal_tiles],
+    check.flash: [flash],
+    check.flash_backward: [flash_backward],
+}
+
+# --- wrong answers ----------------------------------------------------------------------------------------------------
+
+WRONG = {}
+
+
+def updating(*, shrink_total=1, shrink_summed=1, own_peak=False, forget=False, ignore=False, naive=False, piece=False):
+    """Make an update with one thing wrong; a power of 0 does not shrink, of -1 grows."""
+
+    def answer(peak, total, summed, scores, values):
+        highest = scores.amax(-1) if own_peak else torch.maximum(peak, scores.amax(-1))
+        subtract = highest if naive else highest.masked_fill(highest.isneginf(), 0.0)
+        weights = (scores - (scores.amax(-1) if piece else subtract)[:, None]).exp()
+        by = (peak - subtract).exp() * (0 if forget else 1)
+        added, brought = (0, 0) if ignore else (weights.sum(-1), weights @ values)
+        return highest, total * by**shrink_total + added, summed * by[:, None] ** shrink_summed + brought
+
+    return answer
+
+
+def by_averages(peak, total, summed, scores, values):
+    """Keeps averages on the way, which rows without keys do not have."""
+    average = summed / total[:, None]
+    new_peak, new_total, new_summed = update(peak, total, summed, scores, values)
+    return new_peak, new_total, new_summed - summed + average * total[:, None]
+
+
+RIGHT[check.update].append(updating())
+WRONG[check.update] = [
+    (updating(own_peak=True), "peak is wrong: it is the largest score so far"),
+    (updating(shrink_total=0), "total is wrong: what was there before is relative to the old peak"),
+    (updating(shrink_summed=0), "summed is wrong: what was there before is relative to the old peak"),
+    (updating(shrink_total=-1), "total is wrong: .*yours is the inverse"),
+    (updating(shrink_summed=-1), "summed is wrong: .*yours is the inverse"),
+    (updating(forget=True), "what was there before is lost"),
+    (updating(ignore=True), "the new keys are not taken in"),
+    (updating(piece=True), "relative to the new peak, too"),
+    (updating(naive=True), "subtract 0 there"),
+    (by_averages, "is not finite: .*at the start"),
+    (lambda *given: update(*given)[:2], "return peak, total, summed, got 2"),
+    (lambda *given: update(*given)[0], "got one Tensor"),
+    (lambda *given: (*update(*given)[:2], 2 * update(*given)[2]), "wrong values"),
+]
+
+
+def without_peak(q, k, v, block):
+    weights = (q @ k.T / math.sqrt(q.shape[1])).exp()
+    return weights @ v / weights.sum(-1, keepdim=True)
+
+
+def averaged(q, k, v, block):
+    parts = zip(k.split(block), v.split(block), strict=True)
+    return torch.stack([attention(q, *part) for part in parts]).mean(0)
+
+
+def cut_off(q, k, v, block):
+    whole = len(k) // block * block
+    return attention(q, k[:whole], v[:whole])
+
+
+WRONG[check.tiled] = [
+    (without_peak, "minus the running peak"),
+    (averaged, "as if they counted alike"),
+    (cut_off, "the last block is shorter"),
+    (lambda q, k, v, block: attention(q, k.split(block)[-1], v.split(block)[-1]), "only the last block"),
+    (lambda q, k, v, block: attention(q, k, v, scale=1.0), "not divided by sqrt"),
+    (lambda q, k, v, block: attention(q, k, v) + 1, "wrong values"),
+    (lambda q, k, v, block: attention(q, k, v)[:block], "must have shape"),
+]
+
+
+def cutting(mask=causal, keep=lambda tile: tile.any(), whole=lambda tile: bool(tile.all())):
+    """Make a list of tiles with one thing wrong."""
+
+    def answer(n, m, block_q, block_k):
+        allowed = mask(n, m)
+        found = []
+        for i in range(0, n, block_q):
+            for j in range(0, m, block_k):
+                tile = allowed[i : i + block_q, j : j + block_k]
+                found += [(i, j, whole(tile))] if keep(tile) else []
+        return found
+
+    return answer
+
+
+RIGHT[check.causal_tiles].append(cutting())
+WRONG[check.causal_tiles] = [
+    (cutting(keep=lambda tile: True), "is skipped"),
+    (cutting(keep=lambda tile: tile.all()), "is visited, with a mask"),
+    (cutting(whole=lambda tile: True), "with a hidden pair needs a mask"),
+    (cutting(whole=lambda tile: False), "without a hidden pair needs no mask"),
+    (cutting(whole=lambda tile: not tile.all()), "the third entry is True"),
+    (cutting(mask=lambda n, m: bidirectional(n, m).tril()), "the last n of the m positions"),
+    (lambda n, m, a, b: [(i // a, j // b, whole) for i, j, whole in causal_tiles(n, m, a, b)], "numbers of tiles"),
+    (lambda n, m, a, b: [tile for tile in causal_tiles(n, m, a, b) if tile[0] + a <= n], "block of queries is"),
+    (lambda n, m, a, b: [tile for tile in causal_tiles(n, m, a, b) if tile[1] + b <= m], "tile of keys is shorter"),
+    (lambda *given: causal_tiles(*given)[1:], "for instance about \\[\\(0, 0"),
+    (lambda *given: causal_tiles(*given) * 2, "comes twice"),
+    (lambda *given: [tile[:2] for tile in causal_tiles(*given)], "a list of triples"),
+    (lambda *given: 7, "a list of triples"),
+]
+
+
+def with_tiles_unmasked(q, k, v, block_q, block_k):
+    mask = torch.zeros(len(q), len(k), dtype=torch.bool)
+    for i, j, _ in causal_tiles(len(q), len(k), block_q, block_k):
+        mask[i : i + block_q, j : j + block_k] = True
+    return flash(q, k, v, block_q, block_k, mask=mask)
+
+
+def with_one_place_a_block(q, k, v, block_q, block_k):
+    mask = causal(len(q), len(k))[torch.arange(len(q)) // block_q * block_q]
+    return flash(q, k, v, block_q, block_k, mask=mask)
+
+
+def with_lse(change):
+    """Make an answer whose log-sum-exps are changed, given them and the peaks."""
+
+    def answer(q, k, v, block_q, block_k):
+        out, lse = flash(q, k, v, block_q, block_k)
+        scores = (q @ k.T / math.sqrt(q.shape[1])).masked_fill(~causal(len(q), len(k)), -torch.inf)
+        return out, change(lse, scores.amax(-1))
+
+    return answer
+
+
+WRONG[check.flash] = [
+    (lambda q, k, v, *_: flash(q, k, v, *_, mask=bidirectional(len(q), len(k)), spare=False), "hides the future"),
+    (lambda q, k, v, *_: flash(q, k, v, *_, mask=bidirectional(len(q), len(k)).tril()), "the last n of the m"),
+    (lambda *given: flash(*given, scale=1.0), "not divided by sqrt"),
+    (with_tiles_unmasked, "on the diagonal needs the mask"),
+    (with_one_place_a_block, "has its own place"),
+    (lambda *given: flash(*given, spare=False), "multiplied with zeros; skip it"),
+    (with_lse(lambda lse, peak: lse - peak), "the peak has to be added back"),
+    (with_lse(lambda lse, peak: peak), "that is the peak"),
+    (with_lse(lambda lse, peak: (lse - peak).exp()), "that is the total"),
+    (with_lse(lambda lse, peak: lse / math.log(2)), "natural logarithm"),
+    (lambda q, k, v, *_: (flash(q, k, v, *_)[0], log_sum_exp(q @ k.T / math.sqrt(q.shape[1]))), "counts here too"),
+    (with_lse(lambda lse, peak: lse[:, None]), "must have shape"),
+    (lambda *given: flash(*given)[0], "return out, lse, got one Tensor"),
+    (lambda *given: (2 * flash(*given)[0], flash(*given)[1]), "wrong values"),
+]
+
+
+def carrying(*, delta=1.0, scale=True, jacobian=True, mask=True, tile=False):
+    """Make a backward pass with one thing wrong."""
+
+    def answer(q, k, v, out, lse, grad_out, block_q, block_k):
+        root = q.shape[1] ** -0.5
+        p = (root * q @ k.T - lse[:, None]).exp()
+        p = p * causal(len(q), len(k)) if mask else p
+        grad_p = grad_out @ v.T
+        first = slice(0, block_k) if tile else slice(None)
+        row = (p * grad_p)[:, first].sum(-1) if tile else (grad_out * out).sum(-1)
+        grad_s = p * (grad_p - delta * row[:, None]) if jacobian else grad_p * causal(len(q), len(k))
+        by = root if scale else 1.0
+        return by * grad_s @ k, by * grad_s.T @ q, p.T @ grad_out
+
+    return answer
+
+
+RIGHT[check.flash_backward].append(carrying())
+WRONG[check.flash_backward] = [
+    (carrying(delta=0.0), "is not subtracted"),
+    (carrying(delta=-1.0), "delta is subtracted, not added"),
+    (carrying(scale=False), "so this gradient is too"),
+    (carrying(jacobian=False), "the softmax Jacobian is missing"),
+    (carrying(mask=False), "a hidden pair has weight zero here too"),
+    (carrying(tile=True), "belongs to a whole row of keys"),
+    (lambda *given: flash_backward(*given)[:2], "got 2 things"),
+    (lambda *given: flash_backward(*given)[::-1], "must have shape"),
+    (lambda *given: tuple(2 * grad for grad in flash_backward(*given)), "wrong values"),
+]

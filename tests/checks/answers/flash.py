@@ -1,0 +1,186 @@
+"""Answers to the exercises on flash attention: right ones in any style, wrong ones with what they must be told."""
+
+import math
+
+import torch
+
+from lessons_lib.attention import attention
+from lessons_lib.checks import flash as check
+from lessons_lib.softmax import log_sum_exp, merge_attention
+
+# --- right answers ----------------------------------------------------------------------------------------------------
+
+
+def part(q, keys, values, scale=None):
+    scores = q @ keys.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+    return scores.softmax(-1) @ values, scores.logsumexp(-1)
+
+
+def by_merging(q, pieces):
+    pieces = iter(pieces)
+    result = part(q, *next(pieces))
+    for keys, values in pieces:
+        result = merge_attention(*result, *part(q, keys, values))
+    return result
+
+
+def online(q, pieces, *, shrink_total=True, shrink_sum=True, scale=None, peak_of=torch.maximum):
+    """The frame that right and wrong online softmaxes share."""
+    peak, total, summed = torch.full_like(q[:, :1], -math.inf), 0.0, 0.0
+    for keys, values in pieces:
+        scores = q @ keys.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+        new_peak = peak_of(peak, scores.amax(-1, keepdim=True))
+        shrink, weights = (peak - new_peak).exp(), (scores - new_peak).exp()
+        total = total * (shrink if shrink_total else 1) + weights.sum(-1, keepdim=True)
+        summed = summed * (shrink if shrink_sum else 1) + weights @ values
+        peak = new_peak
+    return summed / total, (peak + total.log())[:, 0]
+
+
+def causal_traffic(n, d, block_q, block_k):
+    moved = 0
+    for start in range(0, n, block_q):
+        rows = range(start, min(start + block_q, n))
+        moved += len(rows) * (2 * d + 1)
+        for first in range(0, n, block_k):
+            if first <= rows[-1]:
+                moved += 2 * d * len(range(first, min(first + block_k, n)))
+    return moved
+
+
+def merge_backward(out_a, lse_a, out_b, lse_b, grad_out, grad_lse):
+    share = torch.sigmoid(lse_a - lse_b)
+    difference = ((out_a - out_b) * grad_out).sum(-1) * share * (1 - share)
+    share_out = share[..., None] * grad_out
+    return share_out, difference + share * grad_lse, grad_out - share_out, (1 - share) * grad_lse - difference
+
+
+RIGHT = {
+    check.attend_stream: [by_merging, online, lambda q, pieces: list(online(q, pieces))],
+    check.causal_traffic: [causal_traffic, lambda *sizes: float(causal_traffic(*sizes))],
+    check.merge_backward: [merge_backward],
+}
+
+# --- wrong answers ----------------------------------------------------------------------------------------------------
+
+WRONG = {}
+
+
+def keeps_references(q, pieces):
+    k, v = (torch.cat(tensors) for tensors in zip(*list(pieces), strict=True))
+    return attention(q, k, v), log_sum_exp(q @ k.mT / math.sqrt(q.shape[-1]))
+
+
+def without_peak(q, pieces):
+    total = summed = 0.0
+    for keys, values in pieces:
+        weights = (q @ keys.mT / math.sqrt(q.shape[-1])).exp()
+        total, summed = total + weights.sum(-1, keepdim=True), summed + weights @ values
+    return summed / total, total.log()[:, 0]
+
+
+def plain_mean(q, pieces):
+    parts = [part(q, *piece) for piece in pieces]
+    return torch.stack([out for out, _ in parts]).mean(0), parts[0][1]
+
+
+def with_lse(change):
+    def answer(q, pieces):
+        kept = [(keys.clone(), values.clone()) for keys, values in pieces]
+        out, lse = by_merging(q, kept)
+        peak = torch.cat([(q @ keys.mT).amax(-1, keepdim=True) for keys, _ in kept], dim=-1).amax(-1)
+        return out, change(lse, peak / math.sqrt(q.shape[-1]))
+
+    return answer
+
+
+WRONG[check.attend_stream] = [
+    (keeps_references, "is a piece used after the next came"),
+    (without_peak, "subtract the largest score so far"),
+    (plain_mean, "as if they counted alike"),
+    (lambda q, pieces: online(q, pieces, scale=1.0), "not divided by sqrt"),
+    (lambda q, pieces: online(q, pieces, shrink_total=False), "the running total has to shrink too"),
+    (lambda q, pieces: online(q, pieces, shrink_sum=False), "the running sum of values has to shrink too"),
+    (
+        lambda q, pieces: online(q, pieces, shrink_total=False, shrink_sum=False),
+        "what was summed before has to shrink",
+    ),
+    (lambda q, pieces: [part(q, *piece) for piece in pieces][-1], "only the last piece"),
+    (lambda q, pieces: part(q, *next(iter(pieces))), "only the first piece"),
+    (with_lse(lambda lse, peak: lse - peak), "has to be added back"),
+    (with_lse(lambda lse, peak: peak), "the logarithm of the total is missing"),
+    (with_lse(lambda lse, peak: lse / math.log(2)), "natural logarithm"),
+    (with_lse(lambda lse, peak: lse[:, None]), "lse must have shape"),
+    (lambda q, pieces: by_merging(q, pieces)[0], "return the pair"),
+]
+
+
+def traffic(*, keys=None, blocks=None, fixed=lambda n, d: 2 * n * d + n, per_key=lambda d: 2 * d):
+    """A count with one ingredient replaced."""
+
+    def answer(n, d, block_q, block_k):
+        spans = [(start, min(start + block_q, n)) for start in range(0, n, block_q)]
+        spans = spans if blocks is None else blocks(spans, block_q)
+        count = keys or (lambda start, stop, n, block_k: min(math.ceil(stop / block_k) * block_k, n))
+        return sum(count(start, stop, n, block_k) for start, stop in spans) * per_key(d) + fixed(n, d)
+
+    return answer
+
+
+def queries_again(n, d, block_q, block_k):
+    """Loads the queries once more for every tile but the first."""
+    rows = [(min(start + block_q, n) - start, min(start + block_q, n)) for start in range(0, n, block_q)]
+    return causal_traffic(n, d, block_q, block_k) + sum(size * d * (math.ceil(s / block_k) - 1) for size, s in rows)
+
+
+WRONG[check.causal_traffic] = [
+    (traffic(keys=lambda start, stop, n, b: n), "hidden as a whole are skipped"),
+    (traffic(keys=lambda start, stop, n, b: start // b * b), "tiles on the diagonal are loaded too"),
+    (traffic(keys=lambda start, stop, n, b: stop), "a tile is loaded whole"),
+    (traffic(keys=lambda start, stop, n, b: math.ceil(stop / b) * b), "it ends at n"),
+    (traffic(blocks=lambda spans, b: [s for s in spans if s[1] - s[0] == b]), "but it is there"),
+    (traffic(per_key=lambda d: d), "values are loaded as well"),
+    (traffic(fixed=lambda n, d: 2 * n * d), "one log-sum-exp a query"),
+    (traffic(fixed=lambda n, d: n * d + n), "the output is stored too"),
+    (traffic(fixed=lambda n, d: 2 * n * d + n + 2 * n * n), "no score leaves the fast memory"),
+    (traffic(keys=lambda start, stop, n, b: n / 2), "half of all tiles is not exact"),
+    (queries_again, "queries are loaded once for a block"),
+    (lambda *sizes: 7, "wrong values"),
+]
+
+
+def variant(*, own=1.0, from_lse=1.0, swapped=False, shared=True, weighed=True, shares=None):
+    """A backward pass through the merge with one ingredient replaced."""
+
+    def answer(out_a, lse_a, out_b, lse_b, grad_out, grad_lse):
+        share_a = torch.sigmoid(lse_a - lse_b) if shares is None else shares(lse_a, lse_b)
+        share_b = 1 - share_a
+        out = share_a[..., None] * out_a + share_b[..., None] * out_b
+        grads = []
+        for one, share in ((out_a, share_b if swapped else share_a), (out_b, share_a if swapped else share_b)):
+            to_lse = (grad_out * (one - own * out)).sum(-1) + from_lse * grad_lse
+            grads += [share[..., None] * grad_out if shared else grad_out, share * to_lse if weighed else to_lse]
+        return tuple(grads)
+
+    return answer
+
+
+def own_share_alone(out_a, lse_a, out_b, lse_b, grad_out, grad_lse):
+    grads = []
+    for out, share in ((out_a, torch.sigmoid(lse_a - lse_b)), (out_b, torch.sigmoid(lse_b - lse_a))):
+        to_lse = share * (1 - share) * (grad_out * out).sum(-1) + share * grad_lse
+        grads += [share[..., None] * grad_out, to_lse]
+    return tuple(grads)
+
+
+WRONG[check.merge_backward] = [
+    (variant(own=0.0), "subtract the merged output"),
+    (variant(from_lse=0.0), "goes on to both parts"),
+    (variant(swapped=True), "are swapped"),
+    (variant(shared=False), "a part's output gets its share"),
+    (variant(weighed=False), "a part's log-sum-exp gets its share"),
+    (variant(shares=lambda a, b: a.exp() / (a.exp() + b.exp())), "the shares need only a difference"),
+    (own_share_alone, "the other one moves too"),
+    (lambda *x: merge_backward(*x)[:2], "return four gradients"),
+    (lambda *x: merge_backward(*x)[::-1], "must have shape"),
+]

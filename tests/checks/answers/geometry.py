@@ -1,0 +1,120 @@
+"""Answers to the exercises on geometry: right ones in any style, wrong ones with what they must be told."""
+
+import math
+
+import torch
+
+from lessons_lib.attention import attention
+from lessons_lib.checks import geometry as check
+from lessons_lib.geometry import cosine_similarity
+from lessons_lib.softmax import softmax
+
+# --- right answers ----------------------------------------------------------------------------------------------------
+
+
+def unit(x):
+    return x / x.norm(dim=-1, keepdim=True)
+
+
+def cosine_attention(q, k, v, beta):
+    return softmax(beta * cosine_similarity(q, k)) @ v
+
+
+def additive_scores(q, k, w_q, w_k, w):
+    return ((q @ w_q.mT)[..., :, None, :] + (k @ w_k.mT)[..., None, :, :]).tanh() @ w
+
+
+def additive_scores_in_loops(q, k, w_q, w_k, w):
+    rows = [
+        torch.stack([(q[..., i, :] @ w_q.T + k[..., j, :] @ w_k.T).tanh() @ w for j in range(k.shape[-2])], -1)
+        for i in range(q.shape[-2])
+    ]
+    return torch.stack(rows, -2)
+
+
+def can_win(k):
+    """Candidates for the best query of a key: right angles to a line through it and another key."""
+    found = torch.zeros(len(k), dtype=torch.bool)
+    for j in range(len(k)):
+        across = (k - k[j])[torch.arange(len(k)) != j] @ torch.tensor([[0.0, 1.0], [-1.0, 0.0]], dtype=k.dtype)
+        found[j] = any(((k - k[j]) @ (sign * u) < 1e-12).all() for u in across for sign in (1, -1))
+    return found
+
+
+def many_directions(k):
+    turn = torch.linspace(0, 2 * math.pi, 400_001, dtype=k.dtype)
+    winners = (torch.stack([turn.cos(), turn.sin()], -1) @ k.T).argmax(-1)
+    return torch.bincount(winners, minlength=len(k)) > 0
+
+
+RIGHT = {
+    check.cosine_attention: [
+        cosine_attention,
+        lambda q, k, v, beta: attention(unit(q), unit(k), v, scale=beta),
+        lambda q, k, v, beta: cosine_attention(q, k, v, beta).float(),
+    ],
+    check.additive_scores: [additive_scores, additive_scores_in_loops],
+    check.can_win: [can_win, many_directions, lambda k: can_win(k).double()],
+}
+
+# --- wrong answers ----------------------------------------------------------------------------------------------------
+
+WRONG = {}
+
+
+WRONG[check.cosine_attention] = [
+    (lambda q, k, v, b: attention(q, k, v, scale=b), "these are dot products"),
+    (lambda q, k, v, b: attention(unit(q), k, v, scale=b), "the keys keep their lengths"),
+    (lambda q, k, v, b: attention(q, unit(k), v, scale=b), "the queries keep their lengths"),
+    (lambda q, k, v, b: attention(unit(q.mT).mT, unit(k.mT).mT, v, scale=b), "the last axis"),
+    (lambda q, k, v, b: attention(q / q.norm(), k / k.norm(), v, scale=b), "norm of the whole tensor"),
+    (lambda q, k, v, b: attention(unit(q), unit(k), v, scale=1 / b), "inverse temperature"),
+    (lambda q, k, v, b: attention(unit(q), unit(k), v, scale=1.0), "beta is ignored"),
+    (lambda q, k, v, b: attention(unit(q), unit(k), v, scale=b * q.shape[-1] ** -0.5), "no further division"),
+    (lambda q, k, v, b: attention(unit(q), unit(k), unit(v), scale=b), "averaged as they are"),
+    (lambda q, k, v, b: softmax(b * cosine_similarity(q, k)), "must have shape"),
+    (lambda q, k, v, b: v.mean(-2, keepdim=True).expand(*q.shape[:-1], -1), "wrong values"),
+]
+
+
+def parts(q, k, w_q, w_k):
+    return (q @ w_q.mT)[..., :, None, :], (k @ w_k.mT)[..., None, :, :]
+
+
+WRONG[check.additive_scores] = [
+    (lambda q, k, a, b, w: sum(parts(q, k, a, b)) @ w, "the tanh is missing"),
+    (lambda q, k, a, b, w: (sum(parts(q, k, a, b)) @ w).tanh(), "the tanh belongs inside"),
+    (lambda q, k, a, b, w: sum(part.tanh() for part in parts(q, k, a, b)) @ w, "not a sum of two"),
+    (lambda q, k, a, b, w: math.prod(parts(q, k, a, b)).tanh() @ w, "added, not multiplied"),
+    (lambda q, k, a, b, w: sum(parts(q, k, b, a)).tanh() @ w, "W_q belongs to the queries"),
+    (lambda q, k, a, b, w: sum(parts(q, k, a, b)).tanh().sum(-1), "w is missing"),
+    (lambda q, k, a, b, w: additive_scores(q, k, a, b, w).mT, "one row per query and one column per key"),
+    (lambda q, k, a, b, w: sum(parts(q, k, a, b)).sigmoid() @ w, "wrong values"),
+    (lambda q, k, a, b, w: sum(parts(q, k, a, b)).tanh(), "must have shape"),
+]
+
+
+def all_but_the_first_winner(k):
+    right = can_win(k)
+    right[right.nonzero()[0]] = False
+    return right
+
+
+def one_too_many(k):
+    right = can_win(k)
+    right[(~right).nonzero()[:1]] = True
+    return right
+
+
+WRONG[check.can_win] = [
+    (lambda k: torch.ones(len(k), dtype=torch.bool), "not every key can win"),
+    (lambda k: k.norm(dim=-1) == k.norm(dim=-1).max(), "the longest key"),
+    (lambda k: (k @ k.T).argmax(-1) == torch.arange(len(k)), "wins where it stands"),
+    (lambda k: ((k == k.amax(0)) | (k == k.amin(0))).any(-1), "far ends of the two axes"),
+    (lambda k: ~can_win(k), "that is the opposite"),
+    (all_but_the_first_winner, r"can win: try the query \("),
+    (one_too_many, "lies in the hull of the others"),
+    (lambda k: torch.zeros(len(k)), r"can win: try the query \("),
+    (lambda k: can_win(k).nonzero().flatten(), "must have shape"),
+    (lambda k: can_win(k).tolist(), "must be a tensor"),
+]

@@ -1,0 +1,144 @@
+"""Answers to the exercises on masks: right ones in any style, wrong ones with what they must be told."""
+
+from itertools import pairwise
+
+import torch
+
+from lessons_lib import masks
+from lessons_lib.checks import masks as check
+from lessons_lib.softmax import softmax
+
+# --- right answers ----------------------------------------------------------------------------------------------------
+
+
+def masked_softmax(scores, mask):
+    visible = torch.where(mask, scores, -torch.inf)
+    peak = visible.amax(-1, keepdim=True)
+    e = torch.where(mask, (visible - torch.where(peak.isfinite(), peak, 0.0)).exp(), 0.0)
+    return e / e.sum(-1, keepdim=True).clamp_min(1e-300)
+
+
+def conversation_mask(lengths, prompts):
+    blocks = [masks.prefix(length, prompt) for length, prompt in zip(lengths, prompts, strict=True)]
+    return torch.block_diag(*(block.int() for block in blocks)).bool()
+
+
+def layers_needed(mask):
+    reached = [masks.reach(mask, n_layers) for n_layers in range(len(mask) + 1)]
+    return next(i for i, now in enumerate(reached) if torch.equal(now, reached[-1]))
+
+
+RIGHT = {
+    check.masked_softmax: [masked_softmax, softmax, lambda scores, mask: masked_softmax(scores, mask).float()],
+    check.conversation_mask: [conversation_mask],
+    check.layers_needed: [layers_needed, lambda mask: torch.tensor(layers_needed(mask), dtype=torch.float64)],
+}
+
+# --- wrong answers ----------------------------------------------------------------------------------------------------
+
+WRONG = {}
+
+
+def renormalised(scores, mask):
+    late = scores.softmax(-1) * mask
+    return late / late.sum(-1, keepdim=True)
+
+
+def renormalised_with_a_constant(scores, mask):
+    late = scores.softmax(-1) * mask
+    return late / (late.sum(-1, keepdim=True) + 1e-8)
+
+
+def without_shift(scores, mask):
+    e = scores.exp() * mask
+    return e / e.sum(-1, keepdim=True)
+
+
+def hidden_without_shift(scores, mask):
+    e = torch.where(mask, scores, -torch.inf).exp()
+    return e / e.sum(-1, keepdim=True).clamp_min(1e-300)
+
+
+def in_place(scores, mask):
+    scores[~mask] = -torch.inf
+    return softmax(scores)
+
+
+WRONG[check.masked_softmax] = [
+    (lambda s, mask: s.masked_fill(~mask, -torch.inf).softmax(-1), "0 / 0 in a row without keys"),
+    (lambda s, mask: s.masked_fill(~mask, -1e9).softmax(-1), "attends to all that is hidden"),
+    (lambda s, mask: s.masked_fill(mask, -torch.inf).softmax(-1), "True means may attend"),
+    (lambda s, mask: s.softmax(-1) * mask, "the mask comes after the softmax"),
+    (lambda s, mask: (s * mask).softmax(-1), "a score of zero is not a weight of zero"),
+    (renormalised, "maximum of the visible scores"),
+    (renormalised_with_a_constant, "small constant in the denominator"),
+    (without_shift, "maximum of the visible scores"),
+    (hidden_without_shift, "maximum of the visible scores"),
+    (in_place, "changed its arguments"),
+    (lambda s, mask: softmax(s.mT, mask.mT).mT, "the last axis"),
+    (lambda s, mask: softmax(s, mask) ** 2, "wrong values"),
+    (lambda s, mask: softmax(s, mask)[..., :1], "must have shape"),
+    (lambda s, mask: softmax(s, mask).tolist(), "must be a tensor, got list"),
+]
+
+
+def ids_of(lengths):
+    return torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+
+
+def is_prompt(lengths, prompts):
+    return torch.cat([torch.arange(length) < prompt for length, prompt in zip(lengths, prompts, strict=True)])
+
+
+WRONG[check.conversation_mask] = [
+    (lambda a, p: ~conversation_mask(a, p), "True means may attend"),
+    (lambda a, p: conversation_mask(a, p).mT, "yours are swapped"),
+    (lambda a, p: masks.causal(sum(a)) | is_prompt(a, p), "conversations see one another \\("),
+    (lambda a, p: masks.documents(ids_of(a)) & masks.causal(sum(a)) | is_prompt(a, p), "one another's prompts"),
+    (lambda a, p: masks.documents(ids_of(a)) & masks.causal(sum(a)), "within a prompt everybody sees everybody"),
+    (lambda a, p: masks.documents(ids_of(a)), "must not see what comes after it"),
+    (
+        lambda a, p: masks.documents(ids_of(a)) & (masks.causal(sum(a)) | is_prompt(a, p)[:, None]),
+        "a prompt must not see its answer",
+    ),
+    (
+        lambda a, p: masks.documents(ids_of(a)) & (is_prompt(a, p) | torch.eye(sum(a), dtype=torch.bool)),
+        "not its prompt and itself alone",
+    ),
+    (lambda a, p: masks.documents(ids_of(a)) & masks.prefix(sum(a), p[0]), "only the first conversation's prompt"),
+    (lambda a, p: masks.bidirectional(sum(a)), "wrong values"),
+    (lambda a, p: conversation_mask(a, p).float(), "must be a Boolean tensor, got torch.float32"),
+    (lambda a, p: conversation_mask(a, p).tolist(), "must be a Boolean tensor, got list"),
+    (lambda a, p: conversation_mask(a, p)[1:], "must have shape"),
+]
+
+
+def without_residual(mask):
+    reached = [masks.reach(mask, n_layers, residual=False) for n_layers in range(len(mask) + 2)]
+    pairs = enumerate(pairwise(reached))
+    return next((i for i, (now, more) in pairs if torch.equal(now, more)), len(mask))
+
+
+def by_squaring(mask):
+    reached, n_squarings = mask | torch.eye(len(mask), dtype=torch.bool), 0
+    while not torch.equal(wider := reached.float() @ reached.float() > 0, reached):
+        reached, n_squarings = wider, n_squarings + 1
+    return n_squarings
+
+
+def eaten(mask):
+    needed = layers_needed(mask)
+    mask |= True
+    return needed
+
+
+WRONG[check.layers_needed] = [
+    (lambda mask: layers_needed(mask) + 1, "the layer that changed nothing"),
+    (lambda mask: max(1, layers_needed(mask)), "the layer that changed nothing"),
+    (lambda mask: layers_needed(mask) - 1, "start from the identity"),
+    (without_residual, "the residual stream is missing"),
+    (by_squaring, "each squaring doubles the layers"),
+    (eaten, "changed its argument"),
+    (lambda mask: 100, "wrong values"),
+    (lambda mask: str(layers_needed(mask)), "must be a tensor, got str"),
+]

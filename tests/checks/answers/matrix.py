@@ -1,0 +1,152 @@
+"""Answers to the exercises on the Markov chain: right ones in any style, wrong ones with what they must be told."""
+
+import torch
+
+from lessons_lib.checks import matrix as check
+
+# --- right answers ----------------------------------------------------------------------------------------------------
+
+
+def walk(start, layers):
+    p = torch.eye(layers.shape[-1], dtype=layers.dtype)[start]
+    for a in reversed(list(layers)):
+        p = p @ a
+    return p
+
+
+def walk_by_the_product(start, layers):
+    product = torch.eye(layers.shape[-1], dtype=layers.dtype)
+    for a in layers:
+        product = a @ product
+    return product[start]
+
+
+def stationary(a):
+    n = a.shape[-1]
+    system = a.T - torch.eye(n, dtype=a.dtype)
+    system[-1] = 1.0
+    right = torch.zeros(n, dtype=a.dtype)
+    right[-1] = 1.0
+    return torch.linalg.solve(system, right)
+
+
+def stationary_of_the_lazy_walk(a):
+    lazy = (a + torch.eye(a.shape[-1], dtype=a.dtype)) / 2
+    return torch.linalg.matrix_power(lazy, 2**20)[0]
+
+
+def stationary_by_eigenvectors(a):
+    values, vectors = torch.linalg.eig(a.T)
+    left = vectors[:, (values - 1).abs().argmin()].real
+    return left / left.sum()
+
+
+def attention_rollout(layers, residual):
+    product = torch.eye(layers.shape[-1], dtype=layers.dtype)
+    for a in layers.mean(dim=1):
+        product = residual * product + (1 - residual) * a @ product
+    return product
+
+
+RIGHT = {
+    check.walk: [walk, walk_by_the_product, lambda start, layers: walk(start, layers.float())],
+    check.stationary: [stationary, stationary_of_the_lazy_walk, stationary_by_eigenvectors],
+    check.attention_rollout: [attention_rollout, lambda layers, residual: attention_rollout(layers.float(), residual)],
+}
+
+# --- wrong answers ----------------------------------------------------------------------------------------------------
+
+WRONG = {}
+
+
+def forwards(start, layers):
+    return walk(start, layers.flip(0))
+
+
+def column(start, layers):
+    p = torch.eye(layers.shape[-1], dtype=layers.dtype)[start]
+    for a in reversed(list(layers)):
+        p = a @ p
+    return p
+
+
+def column_forwards(start, layers):
+    return column(start, layers.flip(0))
+
+
+def in_place(start, layers):
+    found = walk(start, layers)
+    layers[0] = layers[2] @ layers[1] @ layers[0]
+    return found
+
+
+WRONG[check.walk] = [
+    (forwards, "meets the last layer first"),
+    (column_forwards, "p @ a; a @ p averages values"),
+    (column, "stands on the left, p @ a; and it meets the last layer first"),
+    (lambda start, layers: layers[-1, start], "one step, through the last layer"),
+    (lambda start, layers: layers[0, start], "one step, through the first layer"),
+    (lambda start, layers: (layers[2] @ layers[1] @ layers[0]).mean(0), "began anywhere"),
+    (in_place, "changed its argument"),
+    (lambda start, layers: layers[2] @ layers[1] @ layers[0], "must have shape"),
+    (lambda start, layers: walk(start, layers).tolist(), "must be a tensor, got list"),
+    (lambda start, layers: walk(start, layers) ** 2, "wrong values"),
+]
+
+
+def right_eigenvector(a):
+    values, vectors = torch.linalg.eig(a)
+    right = vectors[:, (values - 1).abs().argmin()].real
+    return right / right.sum()
+
+
+WRONG[check.stationary] = [
+    (right_eigenvector, "right eigenvector, the same for every matrix"),
+    (lambda a: torch.ones_like(a[0]), "it sums to one"),
+    (lambda a: stationary(a) / stationary(a).norm(), "it must have the sum one"),
+    (lambda a: a.mean(0), "after one step"),
+    (lambda a: torch.linalg.matrix_power(a, 5000)[0], "one walker does not find it"),
+    (lambda a: torch.linalg.matrix_power(a, 5000).mean(0), "powers of the matrix do not find it"),
+    (lambda a: stationary(a)[None], "must have shape"),
+    (lambda a: stationary(a).flip(0), "wrong values"),
+    (lambda a: stationary(a.mul_(1.0).div_(2.0)), "changed its argument"),
+]
+
+
+def with_identity_added(weight):
+    def answer(layers, residual):
+        product = torch.eye(layers.shape[-1], dtype=layers.dtype)
+        for a in layers.mean(dim=1):
+            product = (weight(residual) * torch.eye(len(a), dtype=a.dtype) + a) @ product
+        return product
+
+    return answer
+
+
+def head_by_head(layers, residual):
+    return torch.stack([attention_rollout(layers[:, h, None], residual) for h in range(layers.shape[1])]).mean(0)
+
+
+def share_at_the_end(layers, residual):
+    identity = torch.eye(layers.shape[-1], dtype=layers.dtype)
+    return residual * identity + (1 - residual) * attention_rollout(layers, 0.0)
+
+
+def entries(layers, residual):
+    mean = layers.mean(dim=1)
+    return (residual * torch.eye(mean.shape[-1], dtype=mean.dtype) + (1 - residual) * mean).prod(0)
+
+
+WRONG[check.attention_rollout] = [
+    (lambda layers, r: attention_rollout(layers.flip(0), r), "first layer stands on the right"),
+    (lambda layers, r: attention_rollout(layers, 1 - r), "belongs to the identity"),
+    (lambda layers, r: attention_rollout(layers, 0.0), "residual share is missing"),
+    (share_at_the_end, "each layer passes its share on"),
+    (with_identity_added(lambda r: 1.0), "taken from that of the weights"),
+    (with_identity_added(lambda r: r), "weights get the share 1 - residual"),
+    (head_by_head, "average over heads first"),
+    (lambda layers, r: attention_rollout(layers[-1:], r), "the last layer alone"),
+    (entries, "multiply the matrices, not their entries"),
+    (lambda layers, r: attention_rollout(layers, r).mT, "wrong values"),
+    (lambda layers, r: layers.mean(1), "must have shape"),
+]

@@ -1,0 +1,127 @@
+"""Answers to the exercises on scaling: right ones in any style, wrong ones with what they must be told."""
+
+import math
+
+import torch
+
+from lessons_lib.checks import scaling as check
+
+# --- right answers ----------------------------------------------------------------------------------------------------
+
+
+def right_scale(d_k, var_q, var_k):
+    return 1 / math.sqrt(d_k * var_q * var_k)
+
+
+def stable_softmax(scores, temperature):
+    e = ((scores - scores.amax(-1, keepdim=True)) / temperature).exp()
+    return e / e.sum(-1, keepdim=True)
+
+
+def attention_backward(q, k, v, grad_out):
+    root = math.sqrt(q.shape[-1])
+    a = (q @ k.mT / root).softmax(-1)
+    return backward(q, k, v, grad_out, a, lambda g: a * (g - (a * g).sum(-1, keepdim=True)), 1 / root)
+
+
+def backward(q, k, v, grad_out, a, to_scores, scale):
+    """The frame that right and wrong backward passes share."""
+    grad_s = to_scores(grad_out @ v.mT)
+    return scale * grad_s @ k, scale * grad_s.mT @ q, a.mT @ grad_out
+
+
+def with_a_full_jacobian(q, k, v, grad_out):
+    a = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1)
+    jacobian = a.diag_embed() - a[..., :, None] * a[..., None, :]
+    return backward(q, k, v, grad_out, a, lambda g: (jacobian @ g[..., None])[..., 0], 1 / math.sqrt(q.shape[-1]))
+
+
+RIGHT = {
+    check.right_scale: [right_scale, lambda d_k, var_q, var_k: torch.tensor(d_k * var_q * var_k).rsqrt()],
+    check.stable_softmax: [
+        stable_softmax,
+        lambda scores, temperature: (scores / temperature).softmax(-1),
+        lambda scores, temperature: (scores / temperature).softmax(-1).float(),
+    ],
+    check.attention_backward: [attention_backward, with_a_full_jacobian, lambda *x: list(attention_backward(*x))],
+}
+
+# --- wrong answers ----------------------------------------------------------------------------------------------------
+
+WRONG = {}
+
+
+WRONG[check.right_scale] = [
+    (lambda d, a, b: 1 / (d * a * b), "inverse of a root"),
+    (lambda d, a, b: math.sqrt(d * a * b), "the factor is its inverse"),
+    (lambda d, a, b: d**-0.5, "where are var_q and var_k"),
+    (lambda d, a, b: (d * (a + b)) ** -0.5, "multiply, they do not add"),
+    (lambda d, a, b: 1 / (d * math.sqrt(a * b)), "d_k belongs under the root"),
+    (lambda d, a, b: 1 / (math.sqrt(d) * a * b), "variances already"),
+    (lambda d, a, b: 1.0, "wrong values"),
+]
+
+
+def in_place(scores, temperature):
+    scores -= scores.amax(-1, keepdim=True)
+    return (scores / temperature).softmax(-1)
+
+
+def without_shift(scores, temperature):
+    e = (scores / temperature).exp()
+    return e / e.sum(-1, keepdim=True)
+
+
+def one_shift_for_all(scores, temperature):
+    e = ((scores - scores.max()) / temperature).exp()
+    return e / e.sum(-1, keepdim=True)
+
+
+WRONG[check.stable_softmax] = [
+    (without_shift, "subtract the maximum of each row first"),
+    (one_shift_for_all, "subtract the maximum of each row, not of the whole tensor"),
+    (in_place, "changed its argument"),
+    (lambda s, t: s.softmax(-1), "temperature is ignored"),
+    (lambda s, t: (s * t).softmax(-1), "divided by the temperature, not multiplied"),
+    (lambda s, t: s.softmax(-1) / t, "before the softmax"),
+    (lambda s, t: (s / t).softmax(-2), "over the last axis"),
+    (lambda s, t: ((s - s.amax(-1, keepdim=True)) / t).exp(), "not divided by their sum"),
+    (lambda s, t: (s / t).flatten().softmax(0).view(s.shape), "not over the whole tensor"),
+    (lambda s, t: (s / t).softmax(-1) ** 2, "wrong values"),
+    (lambda s, t: (s / t).softmax(-1)[..., :1], "must have shape"),
+    (lambda s, t: (s / t).softmax(-1).tolist(), "must be a tensor, got list"),
+]
+
+
+def variant(*, forward=lambda d: d**-0.5, to_scores=None, factor=None):
+    """A backward pass with one ingredient replaced."""
+
+    def answer(q, k, v, grad_out):
+        d = q.shape[-1]
+        a = (q @ k.mT * forward(d)).softmax(-1)
+        through = to_scores or (lambda a, g: a * (g - (a * g).sum(-1, keepdim=True)))
+        return backward(q, k, v, grad_out, a, lambda g: through(a, g), (factor or forward)(d))
+
+    return answer
+
+
+def scaled_values(q, k, v, grad_out):
+    grad_q, grad_k, grad_v = attention_backward(q, k, v, grad_out)
+    return grad_q, grad_k, grad_v / math.sqrt(q.shape[-1])
+
+
+WRONG[check.attention_backward] = [
+    (variant(to_scores=lambda a, g: g), "the softmax Jacobian is missing"),
+    (variant(to_scores=lambda a, g: a * (1 - a) * g), "only the diagonal of the softmax Jacobian"),
+    (variant(to_scores=lambda a, g: a * g), "is not subtracted"),
+    (variant(to_scores=lambda a, g: a * (g - (a * g).sum(-2, keepdim=True))), "over the keys of each query"),
+    (variant(forward=lambda d: 1.0), "not divided by sqrt"),
+    (variant(forward=lambda d: 1 / d), "did you divide by d_k instead of its root"),
+    (variant(factor=lambda d: 1.0), "belongs in this gradient too"),
+    (variant(factor=lambda d: 1 / d), "that of the forward pass, 1/sqrt\\(d_k\\), not 1/d_k"),
+    (scaled_values, "does not reach this gradient"),
+    (lambda *x: attention_backward(*x)[::-1], "in the order grad_q, grad_k, grad_v"),
+    (lambda *x: attention_backward(*x)[0], "three gradients, grad_q, grad_k, grad_v, got one Tensor"),
+    (lambda *x: attention_backward(*x)[:2], "grad_v, got 2"),
+    (lambda q, k, v, g: (q, k, v), "wrong values"),
+]

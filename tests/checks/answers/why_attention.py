@@ -1,0 +1,106 @@
+"""Answers to the exercises on why attention: right ones in any style, wrong ones with what they must be told."""
+
+import torch
+
+from lessons_lib.attention import attention, attention_weights
+from lessons_lib.checks import why_attention as check
+from lessons_lib.masks import causal
+
+# --- right answers ----------------------------------------------------------------------------------------------------
+
+
+def look_up(q, keys, values):
+    exponentials = (keys @ q).exp()
+    return exponentials / exponentials.sum() @ values
+
+
+def look_up_in_a_loop(q, keys, values):
+    exponentials = [(q * key).sum().exp() for key in keys]
+    return sum(e * value for e, value in zip(exponentials, values, strict=True)) / sum(exponentials)
+
+
+def projected(x, w_q, w_k, w_v):
+    return x @ w_q, x @ w_k, x @ w_v
+
+
+def self_attention(*given):
+    return attention(*projected(*given), scale=1.0)
+
+
+def self_attention_by_look_ups(*given):
+    q, k, v = projected(*given)
+    return torch.stack([look_up(query, k, v) for query in q])
+
+
+def left_to_right(*given):
+    q, k, v = projected(*given)
+    return torch.stack([look_up(q[i], k[: i + 1], v[: i + 1]) for i in range(len(q))])
+
+
+def left_to_right_by_infinity(*given):
+    q, k, v = projected(*given)
+    return (q @ k.mT).masked_fill(~causal(len(q)), -torch.inf).softmax(-1) @ v
+
+
+RIGHT = {
+    check.look_up: [look_up, look_up_in_a_loop, lambda q, k, v: look_up(q, k, v).float()],
+    check.self_attention: [self_attention, self_attention_by_look_ups],
+    check.left_to_right: [left_to_right, left_to_right_by_infinity],
+}
+
+# --- wrong answers ----------------------------------------------------------------------------------------------------
+
+WRONG = {}
+
+
+WRONG[check.look_up] = [
+    (lambda q, k, v: v[(k @ q).argmax()], "the hard look-up"),
+    (lambda q, k, v: (k @ q).exp() @ v, "do not sum to one"),
+    (lambda q, k, v: k @ q / (k @ q).sum() @ v, "not of the scores"),
+    (lambda q, k, v: v.mean(0), "the same weight, whatever the query"),
+    (lambda q, k, v: (k @ q / len(q) ** 0.5).softmax(0) @ v, "no division by sqrt"),
+    (lambda q, k, v: torch.cosine_similarity(k, q[None]).softmax(0) @ v, "do not divide by the lengths"),
+    (lambda q, k, v: (-k @ q).softmax(0) @ v, "a sign is wrong"),
+    (lambda q, k, v: ((k @ q).softmax(0)[:, None] * v).mean(0), "not averaged once more"),
+    (lambda q, k, v: (k @ q).softmax(0), "must have shape"),
+    (lambda q, k, v: v[0], "wrong values"),
+]
+
+
+def with_projections(wrong):
+    return lambda *given: wrong(*projected(*given))
+
+
+WRONG[check.self_attention] = [
+    (with_projections(wrong), says)
+    for wrong, says in [
+        (lambda q, k, v: (q @ k.T).softmax(0) @ v, "the softmax belongs to the rows"),
+        (lambda q, k, v: attention(k, q, v, scale=1.0), "query and key are exchanged"),
+        (lambda q, k, v: q @ k.T @ v, "the softmax is missing"),
+        (lambda q, k, v: attention(k, k, v, scale=1.0), "w_q is ignored"),
+        (lambda q, k, v: attention(q, q, v, scale=1.0), "w_k is ignored"),
+        (lambda q, k, v: attention(q, k, v), "no division by sqrt"),
+        (lambda q, k, v: attention_weights(q, k, scale=1.0).T @ v, "the weights are transposed"),
+        (lambda q, k, v: attention(q, k, v, causal(len(q)), scale=1.0), "every word sees every word"),
+        (lambda q, k, v: (q @ k.T).exp() @ v, "do not sum to one"),
+        (lambda q, k, v: attention_weights(q, k, scale=1.0), "must have shape"),
+        (lambda q, k, v: v, "wrong values"),
+        (lambda q, k, v: attention(q, k, v, scale=1.0).tolist(), "must be a tensor"),
+    ]
+]
+
+
+WRONG[check.left_to_right] = [
+    (with_projections(wrong), says)
+    for wrong, says in [
+        (lambda q, k, v: attention(q, k, v, scale=1.0), "the whole sentence"),
+        (lambda q, k, v: attention_weights(q, k, scale=1.0).tril() @ v, "still take their share"),
+        (lambda q, k, v: (q @ k.T).tril().softmax(-1) @ v, "a score of zero is a score"),
+        (lambda q, k, v: attention(q, k, v, causal(len(q)).T, scale=1.0), "those after it"),
+        (lambda q, k, v: attention(q, k, v, causal(len(q)).tril(-1), scale=1.0), "a word sees itself too"),
+        (lambda q, k, v: v.cumsum(0) / torch.arange(1, len(v) + 1)[:, None], "where are the scores"),
+        (lambda q, k, v: attention(q, k, v, causal(len(q))), "no division by sqrt"),
+        (lambda q, k, v: (q @ k.T).tril(-1).masked_fill(~causal(len(q)).tril(-1), -torch.inf).softmax(-1) @ v, "NaN"),
+        (lambda q, k, v: attention(q, k, v, causal(len(q)), scale=1.0)[-1], "must have shape"),
+    ]
+]

@@ -1,0 +1,153 @@
+"""What ``checks`` itself does, and what single checks rest on."""
+
+import math
+
+import pytest
+import torch
+from answers import build_flash
+from torch.testing import assert_close
+
+from lessons_lib.checks import ask, compare, compare_mask, compare_number, flash, geometry, is_finite, scaling
+from lessons_lib.flash import flash_attention
+from lessons_lib.softmax import merge_attention
+
+# --- asking ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_answer_gets_copies_and_other_things_as_they_are():
+    x, rows, stream = torch.ones(3), [torch.zeros(2), (torch.ones(1), 5)], iter([1])
+    got = []
+    ask("f", lambda *given: got.extend(given) or 1, x, rows, stream, None, where="here")
+    assert_close(got[0], x)
+    assert got[0] is not x
+    assert got[1][0] is not rows[0]
+    assert got[1][1][0] is not rows[1][0]
+    assert type(got[1][1]) is tuple
+    assert got[2] is stream
+    assert got[3] is None
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda x, rows: x.add_(1),
+        lambda x, rows: x.unsqueeze_(0),
+        lambda x, rows: x[0].fill_(torch.nan),
+        lambda x, rows: rows[1].fill_(0),
+        lambda x, rows: rows.append(3),
+        lambda x, rows: rows.reverse(),
+        lambda x, rows: rows.__setitem__(0, torch.ones(2, 2)),
+    ],
+)
+def test_arguments_must_be_as_before(spoil):
+    with pytest.raises(AssertionError, match=r"f changed its arguments; work on copies \(here\)"):
+        ask("f", lambda *given: [spoil(*given)], torch.ones(3), [7, torch.ones(2)], where="here")
+
+
+def test_one_argument_is_one():
+    with pytest.raises(AssertionError, match=r"f changed its argument; work on a copy \(here\)"):
+        ask("f", lambda x, n: x.add_(n), torch.ones(3), 2, where="here")
+
+
+def test_nan_is_equal_to_itself_among_arguments():
+    x = torch.tensor([1.0, torch.nan, -torch.inf])
+    assert ask("f", lambda x: 5, x, where="here") == 5
+
+
+@pytest.mark.parametrize(
+    ("got", "says"),
+    [
+        (None, "f is None: did you forget to return the pair"),
+        (torch.ones(2), "return the pair, got one Tensor"),
+        ((1, 2, 3), "return the pair, got 3 things"),
+    ],
+)
+def test_parts_are_counted(got, says):
+    with pytest.raises(AssertionError, match=says):
+        ask("f", lambda: got, where="here", returns="the pair", parts=2)
+
+
+def test_a_list_will_do_for_parts():
+    assert ask("f", lambda: [1, 2], where="here", returns="the pair", parts=2) == [1, 2]
+
+
+# --- comparing ------------------------------------------------------------------------------------------------------
+
+
+def test_nan_is_named():
+    wanted = torch.ones(2)
+    with pytest.raises(AssertionError, match="x holds NaN"):
+        compare("x", wanted * torch.nan, wanted, {}, where="here")
+
+
+def test_a_mistake_that_is_right_here_is_not_named():
+    wanted = torch.ones(2)
+    compare("x", wanted, wanted, {"a mistake": wanted}, where="here")
+
+
+@pytest.mark.parametrize("shape", [(3,), (1,), ()])
+def test_a_mistake_that_has_another_shape_here_is_not_named(shape):
+    with pytest.raises(AssertionError, match="wrong values"):
+        compare("x", torch.ones(2), torch.zeros(2), {"a mistake": torch.ones(shape)}, where="here")
+
+
+@pytest.mark.parametrize(("dtype", "off"), [(torch.float64, 1e-7), (torch.float32, 1e-3)])
+def test_rounding_is_that_of_the_answer(dtype, off):
+    wanted = torch.ones(2)
+    compare("x", wanted.to(dtype) * (1 + off / 1000), wanted, {}, where="here")
+    with pytest.raises(AssertionError, match="off by up to"):
+        compare("x", wanted.to(dtype) + off, wanted, {}, where="here")
+
+
+def test_a_number_may_be_a_tensor_without_axes():
+    compare_number("x", 2, 2.0, {}, where="here")
+    compare_number("x", torch.tensor(2), 2, {}, where="here")
+    with pytest.raises(AssertionError, match="must have shape"):
+        compare_number("x", torch.tensor([2.0]), 2, {}, where="here")
+
+
+def test_a_mask_of_zeros_and_ones_is_none():
+    with pytest.raises(AssertionError, match=r"must be a Boolean tensor, got torch.int64 \(here\)"):
+        compare_mask("mask", torch.ones(2, dtype=torch.int64), torch.ones(2).bool(), {}, where="here")
+
+
+def test_finite_are_also_things_that_are_no_tensors():
+    assert is_finite(torch.ones(2), None, "seven")
+    assert not is_finite(torch.ones(2), torch.tensor([1.0, torch.inf]))
+    assert not is_finite(torch.tensor(torch.nan))
+
+
+# --- references -----------------------------------------------------------------------------------------------------
+
+
+def test_the_gradients_of_a_merge_are_autograd_s():
+    inputs = [torch.randn(3, 5, *width, requires_grad=True) for width in ((4,), (), (4,), ())]
+    grads = torch.randn(3, 5, 4), torch.randn(3, 5)
+    wanted = torch.autograd.grad(merge_attention(*inputs), inputs, grads)
+    assert_close(flash._merge_gradients(*inputs, *grads)[0], wanted)
+
+
+def test_the_query_that_a_message_offers_does_win():
+    for m in (3, 5, 9):
+        k = torch.randn(m, 2)
+        corner, queries = geometry._corners(k)
+        for j in corner.nonzero().flatten().tolist():
+            assert (k @ queries[j]).argmax() == j
+
+
+def test_autograd_is_no_answer_to_a_backward_pass():
+    def answer(q, k, v, grad_out):
+        inputs = [x.requires_grad_() for x in (q, k, v)]
+        out = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v
+        return torch.autograd.grad(out, inputs, grad_out)
+
+    with pytest.raises(RuntimeError):
+        scaling.attention_backward(answer)
+
+
+def test_the_library_is_right_about_flash_but_for_its_own_size_of_tiles():
+    """Its tiles are of 256 keys, so it does multiply what a smaller tile would skip."""
+    q, k, v = (torch.randn(rows, 4) for rows in (5, 7, 7))
+    one_head = (x[None, None] for x in (q, k, v))
+    out, lse = flash_attention(*one_head, is_causal=True, backend="tiled", return_lse=True)
+    assert_close((out[0, 0], lse[0, 0]), build_flash.flash(q, k, v, 2, 3))
