@@ -6,11 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import check_notebook
 import nbformat
 import pytest
-from check_notebook import mend, read
 from students import answers, with_a_copy, without_an_answer, without_metadata
+
+from grading import check_notebook
+from grading.check_notebook import mend, read
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASED = ROOT / "book/exercises/scaling/scaling.ipynb"
@@ -26,7 +27,7 @@ def by_name(notebook) -> dict:
 
 
 def run(*arguments) -> subprocess.CompletedProcess:
-    command = [sys.executable, ROOT / "tools/check_notebook.py", *arguments]
+    command = [sys.executable, ROOT / "grading/check_notebook.py", *arguments]
     return subprocess.run(command, capture_output=True, text=True)
 
 
@@ -150,7 +151,7 @@ def test_the_command_says_when_it_gives_up(tmp_path):
 
 
 def test_students_need_nothing_but_nbformat():
-    tree = ast.parse((ROOT / "tools/check_notebook.py").read_text())
+    tree = ast.parse((ROOT / "grading/check_notebook.py").read_text())
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert imported - set(sys.stdlib_module_names) == {"nbformat"}
