@@ -94,8 +94,8 @@ def main(argv: list[str] | None = None) -> int:
         if not arguments.report:
             course.write_results(grade(course, sorted(wanted), limits), beside_others=bool(arguments.student))
         results = course.results()
-        graded = [student for student, result in results.items() if not result.reason]
-        for student, reason in progress("feedback", course.write_feedback, graded, limits):
+        anew = [s for s, result in results.items() if not result.reason and s in (arguments.student or results)]
+        for student, reason in progress("feedback", course.write_feedback, anew, limits):
             results[student].notes += [reason] if reason else []
     print(write_report(course.report, course.name, results, exercises(course.master())))
     print(f"\nMore in {course.report}, and for the students in {folder / 'feedback'}.")

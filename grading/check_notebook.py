@@ -145,12 +145,12 @@ def _put_back(notebook, wanted, found: dict[str, NotebookNode], done: list[str])
             done.append(f"{name} was missing, put back")
 
 
-def main() -> int:
+def main(argv: list[str] | None = None) -> int:
     """Check one notebook; write the mended one where that helps."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("released", type=Path, nargs="?")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     name = plain_name(arguments.file.stem)
     released = arguments.released or EXERCISES / name / f"{name}.ipynb"
     for path in (arguments.file, released):

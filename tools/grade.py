@@ -1,8 +1,9 @@
 """Where ``python -m grading`` was; goes with the next release."""
 
-import runpy
 import sys
+
+from grading.__main__ import main
 
 if __name__ == "__main__":
     print("tools/grade.py has moved, please type: python -m grading", file=sys.stderr)
-    runpy.run_module("grading", run_name="__main__", alter_sys=True)
+    sys.exit(main())

@@ -205,7 +205,7 @@ CLASS = {
     "syntax-error": Student(answers(scale="def right_scale(d_k, var_q, var_k) return 1"), (0, 4, 6), "not defined"),
     "endless-loop": Student(right_scale_does("while True: pass"), (0, 4, 6), "it ran too long"),
     "eats-memory": Student(
-        right_scale_does("hoard = [torch.ones(2**27)]", "while True: hoard.append(hoard[-1].clone())"),
+        right_scale_does("hoard = []", "while True: hoard.append(torch.empty(2**27))"),
         (0, 4, 6),
         "memory",
         needs_sandbox=True,
@@ -229,7 +229,7 @@ CLASS = {
         needs_sandbox=True,
     ),
     "talks-too-much": Student(
-        answers(needle="for i in range(600_000):\n    print('BEGIN HIDDEN TESTS')", moments="### BEGIN HIDDEN TESTS"),
+        answers(needle="for i in range(160_000):\n    print('BEGIN HIDDEN TESTS')", moments="### BEGIN HIDDEN TESTS"),
         (3, 4, 6),
     ),
     "reads-others": Student(answers(scale=READS), (0, 4, 6), "not enough values", needs_sandbox=True),

@@ -56,8 +56,8 @@ def tasks(tmp_path):
 def test_each_ends_in_its_own_way(tasks, tmp_path):
     names = ["stays", "returns", "raises", "exits", "killed", "nothing"]
     died = "the process that graded it died"
-    assert dict(in_processes(tasks.end_somehow, names, at_a_time=3, seconds=2, log=tmp_path / "log")) == {
-        "stays": "it ran longer than 2 seconds in all",
+    assert dict(in_processes(tasks.end_somehow, names, at_a_time=3, seconds=4, log=tmp_path / "log")) == {
+        "stays": "it ran longer than 4 seconds in all",
         "returns": "a reason",
         "raises": "KeyError: 'lost'",
         "exits": died,
