@@ -243,7 +243,9 @@ CLASS = {
     "broken-file": Student(broken, None, "it is no notebook"),
     "quits": Student(right_scale_does("import os", "os._exit(0)"), None, "the kernel died"),
     "cannot-be-stopped": Student(
-        right_scale_does("import signal", "signal.signal(signal.SIGINT, signal.SIG_IGN)", "while True: pass"),
+        right_scale_does(
+            "import signal, time", "signal.signal(signal.SIGINT, signal.SIG_IGN)", "while True: time.sleep(1)"
+        ),
         None,
         "the kernel could not be interrupted in the cell scale-check",
     ),

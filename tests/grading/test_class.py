@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GRADE = (sys.executable, "-m", "grading")
 CODE = ("2. The right factor", "3. A softmax that survives", "4. The backward pass")
 NO_SANDBOX = why_not()
-LIMITS = ("--cell-seconds", "5", "--seconds", "240", "--memory", "2.5", "--at-a-time", "3")
+LIMITS = ("--cell-seconds", "10", "--seconds", "240", "--memory", "2.5", "--at-a-time", "3")
 
 
 class Graded:
