@@ -1,4 +1,4 @@
-"""What nbgrader needs to know; it reads this file when it is started in this folder, and so does tools/grade.py."""
+"""What nbgrader needs to know: it reads this file when started in this folder, and ``python -m grading`` does."""
 
 import os
 import sys
@@ -6,7 +6,6 @@ from pathlib import Path
 
 c = get_config()  # nbgrader provides it
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "tools"))  # for outside.py and collect.py, whose classes are named below
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # nbgrader calls alembic by name
 
 c.CourseDirectory.root = str(HERE)
@@ -16,11 +15,11 @@ c.IncludeHeaderFooter.header = str(HERE / "source" / "header.ipynb")
 c.ClearSolutions.code_stub = {"python": "raise NotImplementedError  # your code here"}
 c.ClearSolutions.text_stub = "*Your answer here.*"
 
-c.ZipCollectApp.collector_plugin = "collect.FromCourseSystem"  # whose file is which in a zip of submissions
+c.ZipCollectApp.collector_plugin = "grading.collect.FromCourseSystem"  # whose file is which in a zip of submissions
 
 # Graded cells do not run where the students' code runs, and what they hide stays hidden in the feedback.
 c.Autograde.autograde_preprocessors = [
-    "outside.CheckedFromOutside",
+    "grading.outside.CheckedFromOutside",
     "nbgrader.preprocessors.LimitOutput",
     "nbgrader.preprocessors.SaveAutoGrades",
     "nbgrader.preprocessors.AssignLatePenalties",
@@ -28,7 +27,7 @@ c.Autograde.autograde_preprocessors = [
 ]
 c.GenerateFeedback.preprocessors = [
     "nbgrader.preprocessors.GetGrades",
-    "outside.HideTests",
+    "grading.outside.HideTests",
     "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
 ]
 c.CheckedFromOutside.timeout = 60  # seconds a cell; an endless loop costs this much, and the points of its exercise

@@ -95,5 +95,19 @@ def test_every_command_and_file_that_it_names_exists():
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"\bmake ([a-z-]+)", PAGE):
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
-    for path in re.findall(r"`((?:tools|tests|assignments)/[\w./-]+)[ `]", PAGE):
+    for path in re.findall(r"`((?:grading|tools|tests|assignments)/[\w./-]+)[ `]", PAGE):
         assert (ROOT / path.replace("/NAME", "/scaling")).exists(), path
+
+
+@pytest.mark.parametrize("guide", ["book/instructors.md", "assignments/README.md"])
+def test_a_module_that_a_guide_runs_can_be_run(guide):
+    named = set(re.findall(r"python -m (\w+)", (ROOT / guide).read_text(encoding="utf-8")))
+    assert named == {"grading"}
+    assert all((ROOT / name / "__main__.py").is_file() for name in named)
+
+
+def test_every_file_that_the_other_guide_runs_exists():
+    guide = (ROOT / "assignments/README.md").read_text(encoding="utf-8")
+    paths = re.findall(r"python ((?:grading|tools)/[\w./]+)", guide)
+    assert paths == ["grading/check_notebook.py"]
+    assert all((ROOT / path).is_file() for path in paths)

@@ -205,7 +205,7 @@ CLASS = {
     "syntax-error": Student(answers(scale="def right_scale(d_k, var_q, var_k) return 1"), (0, 4, 6), "not defined"),
     "endless-loop": Student(right_scale_does("while True: pass"), (0, 4, 6), "it ran too long"),
     "eats-memory": Student(
-        right_scale_does("hoard = [torch.ones(2**27)]", "while True: hoard.append(hoard[-1].clone())"),
+        right_scale_does("hoard = []", "while True: hoard.append(torch.empty(2**27))"),
         (0, 4, 6),
         "memory",
         needs_sandbox=True,
@@ -229,7 +229,7 @@ CLASS = {
         needs_sandbox=True,
     ),
     "talks-too-much": Student(
-        answers(needle="for i in range(600_000):\n    print('BEGIN HIDDEN TESTS')", moments="### BEGIN HIDDEN TESTS"),
+        answers(needle="for i in range(160_000):\n    print('BEGIN HIDDEN TESTS')", moments="### BEGIN HIDDEN TESTS"),
         (3, 4, 6),
     ),
     "reads-others": Student(answers(scale=READS), (0, 4, 6), "not enough values", needs_sandbox=True),
@@ -243,7 +243,9 @@ CLASS = {
     "broken-file": Student(broken, None, "it is no notebook"),
     "quits": Student(right_scale_does("import os", "os._exit(0)"), None, "the kernel died"),
     "cannot-be-stopped": Student(
-        right_scale_does("import signal", "signal.signal(signal.SIGINT, signal.SIG_IGN)", "while True: pass"),
+        right_scale_does(
+            "import signal, time", "signal.signal(signal.SIGINT, signal.SIG_IGN)", "while True: time.sleep(1)"
+        ),
         None,
         "the kernel could not be interrupted in the cell scale-check",
     ),

@@ -2,15 +2,17 @@
 
 import ast
 import copy
+import os
 import subprocess
 import sys
 from pathlib import Path
 
-import check_notebook
 import nbformat
 import pytest
-from check_notebook import mend, read
 from students import answers, with_a_copy, without_an_answer, without_metadata
+
+from grading import check_notebook
+from grading.check_notebook import main, mend, read
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASED = ROOT / "book/exercises/scaling/scaling.ipynb"
@@ -25,9 +27,14 @@ def by_name(notebook) -> dict:
     return {cell.metadata.nbgrader.grade_id: cell for cell in notebook.cells if "nbgrader" in cell.metadata}
 
 
-def run(*arguments) -> subprocess.CompletedProcess:
-    command = [sys.executable, ROOT / "tools/check_notebook.py", *arguments]
-    return subprocess.run(command, capture_output=True, text=True)
+@pytest.fixture
+def run(capsys):
+    """Call the command's function; return its exit status and what it printed."""
+
+    def call(*arguments) -> tuple[int, str]:
+        return main([str(argument) for argument in arguments]), capsys.readouterr().out
+
+    return call
 
 
 def test_a_notebook_with_answers_needs_nothing(released):
@@ -122,35 +129,39 @@ def test_a_very_large_file_is_refused_unread(tmp_path, monkeypatch):
         read(tmp_path / "x.ipynb")
 
 
-def test_the_command_says_that_all_is_well(tmp_path):
-    done = run(RELEASED)
+@pytest.mark.parametrize("path", ["grading/check_notebook.py", "tools/check_notebook.py"])
+def test_the_command_says_that_all_is_well(path, tmp_path):
+    command = [sys.executable, ROOT / path, RELEASED]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert (done.returncode, done.stdout) == (0, f"{RELEASED} carries all that grading needs.\n")
+    assert ("please type: python grading/check_notebook.py" in done.stderr) == path.startswith("tools")
 
 
-def test_the_command_writes_a_mended_notebook_that_passes(tmp_path, released):
+def test_the_command_writes_a_mended_notebook_that_passes(run, tmp_path, released):
     nbformat.write(without_metadata(released), tmp_path / "scaling.ipynb")
-    done = run(tmp_path / "scaling.ipynb")
-    assert done.returncode == 1, done.stderr
-    assert f"hand in {tmp_path}/scaling-mended.ipynb, under the name scaling.ipynb" in done.stdout
-    assert run(tmp_path / "scaling-mended.ipynb", RELEASED).returncode == 0
+    status, said = run(tmp_path / "scaling.ipynb")
+    assert status == 1, said
+    assert f"hand in {tmp_path}/scaling-mended.ipynb, under the name scaling.ipynb" in said
+    assert run(tmp_path / "scaling-mended.ipynb", RELEASED)[0] == 0
 
 
 @pytest.mark.parametrize("name", ["scaling (1).ipynb", "Copy of scaling.ipynb", "scaling-2.ipynb"])
-def test_the_command_knows_a_notebook_under_the_names_that_downloads_get(tmp_path, released, name):
+def test_the_command_knows_a_notebook_under_the_names_that_downloads_get(run, tmp_path, released, name):
     nbformat.write(released, tmp_path / name)
-    done = run(tmp_path / name)
-    assert done.returncode == 0, done.stderr
+    status, said = run(tmp_path / name)
+    assert status == 0, said
 
 
-def test_the_command_says_when_it_gives_up(tmp_path):
+def test_the_command_says_when_it_gives_up(run, tmp_path):
     (tmp_path / "scaling.ipynb").write_text("{")
-    done = run(tmp_path / "scaling.ipynb")
-    assert done.returncode == 2
-    assert "Copy your answers into a fresh copy" in done.stdout
+    status, said = run(tmp_path / "scaling.ipynb")
+    assert status == 2
+    assert "Copy your answers into a fresh copy" in said
 
 
 def test_students_need_nothing_but_nbformat():
-    tree = ast.parse((ROOT / "tools/check_notebook.py").read_text())
+    tree = ast.parse((ROOT / "grading/check_notebook.py").read_text())
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert imported - set(sys.stdlib_module_names) == {"nbformat"}

@@ -13,13 +13,16 @@ import nbformat
 import pytest
 
 pytest.importorskip("nbgrader")
-from sandbox import why_not
 from students import CLASS
 
+from grading.__main__ import main
+from grading.sandbox import why_not
+
 ROOT = Path(__file__).resolve().parents[2]
+GRADE = (sys.executable, "-m", "grading")
 CODE = ("2. The right factor", "3. A softmax that survives", "4. The backward pass")
 NO_SANDBOX = why_not()
-LIMITS = ("--cell-seconds", "10", "--seconds", "240", "--memory", "2.5")
+LIMITS = ("--cell-seconds", "10", "--seconds", "240", "--memory", "2.5", "--at-a-time", "3")
 
 
 class Graded:
@@ -52,7 +55,7 @@ def graded(tmp_path_factory) -> Graded:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.setblocking(False)
         hand_in(course, server.getsockname()[1])
-        command = [sys.executable, ROOT / "tools/grade.py", "scaling", "--course", course, *LIMITS]
+        command = [*GRADE, "scaling", "--course", course, *LIMITS]
         command += ["--without-sandbox"] if NO_SANDBOX else []
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
@@ -130,13 +133,14 @@ def test_points_given_by_hand_reach_the_report_and_stay(graded):
             if grade.needs_manual_grade:
                 grade.manual_score, grade.needs_manual_grade = 2, False
         gradebook.db.commit()
-    command = [sys.executable, ROOT / "tools/grade.py", "scaling", "--course", graded.folder]
+    command = [*GRADE, "scaling", "--course", graded.folder]
     subprocess.run([*command, "--report"], check=True, capture_output=True)
     row = Graded(graded.folder, "", 0).rows["right"]
     assert (row["status"], float(row["points"])) == ("graded", 15)
 
     # one file is corrected and graded again; everybody else keeps what they have
     before = Graded(graded.folder, "", 0).rows
+    pages = {path: path.stat().st_mtime_ns for path in (graded.folder / "feedback").rglob("*.html")}
     file = graded.folder / "submitted/quits/scaling/scaling.ipynb"
     file.write_text(file.read_text().replace("os._exit(0)", "pass"))
     only = ["--student", "quits", *(["--without-sandbox"] if NO_SANDBOX else [])]
@@ -146,6 +150,8 @@ def test_points_given_by_hand_reach_the_report_and_stay(graded):
     assert {name: row for name, row in after.items() if name != "quits"} == {
         name: row for name, row in before.items() if name != "quits"
     }
+    assert {path: path.stat().st_mtime_ns for path in pages} == pages
+    assert (graded.folder / "feedback/quits/scaling/scaling.html").is_file()
 
 
 def test_the_file_of_the_class_is_left_as_it_was(graded):
@@ -153,20 +159,23 @@ def test_the_file_of_the_class_is_left_as_it_was(graded):
     assert [cell["id"] for cell in kept["cells"]].count("copied") == 1
 
 
-def test_without_bubblewrap_grading_refuses_and_says_how_to_insist(tmp_path):
+def refusal(capsys, *arguments: str) -> str:
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(["scaling", *arguments])
+    return capsys.readouterr().err
+
+
+def test_without_bubblewrap_grading_refuses_and_says_how_to_insist(tmp_path, monkeypatch, capsys):
     shutil.copytree(ROOT / "assignments/source/scaling", tmp_path / "source/scaling")
-    command = [sys.executable, ROOT / "tools/grade.py", "scaling", "--course", tmp_path]
-    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | {"PATH": str(tmp_path)})
-    assert done.returncode == 2
-    assert "bubblewrap is not installed" in done.stderr
-    assert "--without-sandbox accepts that" in done.stderr
+    monkeypatch.setenv("PATH", str(tmp_path))
+    said = refusal(capsys, "--course", str(tmp_path))
+    assert "bubblewrap is not installed" in said
+    assert "--without-sandbox accepts that" in said
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
-def test_a_name_that_nobody_handed_in_under_is_an_error(tmp_path):
+def test_a_name_that_nobody_handed_in_under_is_an_error(tmp_path, capsys):
     shutil.copytree(ROOT / "assignments/source/scaling", tmp_path / "source/scaling")
-    command = [sys.executable, ROOT / "tools/grade.py", "scaling", "--course", tmp_path, "--without-sandbox"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "nobody's work is at submitted/STUDENT/scaling/scaling.ipynb" in done.stderr
+    said = refusal(capsys, "--course", str(tmp_path), "--without-sandbox")
+    assert "nobody's work is at submitted/STUDENT/scaling/scaling.ipynb" in said
     assert [path.name for path in tmp_path.iterdir()] == ["source"]

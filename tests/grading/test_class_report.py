@@ -3,7 +3,8 @@
 import csv
 
 import pytest
-from class_report import Exercise, Result, write_report
+
+from grading.report import Exercise, Result, write_report
 
 ASKED = [Exercise("1. On paper", {"paper": 3}), Exercise("2. In code", {"code-check": 2, "code-graded": 1})]
 

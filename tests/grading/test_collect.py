@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("nbgrader")
-from collect import FromCourseSystem, split
+from grading.collect import FromCourseSystem, split
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -51,7 +51,7 @@ def test_number_and_name_come_apart_again():
 
 
 def test_a_zip_within_a_zip_is_collected_by_the_command_of_the_guide(tmp_path):
-    for needed in ("assignments/nbgrader_config.py", "assignments/source/header.ipynb", "book/exercises", "tools"):
+    for needed in ("assignments/nbgrader_config.py", "assignments/source/header.ipynb", "book/exercises"):
         source, target = ROOT / needed, tmp_path / needed
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copytree(source, target) if source.is_dir() else shutil.copy(source, target)

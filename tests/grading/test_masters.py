@@ -7,9 +7,9 @@ import nbformat
 import pytest
 
 pytest.importorskip("nbgrader")
-from grade import by_machine, messages
-from outside import CheckedFromOutside
-from sandbox import why_not
+from grading.course import messages
+from grading.outside import CheckedFromOutside, by_machine
+from grading.sandbox import why_not
 
 MASTERS = sorted((Path(__file__).resolve().parents[2] / "assignments/source").glob("*/*.ipynb"))
 

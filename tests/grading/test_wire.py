@@ -5,7 +5,8 @@ from threading import Thread
 
 import pytest
 import torch
-from wire import Answer, Answers, NoAnswerError, pack, serve, unpack
+
+from grading.wire import Answer, Answers, NoAnswerError, pack, serve, unpack
 
 
 @pytest.fixture

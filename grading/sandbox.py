@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/alternatives", "/etc/fonts", "/etc/ld.so.cache")
 READABLE = (*SYSTEM, "/sys/devices/system/cpu", sys.base_prefix, sys.prefix)
-OURS = (ROOT / "lessons_lib", ROOT / "tools" / "wire.py")
+OURS = (ROOT / "lessons_lib", ROOT / "grading" / "wire.py")
 DISK = 256 * 2**20  # bytes
 
 
@@ -38,7 +38,7 @@ def command(folder: Path) -> list[str]:
         "MPLCONFIGDIR": "/tmp/matplotlib",
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONPATH": str(ROOT),  # the library beside these tools, wherever another may be installed
+        "PYTHONPATH": str(ROOT),  # the library beside this package, wherever another may be installed
     }
     settings = [part for name, value in variables.items() for part in ("--setenv", name, value)]
     return [
@@ -54,7 +54,7 @@ def command(folder: Path) -> list[str]:
 def why_not() -> str | None:
     """Try the sandbox; return nothing when it works, else the reason."""
     try:
-        trial = subprocess.run([*command(ROOT / "tools"), "true"], capture_output=True, text=True)
+        trial = subprocess.run([*command(ROOT / "grading"), "true"], capture_output=True, text=True)
     except FileNotFoundError:
         return "bubblewrap is not installed (Debian and Ubuntu: apt-get install bubblewrap)"
     if trial.returncode == 0:

@@ -16,9 +16,10 @@ from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 from nbgrader.preprocessors import ClearHiddenTests, Execute
 from nbgrader.utils import is_grade, is_locked, is_solution
-from sandbox import kernel_spec, why_not
 from traitlets import Bool, Integer
-from wire import Answers, NoAnswerError
+
+from grading.sandbox import kernel_spec, why_not
+from grading.wire import Answers, NoAnswerError
 
 WIRE = Path(__file__).with_name("wire.py")
 OUTPUT_LIMIT = 2_000_000  # characters that one cell may print or draw

@@ -7,8 +7,9 @@ Alice Doe_1234_assignsubmission_file/scaling.ipynb, as a folder or not, in older
 import re
 from pathlib import Path
 
-from check_notebook import plain_name
 from nbgrader.plugins import FileNameCollectorPlugin
+
+from grading.check_notebook import plain_name
 
 WHO = re.compile(
     r"(?:(?P<name>.+?)(?:_late)?_(?P<number>\d+)|(?:late_)?(?P<anonymous>anon_[^_]+))"

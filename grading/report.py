@@ -11,9 +11,9 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from collect import split
 from nbformat import NotebookNode
 
+from grading.collect import split
 from lessons_lib.plots import COLOURS
 
 

@@ -1,0 +1,174 @@
+"""Say whether a notebook still carries what grading needs, and put it back where that is possible.
+
+    python grading/check_notebook.py FILE [RELEASED]
+
+FILE is the notebook that you are about to hand in, RELEASED the one that was handed out (by default the one of that
+name in this repository's book). If something was lost, the mended notebook is written beside FILE; your own
+cells stay as they are. It needs Python and nbformat, nothing else.
+"""
+
+import argparse
+import copy
+import re
+import sys
+import warnings
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+EXERCISES = Path(__file__).resolve().parents[1] / "book" / "exercises"
+LIMIT = 20 * 2**20  # bytes
+# What a browser, Colab, Canvas or this tool adds: "scaling (1)", "Copy of scaling", "scaling-2", "scaling-mended".
+ADDED = re.compile(r"^(?:copy[ _]of[ _])+|(?:[ _]*\(\d+\)|-\d+|-mended)+$", re.IGNORECASE)
+MISSING = "the answer {} is missing, and so is the place where it stood"
+
+
+def plain_name(stem: str) -> str:
+    """Return the name that a notebook was handed out under, from the one it came back with."""
+    return ADDED.sub("", stem)
+
+
+def read(path: Path) -> NotebookNode:
+    """Read a notebook that may have been through Colab, a mail program or a fall.
+
+    Raises:
+        ValueError: if it is too large, is not a notebook, or is too broken to read.
+    """
+    if (size := path.stat().st_size) > LIMIT:
+        raise ValueError(f"it has {size / 2**20:.0f} MiB, more than {LIMIT / 2**20:.0f}: clear the outputs")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about cells without an id, which get one here
+        try:
+            notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
+            _, notebook = nbformat.validator.normalize(notebook)
+            nbformat.validate(notebook)
+        except RecursionError:
+            raise ValueError("it is no notebook: its JSON is nested too deeply") from None
+        except Exception as error:
+            raise ValueError(f"it is no notebook: {str(error).splitlines()[0][:200]}") from error
+    return notebook
+
+
+def mend(notebook: NotebookNode, released: NotebookNode) -> tuple[NotebookNode, list[str]]:
+    """Return a copy with the metadata of the released notebook, and what had to be done for that, in words.
+
+    Cells are matched by the name that grading gave them, then by their id, then by their text, and at last by the
+    cells before and after. Checks that are gone are put back; an answer that is gone cannot be.
+
+    Raises:
+        ValueError: if nothing matches, or a graded answer has no place left.
+    """
+    notebook, done = copy.deepcopy(notebook), []
+    wanted = [cell for cell in released.cells if "nbgrader" in cell.metadata]
+    found = _by_name(notebook, wanted, done)
+    for how, matches in {"id": _same_id, "text": _same_text}.items():
+        for cell in wanted:
+            like_it = [one for one in _free(notebook, found) if matches(one, cell)]
+            if _name(cell) not in found and len(like_it) == 1 == sum(matches(one, cell) for one in wanted):
+                found[_name(cell)] = like_it[0]
+                done.append(f"{_name(cell)} had lost its metadata, found by its {how}")
+    if not found:
+        raise ValueError("no cell of the released notebook is in it: is it the notebook of another assignment?")
+    _by_neighbours(notebook, wanted, found, done)
+    _put_back(notebook, wanted, found, done)
+    for cell in notebook.cells:
+        cell.metadata.pop("nbgrader", None)
+    for cell in wanted:
+        if _name(cell) in found:
+            found[_name(cell)].metadata["nbgrader"] = copy.deepcopy(cell.metadata["nbgrader"])
+    notebook.metadata = copy.deepcopy(released.metadata)
+    return notebook, done
+
+
+def _name(cell: NotebookNode) -> str:
+    about = cell.metadata.get("nbgrader")
+    name = about.get("grade_id") if isinstance(about, dict) else None
+    return name if isinstance(name, str) else ""
+
+
+def _by_name(notebook: NotebookNode, wanted: list[NotebookNode], done: list[str]) -> dict[str, NotebookNode]:
+    found, names = {}, {_name(cell) for cell in wanted}
+    for cell in notebook.cells:
+        if (name := _name(cell)) in names:
+            if name in found:
+                done.append(f"{name} occurs twice: the later one counts")
+            found[name] = cell
+    return found
+
+
+def _same_id(cell: NotebookNode, wanted: NotebookNode) -> bool:
+    return wanted.id in (cell.id, cell.metadata.get("id"))  # Colab keeps ids in the metadata
+
+
+def _same_text(cell: NotebookNode, wanted: NotebookNode) -> bool:
+    return cell.cell_type == wanted.cell_type and cell.source.strip() == wanted.source.strip()
+
+
+def _free(notebook: NotebookNode, found: dict[str, NotebookNode]) -> list[NotebookNode]:
+    taken = {id(cell) for cell in found.values()}
+    return [cell for cell in notebook.cells if id(cell) not in taken]
+
+
+def _position(notebook: NotebookNode, cell: NotebookNode) -> int:
+    return next(i for i, one in enumerate(notebook.cells) if one is cell)
+
+
+def _by_neighbours(notebook, wanted, found: dict[str, NotebookNode], done: list[str]) -> None:
+    start, run = 0, []
+    for cell in [*wanted, None]:
+        if cell and _name(cell) not in found:
+            run.append(cell)
+            continue
+        stop = _position(notebook, found[_name(cell)]) if cell else len(notebook.cells)
+        gap = [one for one in _free(notebook, found) if start <= _position(notebook, one) < stop]
+        for kind in ("code", "markdown"):
+            lost, candidates = ([one for one in cells if one.cell_type == kind] for cells in (run, gap))
+            if len(lost) == len(candidates):
+                found |= {_name(one): candidate for one, candidate in zip(lost, candidates, strict=True)}
+                done += [f"{_name(one)} had lost its metadata, found by the cells around it" for one in lost]
+        start, run = stop + 1, []
+
+
+def _put_back(notebook, wanted, found: dict[str, NotebookNode], done: list[str]) -> None:
+    position = 0
+    for cell in wanted:
+        name, about = _name(cell), cell.metadata["nbgrader"]
+        if name in found:
+            position = _position(notebook, found[name]) + 1
+        elif about["grade"] and about["solution"]:
+            raise ValueError(MISSING.format(name))
+        elif not about["solution"]:
+            found[name] = copy.deepcopy(cell)
+            notebook.cells.insert(position, found[name])
+            position += 1
+            done.append(f"{name} was missing, put back")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Check one notebook; write the mended one where that helps."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("released", type=Path, nargs="?")
+    arguments = parser.parse_args(argv)
+    name = plain_name(arguments.file.stem)
+    released = arguments.released or EXERCISES / name / f"{name}.ipynb"
+    for path in (arguments.file, released):
+        if not path.is_file():
+            parser.error(f"there is no file {path}")
+    try:
+        notebook, done = mend(read(arguments.file), read(released))
+    except ValueError as error:
+        print(f"{arguments.file} cannot be graded: {error}.\nCopy your answers into a fresh copy of the notebook.")
+        return 2
+    if not done:
+        print(f"{arguments.file} carries all that grading needs.")
+        return 0
+    mended = arguments.file.with_stem(f"{arguments.file.stem}-mended")
+    nbformat.write(notebook, mended)
+    print(*done, f"Mended: hand in {mended}, under the name {released.name}.", sep="\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

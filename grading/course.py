@@ -1,0 +1,179 @@
+"""One assignment of one course folder: where its files are, and the steps of grading it."""
+
+import json
+import re
+import secrets
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.apps import NbGraderAPI
+from nbgrader.utils import is_grade, is_solution
+from traitlets.config import Config
+from traitlets.config.loader import PyFileConfigLoader
+
+from grading.check_notebook import mend, read
+from grading.outside import CheckedFromOutside, by_machine
+from grading.report import Result
+
+ASSIGNMENTS = Path(__file__).resolve().parents[1] / "assignments"
+
+
+def configure(folder: Path, *, cell_seconds: int = 60, gib: float = 4, sandbox: bool = True) -> Config:
+    """Read nbgrader's configuration and lay this course's folders and limits over it; draw its seed if it has none."""
+    config = PyFileConfigLoader("nbgrader_config.py", path=str(ASSIGNMENTS)).load_config()
+    config.CourseDirectory.root = str(folder)
+    config.CourseDirectory.db_url = f"sqlite:///{folder / 'gradebook.db'}"
+    config.CourseDirectory.submitted_directory = "checked"
+    config.CourseDirectory.release_directory = "release"
+    config.CheckedFromOutside.timeout = cell_seconds
+    config.CheckedFromOutside.memory = int(gib * 2**30)
+    config.CheckedFromOutside.sandbox = sandbox
+    seed = folder / "seed"
+    if not seed.exists():
+        seed.write_text(f"{secrets.randbelow(2**31)}\n")
+    config.CheckedFromOutside.seed_shift = int(seed.read_text())
+    return config
+
+
+class Course:
+    """The steps of grading; each that takes one student's name can run in a process of its own."""
+
+    def __init__(self, folder: Path, name: str, config: Config):
+        self.folder, self.name, self.config = folder, name, config
+        self.report = folder / "report" / name
+        self.results_file = self.report / "results.json"
+        self.logs = self.report / "logs"
+        self.logs.mkdir(parents=True, exist_ok=True)
+
+    def notebook(self, kind: str, student: str = ".") -> Path:
+        """Return where the assignment's notebook is: as ``source``, ``release``, ``checked`` or ``autograded``."""
+        return self.folder / kind / student / self.name / f"{self.name}.ipynb"
+
+    def master(self) -> NotebookNode:
+        """Read the notebook with the solutions."""
+        return nbformat.read(self.notebook("source"), as_version=4)
+
+    def load_master(self) -> None:
+        """Write the assignment, with its hidden tests, into the gradebook.
+
+        Raises:
+            ValueError: if the master is not well formed.
+        """
+        done, log = outcome(NbGraderAPI(config=self.config).generate_assignment(self.name))
+        if not done:
+            raise ValueError(f"the master of {self.name} is not well formed:\n{log}")
+
+    def check_master(self, _: str = "") -> str | None:
+        """Run the checks on the model answers, so that no student pays for a check that refuses them."""
+        master = self.master()
+        checks = [i for i, cell in enumerate(master.cells) if by_machine(cell)]
+        master.cells = master.cells[: max(checks, default=-1) + 1]  # an open exercise may come after, and take its time
+        runner = CheckedFromOutside(config=self.config, timeout=600)  # our own code; only the class is hurried
+        runner.preprocess(master, {"metadata": {"path": str(self.folder)}})
+        failed = {cell.metadata.nbgrader.grade_id: messages(cell) for cell in master.cells if by_machine(cell)}
+        return "; ".join(f"{name}: {said[0]}" for name, said in failed.items() if said) or None
+
+    def check_and_copy(self, student: str) -> list[str]:
+        """Check a submission and copy what can be graded; return what had to be mended.
+
+        Raises:
+            ValueError: if it cannot be graded.
+        """
+        shutil.rmtree(self.notebook("checked", student).parent, ignore_errors=True)
+        handed_in = self.folder / "submitted" / student / self.name
+        file = handed_in / f"{self.name}.ipynb"
+        if not file.is_file() or file.is_symlink():
+            raise ValueError(f"there is no file {self.name}.ipynb in it")
+        released = read(self.notebook("release"))
+        notebook, mended = mend(read(file), released)
+        target = self.notebook("checked", student)
+        target.parent.mkdir(parents=True)
+        nbformat.write(notebook, target)
+        if (handed_in / "timestamp.txt").is_file():
+            shutil.copy(handed_in / "timestamp.txt", target.parent)
+        untouched = untouched_answers(notebook, released)
+        return mended + [f"{name} is as handed out, but look at the cells around it" for name in untouched]
+
+    def autograde(self, student: str) -> str | None:
+        """Run one submission; return nothing, or why that could not be done."""
+        done, log = outcome(NbGraderAPI(config=self.config).autograde(self.name, student))
+        (self.logs / f"{student}.txt").write_text(log, encoding="utf-8")
+        if done:
+            return None
+        reasons = re.findall(r"^\s*(?!nbgrader)[\w.]+(?:Error|Exception): (.+)$", log, re.MULTILINE)
+        return reasons[-1] if reasons else f"see {self.logs / student}.txt"
+
+    def drop(self, student: str) -> None:
+        """Remove what half a grading left, so that nobody mistakes it for no points."""
+        shutil.rmtree(self.notebook("autograded", student).parent, ignore_errors=True)
+        with self.gradebook() as gradebook, suppress(MissingEntry):
+            gradebook.remove_submission(self.name, student)
+
+    def write_feedback(self, student: str) -> str | None:
+        """Write a student's feedback; return nothing, or why that could not be done."""
+        done, log = outcome(NbGraderAPI(config=self.config).generate_feedback(self.name, student))
+        return None if done else "no feedback: " + log.splitlines()[-1]
+
+    def gradebook(self) -> Gradebook:
+        """Open the gradebook."""
+        return Gradebook(self.config.CourseDirectory.db_url, self.config.CourseDirectory.course_id)
+
+    def write_results(self, results: dict[str, Result], *, beside_others: bool) -> None:
+        """Write to ``results.json`` what the gradebook does not hold: why a submission was not graded, and notes."""
+        new = {student: {"reason": result.reason, "notes": result.notes} for student, result in results.items()}
+        text = json.dumps((self.read_results() if beside_others else {}) | new, indent=1)
+        self.results_file.write_text(text, encoding="utf-8")
+
+    def read_results(self) -> dict[str, dict]:
+        """Read ``results.json``; nothing before the first grading."""
+        return json.loads(self.results_file.read_text(encoding="utf-8")) if self.results_file.is_file() else {}
+
+    def results(self) -> dict[str, Result]:
+        """Return what came of every submission, with the points as the gradebook has them."""
+        return {
+            student: Result(**one) if one["reason"] else self.result(student, one["notes"])
+            for student, one in self.read_results().items()
+        }
+
+    def result(self, student: str, notes: list[str]) -> Result:
+        """Read points and messages of a graded submission."""
+        notebook = nbformat.read(self.notebook("autograded", student), as_version=4)
+        said = {cell.metadata.nbgrader.grade_id: messages(cell) for cell in notebook.cells if by_machine(cell)}
+        with self.gradebook() as gradebook:
+            grades = gradebook.find_submission_notebook(self.name, self.name, student).grades
+            points = {grade.name: None if grade.needs_manual_grade else grade.score for grade in grades}
+        return Result(notes=notes, points=points, messages={name: lines[0] for name, lines in said.items() if lines})
+
+
+def outcome(result: dict) -> tuple[bool, str]:
+    """Read what nbgrader returns: whether it did what it should, and what it said."""
+    return bool(result["success"]), f"{result.get('log', '')}{result.get('error', '')}"
+
+
+def messages(cell: NotebookNode) -> list[str]:
+    """Return what a graded cell complained about."""
+    return [output.evalue for output in cell.outputs if output.output_type == "error"]
+
+
+def untouched_answers(notebook: NotebookNode, released: NotebookNode) -> list[str]:
+    """Name the answers graded by hand that are as handed out, in exercises with cells of the student's own.
+
+    nbgrader gives no points for an answer that nobody touched; somebody may have written it beside its place.
+    """
+    given = {cell.source.strip() for cell in released.cells} | {""}
+    found: list[str] = []
+    untouched: list[str] = []
+    own = False
+    for cell in [*notebook.cells, None]:
+        if cell is None or cell.source.startswith("## Exercise "):
+            found += untouched if own else []
+            untouched, own = [], False
+        elif "nbgrader" not in cell.metadata:
+            own = own or cell.source.strip() not in given
+        elif is_grade(cell) and is_solution(cell) and cell.source.strip() in given:
+            untouched.append(cell.metadata.nbgrader.grade_id)
+    return found

@@ -1,0 +1,59 @@
+"""Run a task for each of many names in a process of its own, so that none outstays its time or harms the next.
+
+``pebble.ProcessPool`` also gives each task a time of its own, but notices a process that ends with status 0 only when
+that time is over, has its workers ignore interrupts, and forks from a thread.
+"""
+
+import multiprocessing
+import os
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from time import monotonic
+
+FORK = multiprocessing.get_context("fork")  # a child starts with all that is imported here
+
+
+def in_processes(
+    task: Callable[[str], str | None], names: Iterable[str], *, at_a_time: int, seconds: float, log: Path
+) -> Iterator[tuple[str, str | None]]:
+    """Yield each name with what its task returned, or how it came to a bad end, in the order of their ends."""
+    waiting = list(names)
+    running: dict[Connection, tuple] = {}
+    while waiting or running:
+        while waiting and len(running) < at_a_time:
+            name = waiting.pop(0)
+            receiver, sender = FORK.Pipe(duplex=False)
+            process = FORK.Process(target=_run, args=(task, name, sender, log))
+            process.start()
+            sender.close()  # else the end of the process would not end the pipe
+            running[receiver] = name, process, monotonic() + seconds
+        wait(list(running), timeout=0.5)
+        for receiver, (name, process, deadline) in list(running.items()):
+            if receiver.poll():
+                ending = _received(receiver)
+            elif monotonic() > deadline:
+                process.kill()
+                ending = f"it ran longer than {seconds:.0f} seconds in all"
+            else:
+                continue
+            process.join()
+            del running[receiver]
+            yield name, ending
+
+
+def _run(task: Callable[[str], str | None], name: str, sender: Connection, log: Path) -> None:
+    with log.open("a") as file:  # what kernels print to a terminal
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    try:
+        sender.send(task(name))
+    except Exception as error:
+        sender.send(f"{type(error).__name__}: {error}")
+
+
+def _received(receiver: Connection) -> str | None:
+    try:
+        return receiver.recv()
+    except EOFError:
+        return "the process that graded it died"
