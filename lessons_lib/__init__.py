@@ -8,6 +8,7 @@
     rules           who may look at whom, said for a pair of positions
     masks           the same as tables: pictures of rules
     attention       the weighted average, and its backward pass by hand
+    fused           the same by PyTorch's own kernels, to train with
     patterns        what a head does, read off its weights
     positions       telling a set where its elements stand
     rope_scaling    rotary positions beyond the trained length

@@ -90,9 +90,8 @@ def attention(
     Raises:
         ValueError: as :func:`attention_weights`, if value does not fit key, or dropout_p is not in ``[0, 1)``.
     """
-    _check_value(query, key, value)
-    if not 0 <= dropout_p < 1:
-        raise ValueError(f"dropout_p must be in [0, 1), got {dropout_p}")
+    check_attention_inputs(query, key, value)
+    check_options(scale, dropout_p)
     weights = dropout(_weights(query, key, mask, scale, bias), dropout_p)
     with _in_its_own_precision(query):
         return (weights @ _for_each_query_head(value, query)).to(query.dtype)
@@ -133,7 +132,7 @@ def attention_vjp(
     Raises:
         ValueError: as :func:`attention`, and if ``grad_output`` does not have the shape and type of its output.
     """
-    _check_value(query, key, value)
+    check_attention_inputs(query, key, value)
     weights = _weights(query, key, mask, scale, bias)
     queries, keys, values = at_least_single(query), _for_each_query_head(key, query), _for_each_query_head(value, query)
     _check_grad_output(grad_output, query, weights, values)
@@ -166,7 +165,7 @@ def _weights(
     with _in_its_own_precision(query):
         scores = _scale(query, scale) * at_least_single(query) @ _for_each_query_head(key, query).mT
     if bias is not None:
-        _check_bias(bias, query, scores)
+        check_bias(bias, query, scores)
         scores = scores + bias
     if isinstance(mask, Rule):
         check_over(mask, scores.shape)
@@ -181,8 +180,7 @@ def _in_its_own_precision(query: Tensor) -> AbstractContextManager:
 
 
 def _scale(query: Tensor, scale: float | None) -> float:
-    if scale is not None and not math.isfinite(scale):
-        raise ValueError(f"scale must be finite, got {scale}")
+    check_options(scale, dropout_p=0.0)
     return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
 
 
@@ -225,7 +223,12 @@ def _check_rows(query: Tensor, **shared: Tensor) -> None:
             )
 
 
-def _check_value(query: Tensor, key: Tensor, value: Tensor) -> None:
+def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
+    """Refuse queries, keys and values that do not belong together.
+
+    Raises:
+        ValueError: as :func:`attention`.
+    """
     _check_rows(query, key=key, value=value)
     if key.shape[-2] != value.shape[-2] or not broadcast_together(key.shape[:-2], value.shape[:-2]):
         raise ValueError(
@@ -234,7 +237,16 @@ def _check_value(query: Tensor, key: Tensor, value: Tensor) -> None:
         )
 
 
-def _check_bias(bias: Tensor, query: Tensor, scores: Tensor) -> None:
+def check_options(scale: float | None, dropout_p: float) -> None:
+    """Refuse a scale that is not finite, and a dropout that is no probability below one."""
+    if scale is not None and not math.isfinite(scale):
+        raise ValueError(f"scale must be finite, got {scale}")
+    if not 0 <= dropout_p < 1:
+        raise ValueError(f"dropout_p must be in [0, 1), got {dropout_p}")
+
+
+def check_bias(bias: Tensor, query: Tensor, scores: Tensor) -> None:
+    """Refuse a bias of another type, or one that would enlarge the scores it is added to."""
     if bias.dtype not in (query.dtype, scores.dtype):
         allowed = " or ".join(dict.fromkeys(map(str, (query.dtype, scores.dtype))))
         raise ValueError(f"bias must be of type {allowed} like the query, got {bias.dtype}")

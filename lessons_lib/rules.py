@@ -1022,6 +1022,22 @@ def conjuncts(rule: Rule) -> list[Rule]:
     return [*conjuncts(rule.a), *conjuncts(rule.b)] if isinstance(rule, Both) else [rule]
 
 
+def as_band(rule: Rule, n: int, m: int) -> Band | None:
+    """Return the one band that a rule comes to over ``n`` queries and ``m`` keys, or None if it is anything else.
+
+    A bound that hides nothing there is left out: a single causal query, at the last key, sees all.
+    """
+    left = right = None
+    for part in conjuncts(rule):
+        if not isinstance(part, Band):
+            return None
+        left, right = _smaller(left, part.left), _smaller(right, part.right)
+    return Band(
+        None if left is None or left >= m - 1 else left,
+        None if right is None or right >= n - 1 else right,
+    )
+
+
 def tiles(rule: Rule, rows: range, m: int, block: int) -> Iterator[tuple[range, Seen]]:
     """Cut what the rows see of ``m`` keys into ranges of at most ``block`` keys; those seen by no row are left out.
 
@@ -1076,6 +1092,10 @@ def _joined(spans: Iterable[range], *, gap: int = 0) -> list[range]:
         else:
             joined.append(span)
     return joined
+
+
+def _smaller(a: int | None, b: int | None) -> int | None:
+    return b if a is None else a if b is None else min(a, b)
 
 
 def _moved(span: range, by: int) -> range:

@@ -1,12 +1,14 @@
 """What the GPU's kernels are told of a mask: a band about the diagonal as two numbers, and how many keys there are."""
 
+from functools import reduce
+from operator import and_
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from lessons_lib import rules
-from lessons_lib.rules import Padding, Rule, conjuncts
+from lessons_lib.rules import Causal, Everything, Padding, Rule, Window, conjuncts
 
 
 class Band(NamedTuple):
@@ -14,8 +16,7 @@ class Band(NamedTuple):
 
     .. math:: p_i - \text{left} \le j \le p_i + \text{right}
 
-    ``None`` is no bound on that side, and a bound that hides nothing is ``None``: a single causal query, at the last
-    key, sees all.
+    ``None`` is no bound on that side. It is :class:`lessons_lib.rules.Band` with the sizes that the kernels need.
     """
 
     n: int
@@ -25,36 +26,25 @@ class Band(NamedTuple):
 
     @classmethod
     def of(cls, n: int, m: int, *, is_causal: bool, window: int | None) -> "Band":
-        """Translate the arguments of ``flash_attention``: a window counts the query's own key, a distance does not."""
-        reach = None if window is None else window - 1
-        return cls.between(n, m, reach, 0 if is_causal else reach)
-
-    @classmethod
-    def between(cls, n: int, m: int, left: int | None, right: int | None) -> "Band":
-        """Leave out a bound that hides nothing from ``n`` queries on ``m`` keys."""
-        return cls(
-            n,
-            m,
-            left=None if left is None or left >= m - 1 else left,
-            right=None if right is None or right >= n - 1 else right,
-        )
+        """Translate the arguments of ``flash_attention``."""
+        rule = (Causal() if is_causal else Everything()) & (Everything() if window is None else Window(window))
+        found = as_band(rule, 1, n, m)
+        assert found is not None
+        return found[0]
 
 
 def as_band(rule: Rule, b: int, n: int, m: int) -> tuple[Band, Tensor | None] | None:
     """Return the band and the key lengths over ``(b,)`` that a rule comes to, or None if it says anything else."""
-    left = right = lengths = None
-    for part in conjuncts(rule):
-        if isinstance(part, rules.Band):
-            left, right = _smaller(left, part.left), _smaller(right, part.right)
-        elif isinstance(part, Padding):
-            mine = part.lengths.expand(b)
-            lengths = mine if lengths is None else torch.minimum(lengths, mine.to(lengths.device))
-        else:
-            return None
-    if min(left or 0, right or 0) < 0:  # the diagonal lies outside: the kernels expect it inside
+    parts = conjuncts(rule)
+    lengths = [part.lengths for part in parts if isinstance(part, Padding)]
+    rest = [part for part in parts if not isinstance(part, Padding)]
+    band = rules.as_band(reduce(and_, rest, Everything()), n, m)
+    if band is None or min(band.left or 0, band.right or 0) < 0:  # the kernels expect the diagonal inside
         return None
-    return Band.between(n, m, left, right), lengths
+    return Band(n, m, band.left, band.right), _shortest(lengths, b)
 
 
-def _smaller(a: int | None, b: int | None) -> int | None:
-    return b if a is None else a if b is None else min(a, b)
+def _shortest(lengths: list[Tensor], b: int) -> Tensor | None:
+    if not lengths:
+        return None
+    return reduce(torch.minimum, [each.to(lengths[0].device) for each in lengths]).expand(b)

@@ -1,0 +1,147 @@
+"""The fused attention is attention, gradients included, and refuses what attention refuses."""
+
+import math
+
+import pytest
+import torch
+from torch.autograd import grad
+from torch.testing import assert_close
+
+from lessons_lib import fused, masks
+from lessons_lib.attention import attention
+from lessons_lib.fused import fused_attention
+from lessons_lib.rules import Blocks, Causal, Documents, Everything, LeftPadding, Padding, Prefix, Window
+
+N, M, D_K, D_V = 5, 7, 3, 2
+
+
+def qkv(b=2, h=6, g=3, n=N, m=M, dtype=None):
+    shapes = (b, h, n, D_K), (b, g, m, D_K), (b, g, m, D_V)
+    return [torch.randn(shape).to(dtype or torch.get_default_dtype()).requires_grad_() for shape in shapes]
+
+
+def some_mask(*shape):
+    mask = torch.rand(shape) < 0.6
+    mask[..., 0, :] = False  # a row that may see nothing
+    return mask
+
+
+MASKS = {
+    "none": lambda n, m: None,
+    "everything": lambda n, m: Everything(),
+    "causal": lambda n, m: Causal(),
+    "window": lambda n, m: Causal() & Window(3),
+    "wide window": lambda n, m: Causal() & Window(m),
+    "prefix": lambda n, m: Prefix(3),
+    "documents": lambda n, m: Documents(torch.arange(m) // 3),
+    "padding": lambda n, m: Padding(torch.tensor([m, 0])),
+    "left padding": lambda n, m: LeftPadding(torch.tensor([m - 1, 0])) & Causal(),
+    "nothing": lambda n, m: Causal() & ~Causal(),
+    "causal table": lambda n, m: masks.causal(n, m),
+    "table": lambda n, m: some_mask(n, m),
+    "a table for each head": lambda n, m: some_mask(6, n, m),
+    "columns of one": lambda n, m: some_mask(2, 6, n, 1),
+}
+BIASES = {
+    "no bias": lambda n, m: None,
+    "bias": lambda n, m: torch.randn(6, n, m),
+    "bias that forbids": lambda n, m: torch.randn(n, m).masked_fill(~some_mask(n, m), -torch.inf),
+    "one row": lambda n, m: torch.randn(2, 1, 1, m),
+}
+
+
+@pytest.mark.parametrize("bias", BIASES)
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(("n", "m", "g"), [(N, M, 3), (M, M, 6), (1, M, 1), (M, N, 2)])
+def test_equals_attention_with_its_gradients(n, m, g, mask, bias):
+    if (n > m) and mask in {"causal table", "documents"}:
+        pytest.skip("not made for more queries than keys")
+    inputs, mask, bias = qkv(n=n, m=m, g=g), MASKS[mask](n, m), BIASES[bias](n, m)
+    ours, exact = (f(*inputs, mask, bias=bias, scale=0.7) for f in (fused_attention, attention))
+    assert_close(ours, exact)
+    upstream = torch.randn_like(exact)
+    assert_close(*(grad(out, inputs, upstream, allow_unused=True) for out in (ours, exact)))
+
+
+def test_keys_may_be_shared_by_the_batch():
+    inputs = qkv()
+    inputs[1:] = (x[:1].detach().requires_grad_() for x in inputs[1:])
+    ours, exact = (f(*inputs, Everything()) for f in (fused_attention, attention))
+    assert_close(ours, exact)
+    assert_close(*(grad(out, inputs, torch.ones_like(out)) for out in (ours, exact)))
+
+
+def test_a_bias_learns():
+    inputs, bias = qkv(), torch.randn(6, 1, M, requires_grad=True)
+    ours, exact = (f(*inputs, Causal(), bias=bias) for f in (fused_attention, attention))
+    assert_close(*(grad(out, bias, torch.ones_like(out)) for out in (ours, exact)))
+
+
+def test_dropout_drops_weights():
+    query, key, _ = qkv(h=2, g=2, n=29, m=29)
+    value = torch.eye(29).expand(2, 2, 29, 29)
+    weights = attention(query, key, value, Causal())
+    dropped = fused_attention(query, key, value, Causal(), dropout_p=0.4)
+    assert torch.all((dropped == 0) | torch.isclose(dropped, weights / 0.6))
+    assert ((dropped == 0) & (weights > 0)).any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
+def test_errs_as_little_as_its_type_allows(dtype):
+    """One rounding of the output each: twice the type's epsilon, measured below one and a half."""
+    inputs = [x.detach() for x in qkv(n=65, m=65, dtype=dtype)]
+    exact = attention(*(x.double() for x in inputs), Causal())
+    ours = fused_attention(*inputs, Causal())
+    assert ours.dtype == dtype
+    assert_close(ours.double(), exact, rtol=0, atol=2 * torch.finfo(dtype).eps * exact.abs().max().item())
+
+
+@pytest.mark.parametrize(
+    ("mask", "n", "made"),
+    [(None, 5, False), (Everything(), 5, False), (Causal(), 7, False), (Causal(), 1, False), (Causal(), 5, True)],
+)
+def test_a_table_is_made_only_where_it_must_be(monkeypatch, mask, n, made):
+    tables = []
+    for rule in {type(mask or Everything())}:
+        tensor = rule.tensor
+        monkeypatch.setattr(rule, "tensor", lambda *at, tensor=tensor, **on: (tables.append(at), tensor(*at, **on))[1])
+    fused_attention(*qkv(n=n), mask)
+    assert bool(tables) is made
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"query": torch.zeros(5, 3).double()}, r"must be \(batch, heads, rows, width\), got \(5, 3\)"),
+        ({"key": torch.zeros(2, 4, 7, 3).double()}, "heads of key divide those of query"),
+        ({"scale": math.nan}, "scale must be finite, got nan"),
+        ({"dropout_p": 1.0}, r"dropout_p must be in \[0, 1\), got 1.0"),
+        ({"mask": torch.zeros(5, 7)}, "mask must be Boolean"),
+        ({"mask": Prefix(9)}, "prefix must be at most 7, got 9"),
+        ({"mask": Padding(torch.tensor([1, 2, 3]))}, r"got a rule over \(3, 1, 5, 7\)"),
+        ({"mask": "causal"}, "mask must be Boolean, True where a query may attend, got str"),
+        ({"bias": torch.zeros(6, 7).double()}, r"bias must broadcast to the scores, \(2, 6, 5, 7\)"),
+        ({"bias": torch.zeros(5, 7).int()}, "bias must be of type torch.float64"),
+    ],
+)
+def test_bad_input_is_named(change, message):
+    given = dict(zip(("query", "key", "value"), qkv(), strict=True))
+    with pytest.raises(ValueError, match=message):
+        fused_attention(**given | change)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("as_band", lambda rule, n, m: fused.Everything()),
+        ("_checked", lambda mask, scores: fused.Everything()),
+        ("_checked", lambda mask, scores: Blocks(3)),
+    ],
+    ids=["takes any rule for none", "forgets the mask", "another mask"],
+)
+def test_parity_would_notice(monkeypatch, name, wrong):
+    monkeypatch.setattr(fused, name, wrong)
+    inputs = qkv()
+    with pytest.raises(AssertionError):
+        assert_close(fused_attention(*inputs, Causal()), attention(*inputs, Causal()))
