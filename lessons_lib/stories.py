@@ -186,7 +186,7 @@ def _build_grammar() -> dict[str, list[_Rule]]:
 _GRAMMAR = _build_grammar()
 _THRESHOLDS = {symbol: list(accumulate(rule.probability for rule in rules)) for symbol, rules in _GRAMMAR.items()}
 _RULES = {symbol: {rule.word: rule for rule in rules} for symbol, rules in _GRAMMAR.items()}
-# Of each word, where the symbol is to be written next; None is where the grammar has been left.
+# How likely each word is where a symbol is to be written next; None is what is next once the grammar has been left.
 _CHANCES: dict[str | None, list[float]] = {
     symbol: [rules[word].probability if word in rules else 0.0 for word in VOCABULARY]
     for symbol, rules in _RULES.items()
