@@ -9,6 +9,7 @@ import math
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import layer_norm
 
 from lessons_lib.shapes import at_least_single, check_size, check_vectors
 
@@ -46,10 +47,8 @@ class LayerNorm(nn.Module):
         """Normalise each vector."""
         check_vectors(x, len(self.weight))
         exact = at_least_single(x)
-        centred = exact - exact.mean(dim=-1, keepdim=True)
-        normed = centred * (centred.square().mean(dim=-1, keepdim=True) + self.eps).rsqrt()
-        scaled = normed * self.weight
-        return (scaled if self.bias is None else scaled + self.bias).to(x.dtype)
+        bias = None if self.bias is None else self.bias.to(exact.dtype)
+        return layer_norm(exact, self.weight.shape, self.weight.to(exact.dtype), bias, self.eps).to(x.dtype)
 
 
 class RMSNorm(nn.Module):
