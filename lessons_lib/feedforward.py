@@ -150,6 +150,77 @@ class Routing(NamedTuple):
     balance_loss: Float[Tensor, ""]  # 1 when balanced, up to n_experts / top_k
 
 
+class Router(nn.Module):
+    r"""Choose experts by their scores.
+
+    It owns no weights (the scores come from :math:`W_{\text{router}}`) and is a module so that a forward hook on it
+    sees each :class:`Routing` that a :class:`MixtureOfExperts` computes with.
+
+    Args:
+        n_experts: number of experts :math:`E`.
+        top_k: number of experts for each token.
+        capacity_factor: :math:`c` of :class:`MixtureOfExperts`; ``None`` for no limit.
+        renormalise: whether the chosen weights are made to sum to one.
+
+    Raises:
+        ValueError: if an argument is out of range, or ``top_k=1`` is to be renormalised; in ``forward``, if
+            ``scores`` does not hold a floating-point score of at least one token for each expert.
+    """
+
+    def __init__(self, n_experts: int, top_k: int, *, capacity_factor: float | None, renormalise: bool) -> None:
+        super().__init__()
+        check_size("n_experts", n_experts, at_least=1)
+        check_size("top_k", top_k, at_least=1, at_most=n_experts)
+        if capacity_factor is not None and not (math.isfinite(capacity_factor) and capacity_factor > 0):
+            raise ValueError(
+                f"capacity_factor must be positive and finite, or None for no limit, got {capacity_factor}"
+            )
+        if renormalise and top_k == 1 < n_experts:
+            raise ValueError(
+                "renormalise must be False with top_k=1: a single weight is always 1 once normalised, "
+                "and the router would learn nothing from the output"
+            )
+        self.n_experts, self.top_k = n_experts, top_k
+        self.capacity_factor, self.renormalise = capacity_factor, renormalise
+
+    def forward(self, scores: Float[Tensor, "*batch n_experts"]) -> Routing:
+        """Decide which experts compute which tokens."""
+        check_floating(scores=scores)
+        if scores.shape[-1:] != (self.n_experts,):
+            raise ValueError(
+                f"scores must end in an axis of size n_experts={self.n_experts}, got shape {tuple(scores.shape)}"
+            )
+        if not scores.numel():
+            raise ValueError(f"scores must be of at least one token, got shape {tuple(scores.shape)}")
+        probabilities = softmax(at_least_single(scores))
+        weights, experts = probabilities.topk(self.top_k, dim=-1)
+        if self.renormalise:
+            weights = weights / weights.sum(dim=-1, keepdim=True)
+        capacity, dropped = self._drop(experts)
+        share_of_choices = experts.flatten().bincount(minlength=self.n_experts) / experts.numel()
+        mean_probability = probabilities.reshape(-1, self.n_experts).mean(dim=0)
+        return Routing(
+            probabilities=probabilities,
+            experts=experts,
+            weights=weights,
+            dropped=dropped,
+            load=experts[~dropped].bincount(minlength=self.n_experts),
+            capacity=capacity,
+            balance_loss=self.n_experts * (share_of_choices.to(mean_probability) * mean_probability).sum(),
+        )
+
+    def _drop(self, experts: Tensor) -> tuple[int | None, Tensor]:
+        """The capacity, and which choices come too late for it."""
+        if self.capacity_factor is None:
+            return None, torch.zeros_like(experts, dtype=torch.bool)
+        capacity = math.ceil(self.capacity_factor * experts.numel() / self.n_experts)
+        queue = rearrange(experts.reshape(-1, self.top_k), "token choice -> (choice token)")
+        asked = functional.one_hot(queue, self.n_experts)
+        place = (asked.cumsum(dim=0) * asked).sum(dim=-1)  # 1 for the first that asks for this expert
+        late = rearrange(place > capacity, "(choice token) -> token choice", choice=self.top_k)
+        return capacity, late.reshape(experts.shape)
+
+
 class MixtureOfExperts(nn.Module):
     r"""Send each token to the ``top_k`` experts that a router likes best, and average what they return.
 
@@ -205,23 +276,12 @@ class MixtureOfExperts(nn.Module):
     ) -> None:
         super().__init__()
         _check_widths(d_model, d_ff)
-        check_size("n_experts", n_experts, at_least=1)
-        check_size("top_k", top_k, at_least=1, at_most=n_experts)
-        if capacity_factor is not None and not (math.isfinite(capacity_factor) and capacity_factor > 0):
-            raise ValueError(
-                f"capacity_factor must be positive and finite, or None for no limit, got {capacity_factor}"
-            )
-        if renormalise and top_k == 1 < n_experts:
-            raise ValueError(
-                "renormalise must be False with top_k=1: a single weight is always 1 once normalised, "
-                "and the router would learn nothing from the output"
-            )
-        self.top_k, self.capacity_factor, self.renormalise = top_k, capacity_factor, renormalise
+        self.router = Router(n_experts, top_k, capacity_factor=capacity_factor, renormalise=renormalise)
         self.w_router = nn.Linear(d_model, n_experts, bias=False)
         self.experts = nn.ModuleList(expert(d_model, d_ff) for _ in range(n_experts))
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        """Transform each vector; what was dropped, and the loss, is in :meth:`forward_with_routing`."""
+        """Transform each vector; :meth:`forward_with_routing` and a hook on ``router`` see what was dropped."""
         return self.forward_with_routing(x)[0]
 
     def forward_with_routing(
@@ -243,35 +303,22 @@ class MixtureOfExperts(nn.Module):
         _check_vectors(x, self.w_router.in_features)
         if not x.numel():
             raise ValueError(f"x must hold at least one token, got shape {tuple(x.shape)}")
-        n_experts = len(self.experts)
-        probabilities = softmax(at_least_single(self.w_router(x)))
-        weights, experts = probabilities.topk(self.top_k, dim=-1)
-        if self.renormalise:
-            weights = weights / weights.sum(dim=-1, keepdim=True)
-        capacity, dropped = self._drop(experts)
-        share_of_choices = experts.flatten().bincount(minlength=n_experts) / experts.numel()
-        mean_probability = probabilities.reshape(-1, n_experts).mean(dim=0)
-        return Routing(
-            probabilities=probabilities,
-            experts=experts,
-            weights=weights,
-            dropped=dropped,
-            load=experts[~dropped].bincount(minlength=n_experts),
-            capacity=capacity,
-            balance_loss=n_experts * (share_of_choices.to(mean_probability) * mean_probability).sum(),
-        )
+        return self.router(self.w_router(x))
 
-    def _drop(self, experts: Tensor) -> tuple[int | None, Tensor]:
-        """The capacity, and which choices come too late for it."""
-        if self.capacity_factor is None:
-            return None, torch.zeros_like(experts, dtype=torch.bool)
-        n_experts = len(self.experts)
-        capacity = math.ceil(self.capacity_factor * experts.numel() / n_experts)
-        queue = rearrange(experts.reshape(-1, self.top_k), "token choice -> (choice token)")
-        asked = functional.one_hot(queue, n_experts)
-        place = (asked.cumsum(dim=0) * asked).sum(dim=-1)  # 1 for the first that asks for this expert
-        late = rearrange(place > capacity, "(choice token) -> token choice", choice=self.top_k)
-        return capacity, late.reshape(experts.shape)
+    @property
+    def top_k(self) -> int:
+        """Number of experts for each token."""
+        return self.router.top_k
+
+    @property
+    def capacity_factor(self) -> float | None:
+        """What bounds the tokens that an expert takes."""
+        return self.router.capacity_factor
+
+    @property
+    def renormalise(self) -> bool:
+        """Whether the chosen weights are made to sum to one."""
+        return self.router.renormalise
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from lessons_lib.feedforward import (
     FeedForward,
     MixtureOfExperts,
+    Router,
     SwiGLU,
     gelu,
     gelu_tanh,
@@ -173,6 +174,24 @@ def test_routing_is_what_forward_uses_and_nothing_is_kept():
     assert before == {name: value for name, value in vars(moe).items() if not name.startswith("_")}
 
 
+def test_a_hook_on_the_router_sees_the_routing_that_forward_used():
+    moe, x = MixtureOfExperts(3, 7, 5, 2, capacity_factor=0.8), torch.randn(2, 13, 3)
+    seen = []
+    moe.router.register_forward_hook(lambda module, given, routing: seen.append(routing))
+    moe(x)
+    _, routing = moe.forward_with_routing(x)
+    assert len(seen) == 2
+    assert seen[1] is routing
+    for a, b in zip(*seen, strict=True):
+        assert torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+def test_the_router_owns_no_weights_and_the_mixture_shows_its_settings():
+    moe = MixtureOfExperts(3, 7, 5, 2, capacity_factor=0.8)
+    assert not list(moe.router.state_dict())
+    assert (moe.top_k, moe.capacity_factor, moe.renormalise) == (2, 0.8, True)
+
+
 def test_without_capacity_a_token_does_not_mind_its_company():
     moe, x = MixtureOfExperts(3, 7, 5, 2), torch.randn(2, 13, 3)
     assert_close(moe(x)[1, 4], moe(x[1, 4]))
@@ -301,6 +320,20 @@ def test_wrong_vectors_are_refused(network):
 def test_a_mixture_of_nothing_is_refused():
     with pytest.raises(ValueError, match=r"x must hold at least one token, got shape \(0, 3\)"):
         MixtureOfExperts(3, 7, 5, 2)(torch.randn(0, 3))
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("scores", "message"),
+    [
+        (torch.zeros(4, 3), r"scores must end in an axis of size n_experts=5, got shape \(4, 3\)"),
+        (torch.zeros(0, 5), r"scores must be of at least one token, got shape \(0, 5\)"),
+        (torch.zeros(4, 5, dtype=torch.int64), r"scores must hold floating-point numbers, got torch\.int64"),
+    ],
+)
+def test_wrong_scores_are_refused(scores, message):
+    with pytest.raises(ValueError, match=message):
+        Router(5, 2, capacity_factor=None, renormalise=True)(scores)
 
 
 # --- the tests themselves -------------------------------------------------------------------------------------------
