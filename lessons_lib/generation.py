@@ -1,13 +1,11 @@
 """Writing with a language model: one token after another, each drawn from what the model expects next."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from lessons_lib.gpt import GPT
+from lessons_lib.modes import evaluating
 from lessons_lib.positions import DynamicNTK
 from lessons_lib.shapes import at_least_single, check_size
 from lessons_lib.softmax import softmax
@@ -60,7 +58,7 @@ def generate(
         real, positions = (place >= 0)[:, None, None, :], place.clamp(min=0)  # (b, 1, 1, total), (b, total)
 
     caches = model.new_caches() if use_cache else None
-    with _without_dropout(model):
+    with evaluating(model):
         for m in range(n, n + n_new):
             start = 0 if caches is None else len(caches[0])
             logits = model(
@@ -120,18 +118,6 @@ def _choose(
         return logits.masked_fill(~kept, -torch.inf).argmax(dim=-1, keepdim=True)
     p = softmax(at_least_single(logits), kept, temperature=temperature)
     return torch.multinomial(p, 1, generator=generator)
-
-
-@contextmanager
-def _without_dropout(model: nn.Module) -> Iterator[None]:
-    """Switch every module to evaluation, and each back to what it was, whatever happens in between."""
-    was_training = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in was_training.items():
-            module.training = training
 
 
 def _check(model: GPT, tokens: Tensor, n_new: int, temperature: float, use_cache: bool, lengths: Tensor | None) -> None:

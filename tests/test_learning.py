@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from lessons_lib import data, patterns
-from lessons_lib.diagnostics import apply_qk_norm, apply_sigma_reparam, entropy_collapse, head_entropies, observe
+from lessons_lib.diagnostics import entropy_collapse, head_entropies, observe
 from lessons_lib.gpt import GPT, GPTConfig
+from lessons_lib.stabilise import apply_qk_norm, apply_sigma_reparam
 from lessons_lib.training import next_token_losses, train
 
 SEED = 0
