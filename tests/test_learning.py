@@ -157,5 +157,5 @@ def test_sigma_reparam_holds_it_and_learns_more(plain):
 
 def test_qk_norm_holds_it(plain):
     before, after, _ = rushed(apply_qk_norm)
-    assert mean(after) > 0.45  # measured: 0.59 to 0.69
+    assert mean(after) > 0.45  # measured: 0.61 to 0.70
     assert len(entropy_collapse(after, before)) <= 2  # none
