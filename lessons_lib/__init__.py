@@ -9,6 +9,7 @@
     attention       the weighted average, and its backward pass by hand
     patterns        what a head does, read off its weights
     positions       telling a set where its elements stand
+    rope_scaling    rotary positions beyond the trained length
     multihead       several attentions side by side, grouped heads, the cache
     feedforward     what happens to each token by itself
     norms           layer norm and RMS norm
@@ -21,7 +22,9 @@
     encoder_decoder the Transformer of 2017: one model reads, another writes
     modes           evaluation mode and back
     generation      writing, one token after another
-    data            tasks with known answers
+    tasks           tasks of symbols with known answers
+    stories         language in small, where the chance of each next word is known
+    data            the old names of tasks and stories
     training        how fast to learn, and the loop
     diagnostics     looking inside a model while it runs
     efficient       less than n squared: exact on what a mask leaves, or approximate

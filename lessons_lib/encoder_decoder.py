@@ -20,7 +20,7 @@ from lessons_lib.initialise import initialise_xavier
 from lessons_lib.multihead import MultiHeadAttention
 from lessons_lib.norms import LayerNorm
 from lessons_lib.positions import sinusoidal
-from lessons_lib.shapes import check_size
+from lessons_lib.shapes import check_integers, check_size
 
 NormOrder = Literal["post", "pre"]
 
@@ -208,11 +208,11 @@ class EncoderDecoder(nn.Module):
     def _check(self, source: Tensor, target: Tensor, source_mask: Tensor | None, target_mask: Tensor | None) -> None:
         last = self.config.vocab_size - 1
         for name, tokens, mask in (("source", source, source_mask), ("target", target, target_mask)):
-            whole = not (tokens.is_floating_point() or tokens.dtype == torch.bool)
-            if tokens.ndim != 2 or not whole or not tokens.numel() or len(tokens) != len(source):
+            check_integers(name, tokens, "b rows")
+            if not tokens.numel() or len(tokens) != len(source):
                 raise ValueError(
-                    f"{name} must be integers over (b, rows) with one b for both sides, at least one, "
-                    f"got {tokens.dtype} over {tuple(tokens.shape)}"
+                    f"{name} must be over (b, rows) with one b for both sides, at least one, "
+                    f"got shape {tuple(tokens.shape)}"
                 )
             if ((tokens < 0) | (tokens > last)).any():
                 raise ValueError(

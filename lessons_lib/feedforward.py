@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lessons_lib.shapes import at_least_single, check_floating, check_size
+from lessons_lib.shapes import at_least_single, check_floating, check_size, check_vectors
 from lessons_lib.softmax import softmax
 
 # --- activations ----------------------------------------------------------------------------------------------------
@@ -83,7 +83,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         """Transform each vector."""
-        _check_vectors(x, self.w_up.in_features)
+        check_vectors(x, self.w_up.in_features)
         return self.w_down(self.dropout(self.activation(self.w_up(x))))
 
 
@@ -116,7 +116,7 @@ class SwiGLU(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         """Transform each vector."""
-        _check_vectors(x, self.w_gate.in_features)
+        check_vectors(x, self.w_gate.in_features)
         return self.w_down(functional.silu(self.w_gate(x)) * self.w_up(x))
 
 
@@ -300,7 +300,7 @@ class MixtureOfExperts(nn.Module):
 
     def route(self, x: Float[Tensor, "*batch d_model"]) -> Routing:
         """Decide which experts compute which tokens, without computing them."""
-        _check_vectors(x, self.w_router.in_features)
+        check_vectors(x, self.w_router.in_features)
         if not x.numel():
             raise ValueError(f"x must hold at least one token, got shape {tuple(x.shape)}")
         return self.router(self.w_router(x))
@@ -327,9 +327,3 @@ class MixtureOfExperts(nn.Module):
 def _check_widths(d_model: int, d_ff: int) -> None:
     check_size("d_model", d_model, at_least=1)
     check_size("d_ff", d_ff, at_least=1)
-
-
-def _check_vectors(x: Tensor, d_model: int) -> None:
-    check_floating(x=x)
-    if x.shape[-1:] != (d_model,):
-        raise ValueError(f"x must end in an axis of size d_model={d_model}, got shape {tuple(x.shape)}")

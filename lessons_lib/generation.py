@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lessons_lib.gpt import GPT
 from lessons_lib.modes import evaluating
-from lessons_lib.positions import DynamicNTK
+from lessons_lib.rope_scaling import DynamicNTK
 from lessons_lib.shapes import at_least_single, check_size
 from lessons_lib.softmax import softmax
 

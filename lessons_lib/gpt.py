@@ -27,16 +27,12 @@ from lessons_lib.norms import LayerNorm, RMSNorm
 from lessons_lib.positions import (
     ROPE_BASE,
     AlibiBias,
-    DynamicNTK,
     LearnedPositions,
-    Llama3,
-    NTKAware,
-    PositionInterpolation,
     RotaryEmbedding,
     RotaryScaling,
     SinusoidalPositions,
-    YaRN,
 )
+from lessons_lib.rope_scaling import DynamicNTK, Llama3, NTKAware, PositionInterpolation, YaRN
 from lessons_lib.shapes import broadcasts_to, check_size
 from lessons_lib.stabilise import QKNorm
 

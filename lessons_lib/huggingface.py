@@ -14,14 +14,8 @@ from torch import Tensor, nn
 
 from lessons_lib.attention import attention
 from lessons_lib.gpt import GPT, FeedForwardKind, GPTConfig
-from lessons_lib.positions import (
-    DynamicNTK,
-    Llama3,
-    PositionInterpolation,
-    RotaryScaling,
-    YaRN,
-    yarn_attention_factor,
-)
+from lessons_lib.positions import RotaryScaling
+from lessons_lib.rope_scaling import DynamicNTK, Llama3, PositionInterpolation, YaRN, yarn_attention_factor
 
 
 def gpt_from_huggingface(model: Any, *, implementation: Callable[..., Tensor] = attention) -> GPT:

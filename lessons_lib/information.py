@@ -105,6 +105,26 @@ def pointwise_mutual_information(joint: Float[Tensor, "*tables n m"]) -> Float[T
     return logs.masked_fill(exact == 0, -torch.inf).to(joint.dtype)
 
 
+def check_sums_to_one(
+    name: str, p: Float[Tensor, "*axes"], *, n_axes: int = 1, rule: str = "must sum to one", advice: str = ""
+) -> None:
+    """Refuse entries below zero, and sums over the last ``n_axes`` axes that are not one within the tolerance above.
+
+    Args:
+        rule, advice: how the message puts the rule, and how it goes on after what was received.
+
+    Raises:
+        ValueError: if an entry is negative or ``NaN``, or such a sum is not one.
+    """
+    if not (p >= 0).all():
+        raise ValueError(f"{name} must have no negative entries and no NaN, got a smallest entry of {p.min().item()}")
+    totals = at_least_single(p).flatten(-n_axes).sum(-1)
+    tolerance = torch.finfo(p.dtype).eps ** (2 / 3)
+    wrong = totals[(totals - 1).abs() > tolerance]
+    if wrong.numel():
+        raise ValueError(f"{name} {rule} within {tolerance:.0e} ({p.dtype}), got {wrong[0].item()}{advice}")
+
+
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
@@ -132,17 +152,10 @@ def _checked(name: str, p: Tensor, *, n_axes: int = 1) -> Tensor:
     check_floating(**{name: p})
     if p.ndim < n_axes:
         raise ValueError(f"{name} must have {n_axes} or more axes, got shape {tuple(p.shape)}")
-    if not (p >= 0).all():
-        raise ValueError(f"{name} must have no negative entries and no NaN, got a smallest entry of {p.min().item()}")
-    exact = at_least_single(p)
-    totals = exact.flatten(-n_axes).sum(-1)
-    tolerance = torch.finfo(p.dtype).eps ** (2 / 3)
-    wrong = totals[(totals - 1).abs() > tolerance]
-    if n_axes == 1 and (wrong == 0).any():
+    if n_axes == 1 and (p == 0).all(-1).any():
         raise ValueError(
             f"{name} has a row that sums to zero: a query that may attend nowhere has no distribution to measure; "
             f"leave such rows out first, as in {name}[{name}.sum(-1) > 0]"
         )
-    if wrong.numel():
-        raise ValueError(f"{name} must sum to one within {tolerance:.0e} ({p.dtype}), got {wrong[0].item()}")
-    return exact
+    check_sums_to_one(name, p, n_axes=n_axes)
+    return at_least_single(p)

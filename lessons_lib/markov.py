@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from lessons_lib.information import check_sums_to_one
 from lessons_lib.shapes import at_least_single, check_floating
 
 
@@ -156,16 +157,12 @@ def check_row_stochastic(name: str, a: Float[Tensor, "*batch n m"]) -> None:
     check_floating(**{name: a})
     if a.ndim < 2 or not a.numel():
         raise ValueError(f"{name} must be (*batch, n, m) with at least one entry, got {tuple(a.shape)}")
-    if not (a >= 0).all():
-        raise ValueError(f"{name} must have no negative entries and no NaN, got a smallest entry of {a.min().item()}")
-    sums = at_least_single(a).sum(dim=-1)
-    tolerance = torch.finfo(a.dtype).eps ** (2 / 3)
-    wrong = sums[(sums - 1).abs() > tolerance]
-    if wrong.numel():
-        raise ValueError(
-            f"{name} must be row-stochastic: every row must sum to one within {tolerance:.0e} ({a.dtype}), "
-            f"got {wrong[0].item()}; a query that may attend nowhere has no next step, leave it out"
-        )
+    check_sums_to_one(
+        name,
+        a,
+        rule="must be row-stochastic: every row must sum to one",
+        advice="; a query that may attend nowhere has no next step, leave it out",
+    )
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------

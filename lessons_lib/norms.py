@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from lessons_lib.shapes import at_least_single, check_floating, check_size
+from lessons_lib.shapes import at_least_single, check_size, check_vectors
 
 
 class LayerNorm(nn.Module):
@@ -44,7 +44,7 @@ class LayerNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         """Normalise each vector."""
-        _check_vectors(x, self.weight)
+        check_vectors(x, len(self.weight))
         exact = at_least_single(x)
         centred = exact - exact.mean(dim=-1, keepdim=True)
         normed = centred * (centred.square().mean(dim=-1, keepdim=True) + self.eps).rsqrt()
@@ -78,7 +78,7 @@ class RMSNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
         """Normalise each vector."""
-        _check_vectors(x, self.weight)
+        check_vectors(x, len(self.weight))
         exact = at_least_single(x)
         normed = exact * (exact.square().mean(dim=-1, keepdim=True) + self.eps).rsqrt()
         return (normed * self.weight).to(x.dtype)
@@ -91,9 +91,3 @@ def _check_settings(d_model: int, eps: float) -> None:
     check_size("d_model", d_model, at_least=1)
     if not (math.isfinite(eps) and eps >= 0):
         raise ValueError(f"eps must be finite and not negative, got {eps}")
-
-
-def _check_vectors(x: Tensor, weight: Tensor) -> None:
-    check_floating(x=x)
-    if x.shape[-1:] != weight.shape:
-        raise ValueError(f"x must end in an axis of size d_model={len(weight)}, got shape {tuple(x.shape)}")

@@ -36,7 +36,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lessons_lib.markov import check_row_stochastic
-from lessons_lib.shapes import at_least_single, broadcasts_to, check_mask, check_same_device, check_size
+from lessons_lib.shapes import at_least_single, broadcasts_to, check_integers, check_mask, check_same_device, check_size
 
 # --- one pattern ----------------------------------------------------------------------------------------------------
 
@@ -45,6 +45,12 @@ def previous_token(
     weights: Float[Tensor, "*batch n n"], mask: Bool[Tensor, "*#batch #n #n"] | None = None
 ) -> Float[Tensor, "*batch"]:
     r"""Return the share of weight on the token just before, :math:`S_i = \{i - 1\}`.
+
+    ::
+
+        >>> weights = torch.randn(2, 8, 50, 50).softmax(-1)  # two sequences, eight heads
+        >>> previous_token(weights).shape
+        torch.Size([2, 8])
 
     Raises:
         ValueError: if the weights are not row-stochastic and square, or look where the mask forbids.
@@ -57,6 +63,11 @@ def diagonal(
     weights: Float[Tensor, "*batch n n"], mask: Bool[Tensor, "*#batch #n #n"] | None = None
 ) -> Float[Tensor, "*batch"]:
     r"""Return the share of weight on the query's own token, :math:`S_i = \{i\}`.
+
+    ::
+
+        >>> diagonal(torch.eye(50).expand(2, 8, 50, 50)).shape
+        torch.Size([2, 8])
 
     Raises:
         ValueError: as :func:`previous_token`.
@@ -77,6 +88,13 @@ def local(
     looks at another one in each row, and 0 if only one is: then the head is :func:`diagonal`, or
     :func:`previous_token`, or another fixed step.
 
+    ::
+
+        >>> band = torch.ones(50, 50).tril().triu(-3)  # the query's own token and the three before it
+        >>> band = band / band.sum(-1, keepdim=True)
+        >>> local(band, window=4) > 0.99, local(torch.eye(50), window=4) < 0.01
+        (tensor(True), tensor(True))
+
     Args:
         window: :math:`w`, counting the query's own token.
 
@@ -93,6 +111,13 @@ def sink(
     weights: Float[Tensor, "*batch n n"], mask: Bool[Tensor, "*#batch #n #n"] | None = None
 ) -> Float[Tensor, "*batch"]:
     r"""Return the share of weight on the first token, :math:`S_i = \{0\}`, where heads put what they have no use for.
+
+    ::
+
+        >>> weights = torch.zeros(2, 8, 50, 50)
+        >>> weights[..., 0] = 1.0
+        >>> sink(weights).shape
+        torch.Size([2, 8])
 
     Raises:
         ValueError: as :func:`previous_token`.
@@ -112,6 +137,13 @@ def induction(
     .. math:: S_i = \{ j \le i : x_{j-1} = x_i \}
 
     All earlier copies count. Only rows whose token occurred before can show it.
+
+    ::
+
+        >>> tokens = torch.arange(25).repeat(2, 2)  # two sequences, each a passage said twice
+        >>> weights = torch.randn(2, 8, 50, 50).softmax(-1)
+        >>> induction(weights, tokens[:, None, :]).shape  # beside the heads, an axis of one
+        torch.Size([2, 8])
 
     Args:
         tokens: the tokens :math:`x`; beside a head axis ``(batch, 1, n)``.
@@ -137,6 +169,11 @@ def diffuse(
 
     1 for uniform rows, 0 for rows with a single key, :math:`(k - 1) / (|V_i| - 1)` for :math:`k` keys alike. Each row
     by itself: heads that look at one key each are not diffuse together.
+
+    ::
+
+        >>> diffuse(torch.full((2, 8, 50, 50), 1 / 50)).shape
+        torch.Size([2, 8])
 
     Raises:
         ValueError: as :func:`previous_token`.
@@ -170,6 +207,14 @@ def classify(
     "Other" are mixtures without a majority, and heads that choose by content. To name heads by several sequences,
     average the scores and not the weights: ``pattern_names({name: score.nanmean(0) for name, score in ...})``.
 
+    ::
+
+        >>> back = torch.eye(50).roll(-1, dims=-1)  # each token looks at the one before, the first at itself
+        >>> back[0] = torch.eye(50)[0]
+        >>> heads = torch.stack([torch.eye(50), back])
+        >>> classify(heads).names
+        array(['diagonal', 'previous_token'], dtype='<U14')
+
     Args:
         tokens: without them induction is not scored, and induction heads are other.
         threshold: the score that a pattern must reach.
@@ -189,6 +234,12 @@ def pattern_scores(
     window: int = 4,
 ) -> dict[str, Float[Tensor, "*batch"]]:
     """Return the scores by name; induction's only if there are tokens.
+
+    ::
+
+        >>> scores = pattern_scores(torch.eye(50).expand(2, 8, 50, 50))
+        >>> [*scores], scores["sink"].shape
+        (['previous_token', 'diagonal', 'local', 'sink', 'diffuse'], torch.Size([2, 8]))
 
     Raises:
         ValueError: as :func:`local` and :func:`induction`.
@@ -268,8 +319,7 @@ def _visible(weights: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _check_tokens(tokens: Tensor, weights: Tensor) -> None:
-    if tokens.is_floating_point() or tokens.dtype == torch.bool:
-        raise ValueError(f"tokens must be integers, got {tokens.dtype}")
+    check_integers("tokens", tokens)
     check_same_device(weights=weights, tokens=tokens)
     if not tokens.ndim or tokens.shape[-1] != weights.shape[-1] or not broadcasts_to(tokens.shape, weights.shape[:-1]):
         raise ValueError(

@@ -1,40 +1,46 @@
 r"""Where a token stands, told to a layer that would otherwise see a set.
 
 Four ways, in order of appearance. Added to the embedding: :func:`sinusoidal` and :class:`LearnedPositions`. Rotating
-queries and keys inside a layer: :class:`RotaryEmbedding`, with the scalings that stretch it beyond the lengths it was
-trained on. Added to the scores: :class:`AlibiBias`.
+queries and keys inside a layer: :class:`RotaryEmbedding`, which :mod:`lessons_lib.rope_scaling` stretches beyond the
+lengths it was trained on. Added to the scores: :class:`AlibiBias`.
 
 Positions are integers from 0, one for each token: ``(n,)`` for all sequences alike or ``(batch, n)``; beside a head
 axis ``(batch, 1, n)``. Angles are computed in float64 and rounded once: in bfloat16, which holds whole numbers up
 to 256, a position of 1000 would already turn by the wrong angle.
 """
 
+import importlib
 import math
+import warnings
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
 import torch
 from einops import rearrange
-from jaxtyping import Float, Int, Num, Shaped
+from jaxtyping import Float, Integer, Num, Shaped
 from torch import Tensor, nn
 
 from lessons_lib.shapes import (
     at_least_single,
     broadcast_together,
     broadcasts_to,
+    check_above,
     check_floating,
+    check_integers,
     check_same_device,
     check_size,
 )
 
-ROPE_BASE = 10_000.0  # the base of the first paper, and of every rotary embedding here that is given none
+# The slowest pair turns once in some 2 pi * ROPE_BASE tokens.
+ROPE_BASE = 10_000.0
 
 # --- added to the embedding -----------------------------------------------------------------------------------------
 
 
 def sinusoidal(
-    n: int, d_model: int, *, base: float = 10_000.0, device: torch.device | str | None = None
+    n: int, d_model: int, *, base: float = ROPE_BASE, device: torch.device | str | None = None
 ) -> Float[Tensor, "{n} {d_model}"]:
     r"""Return one vector for each position: the hands of ``d_model / 2`` clocks, slower and slower [1]_.
 
@@ -45,6 +51,11 @@ def sinusoidal(
     A shift by :math:`k` is one rotation for all positions, and :math:`P_t \cdot P_{t+k} = \sum_i \cos(k \omega_i)`
     depends on the distance alone (not on its sign, and not monotonically). In the default floating-point type.
 
+    ::
+
+        >>> sinusoidal(100, 64).shape
+        torch.Size([100, 64])
+
     Raises:
         ValueError: if ``n`` is not a positive integer, ``d_model`` not a positive even one, or ``base`` not above 1.
 
@@ -52,7 +63,7 @@ def sinusoidal(
     """
     check_size("n", n, at_least=1)
     _check_pairs("d_model", d_model)
-    _check_above("base", base, 1)
+    check_above("base", base, 1)
     return _sines_and_cosines(torch.arange(n, device=device), d_model, base)
 
 
@@ -69,13 +80,13 @@ class SinusoidalPositions(nn.Module):
             would cut the graph).
     """
 
-    def __init__(self, d_model: int, *, base: float = 10_000.0) -> None:
+    def __init__(self, d_model: int, *, base: float = ROPE_BASE) -> None:
         super().__init__()
         _check_pairs("d_model", d_model)
-        _check_above("base", base, 1)
+        check_above("base", base, 1)
         self.d_model, self.base = d_model, base
 
-    def forward(self, positions: Int[Tensor, "*batch n"]) -> Float[Tensor, "*batch n d_model"]:
+    def forward(self, positions: Integer[Tensor, "*batch n"]) -> Float[Tensor, "*batch n d_model"]:
         """Compute the vectors, in the default floating-point type."""
         whole = not (positions.is_floating_point() or positions.dtype == torch.bool)
         if not whole or (not torch.compiler.is_compiling() and (positions < 0).any()):
@@ -87,6 +98,11 @@ class LearnedPositions(nn.Module):
     """One trained vector for each position, as in GPT-2; a position from ``n_max`` on has none and is refused.
 
     The vectors start small (standard deviation 0.02, as GPT-2's token embedding), or they drown the content.
+
+    ::
+
+        >>> LearnedPositions(1024, 64)(torch.arange(100)).shape
+        torch.Size([100, 64])
 
     Args:
         n_max: number of positions.
@@ -103,11 +119,10 @@ class LearnedPositions(nn.Module):
         check_size("d_model", d_model, at_least=1)
         self.weight = nn.Parameter(0.02 * torch.randn(n_max, d_model))
 
-    def forward(self, positions: Int[Tensor, "*batch n"]) -> Float[Tensor, "*batch n d_model"]:
+    def forward(self, positions: Integer[Tensor, "*batch n"]) -> Float[Tensor, "*batch n d_model"]:
         """Look the vectors up."""
-        if positions.is_floating_point() or positions.dtype == torch.bool:
-            raise ValueError(f"positions must be integers, got {positions.dtype}")
-        n_max = len(self.weight)
+        check_integers("positions", positions)
+        positions, n_max = positions.long(), len(self.weight)  # bytes would be taken for a mask
         if not torch.compiler.is_compiling() and ((positions < 0) | (positions >= n_max)).any():
             raise ValueError(
                 f"positions must be in 0 .. {n_max - 1}: there is no trained vector for others, "
@@ -117,6 +132,18 @@ class LearnedPositions(nn.Module):
 
 
 # --- rotating queries and keys --------------------------------------------------------------------------------------
+
+
+def angle_type(device: torch.device | str | None) -> torch.dtype:
+    """Return the type that angles are computed in: float64, and float32 on Apple's GPUs, which have nothing wider."""
+    return torch.float32 if torch.device(device or "cpu").type == "mps" else torch.float64
+
+
+def rotary_frequencies(
+    base: float | Float[Tensor, ""], d_head: int, *, device: torch.device | str | None = None
+) -> Float[Tensor, "pairs"]:
+    r"""Return how far each pair of coordinates turns per token, in radians: :math:`\omega_i = \text{base}^{-2i/d}`."""
+    return base ** (-torch.arange(0, d_head, 2, dtype=angle_type(device), device=device) / d_head)
 
 
 class RotaryScaling(ABC):
@@ -153,10 +180,19 @@ class RotaryEmbedding:
     ``rotary.prepare``, which turns both. That is no promise for distances never seen in training: scores are defined
     there, trained they are not.
 
+    ::
+
+        >>> rotary, queries = RotaryEmbedding(64), torch.randn(2, 8, 100, 64)  # two sequences, eight heads
+        >>> rotary(queries).shape
+        torch.Size([2, 8, 100, 64])
+        >>> starts = torch.tensor([0, 300])  # the second sequence goes on from a cache
+        >>> rotary(queries, (starts[:, None] + torch.arange(100))[:, None, :]).shape
+        torch.Size([2, 8, 100, 64])
+
     Args:
         d_head: width of a query or key; even.
         base: how slow the slowest pair turns: its wavelength approaches :math:`2\pi \cdot` ``base`` tokens.
-        scaling: how to stretch the range, e.g. :class:`YaRN`; ``None`` for none.
+        scaling: how to stretch the range, e.g. :class:`~lessons_lib.rope_scaling.YaRN`; ``None`` for none.
         pairing: which coordinates make a pair: ``"half"``, :math:`i` with :math:`i + d/2` (Llama on Hugging Face,
             GPT-NeoX), or ``"interleaved"``, :math:`2i` with :math:`2i + 1` (the paper, Meta's Llama, GPT-J).
             :func:`change_pairing` converts the weights of one into those of the other.
@@ -176,7 +212,7 @@ class RotaryEmbedding:
 
     def __post_init__(self) -> None:
         _check_pairs("d_head", self.d_head)
-        _check_above("base", self.base, 1)
+        check_above("base", self.base, 1)
         _check_pairing("pairing", self.pairing)
         self.frequencies(torch.arange(1))  # a scaling may refuse this width: now rather than in the first forward
 
@@ -218,9 +254,9 @@ class RotaryEmbedding:
         return rearrange(turned, f"pair ... i -> ... ({order})").to(x.dtype)
 
     def frequencies(self, positions: Num[Tensor, "*batch n"]) -> Float[Tensor, "{self.d_head//2}"]:
-        """Return how far each pair turns per token, in radians; :class:`DynamicNTK` alone looks at the positions."""
+        """Return how far each pair turns per token, in radians; dynamic NTK alone looks at the positions."""
         if self.scaling is None:
-            return _frequencies(self.base, self.d_head, positions.device)
+            return rotary_frequencies(self.base, self.d_head, device=positions.device)
         return self.scaling.frequencies(self.base, self.d_head, positions)
 
     def _check_rows(self, x: Tensor) -> None:
@@ -238,6 +274,11 @@ def change_pairing(
     product does not mind. Convert ``w_q`` with the number of query heads and ``w_k`` with that of key/value heads,
     their biases too; ``w_v`` and ``w_o`` stay. A single vector is a weight with ``n_heads=1``.
 
+    ::
+
+        >>> change_pairing(torch.arange(6), 1, source="interleaved", target="half")
+        tensor([0, 2, 4, 1, 3, 5])
+
     Raises:
         ValueError: if the rows do not divide into heads of even width, or a pairing has another name.
     """
@@ -252,213 +293,12 @@ def change_pairing(
     return rearrange(weight, f"(h {_ORDER[source]}) ... -> (h {_ORDER[target]}) ...", h=n_heads, pair=2)
 
 
-# --- beyond the trained length --------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class PositionInterpolation(RotaryScaling):
-    r"""Squeeze ``factor`` times as many positions into the trained range [3]_ (``linear`` in transformers).
-
-    .. math:: \omega'_i = \omega_i / s
-
-    All distances, the short ones too, come closer together than they were in training: it wants some fine-tuning.
-
-    Raises:
-        ValueError: if the factor :math:`s` is less than 1.
-
-    .. [3] Chen et al., *Extending Context Window of Large Language Models via Positional Interpolation*, 2023.
-        arXiv:2306.15595.
-    """
-
-    factor: float
-
-    def __post_init__(self) -> None:
-        _check_above("factor", self.factor, 1, or_equal=True)
-
-    def frequencies(self, base: float, d_head: int, positions: Num[Tensor, "*batch n"]) -> Float[Tensor, "pairs"]:
-        """Return every frequency divided by the factor."""
-        return _frequencies(base, d_head, positions.device) / self.factor
-
-
-@dataclass(frozen=True)
-class NTKAware(RotaryScaling):
-    r"""Raise the base so that the slowest pair is interpolated by ``factor`` and the fastest not at all [4]_.
-
-    .. math:: \text{base}' = \text{base} \cdot s^{d/(d-2)}, \qquad \omega'_0 = \omega_0, \quad
-              \omega'_{d/2-1} = \omega_{d/2-1} / s
-
-    Raises:
-        ValueError: if the factor :math:`s` is less than 1; in a rotary embedding, if ``d_head`` is 2.
-
-    .. [4] Peng et al., *YaRN*, 2023, section 3.1, where the history of the idea is told. arXiv:2309.00071.
-    """
-
-    factor: float
-
-    def __post_init__(self) -> None:
-        _check_above("factor", self.factor, 1, or_equal=True)
-
-    def frequencies(self, base: float, d_head: int, positions: Num[Tensor, "*batch n"]) -> Float[Tensor, "pairs"]:
-        """Return the frequencies of the raised base."""
-        return _frequencies(base * self.factor ** _ntk_power(d_head), d_head, positions.device)
-
-
-@dataclass(frozen=True)
-class DynamicNTK(RotaryScaling):
-    r"""Raise the base only as far as the sequence at hand needs (``dynamic`` in transformers).
-
-    .. math:: \text{base}' = \text{base} \cdot \left(s\, \frac{\max(n, n_{\text{trained}})}{n_{\text{trained}}}
-              - (s - 1)\right)^{d/(d-2)}
-
-    with :math:`n` one more than the largest position in the call, over the whole batch. Up to the trained length
-    nothing changes. Beyond it the angle of *every* position changes as the sequence grows: keys kept in a cache were
-    rotated by older angles, so decoding with a cache and without then differ (in transformers too).
-
-    Raises:
-        ValueError: if the factor :math:`s` is less than 1 or ``n_trained`` is not a positive integer; in a rotary
-            embedding, if ``d_head`` is 2.
-    """
-
-    factor: float
-    n_trained: int
-
-    def __post_init__(self) -> None:
-        _check_above("factor", self.factor, 1, or_equal=True)
-        check_size("n_trained", self.n_trained, at_least=1)
-
-    def frequencies(self, base: float, d_head: int, positions: Num[Tensor, "*batch n"]) -> Float[Tensor, "pairs"]:
-        """Return the frequencies for a sequence that reaches to the largest position."""
-        n = (positions.max() + 1).clamp_min(self.n_trained).to(_angle_type(positions.device))
-        stretch = self.factor * n / self.n_trained - (self.factor - 1)
-        return _frequencies(base * stretch ** _ntk_power(d_head), d_head, positions.device)
-
-
-@dataclass(frozen=True)
-class YaRN(RotaryScaling):
-    r"""Interpolate the pairs that never completed a turn in training, keep the fast ones, and sharpen the scores [5]_.
-
-    .. math:: \omega'_i = (1 - \gamma_i)\, \omega_i / s + \gamma_i\, \omega_i, \qquad
-              \gamma_i = 1 - \operatorname{clamp}\left(\frac{i - i_{\text{fast}}}{i_{\text{slow}} - i_{\text{fast}}},
-              0, 1\right)
-
-    where pair :math:`i_{\text{fast}}` completes ``beta_fast`` turns within ``n_trained`` tokens and pair
-    :math:`i_{\text{slow}}` completes ``beta_slow``. The ramp is linear in the pair's number, as in the authors' code
-    and in transformers; the paper writes one that is linear in the number of turns.
-
-    Args:
-        factor: :math:`s`.
-        n_trained: the length of the sequences in training.
-        beta_fast, beta_slow: turns within that length from which a pair is kept, up to which it is interpolated.
-        attention_factor: what rotated vectors are multiplied by; :func:`yarn_attention_factor` when omitted.
-        truncate: whether the ramp's ends are rounded outwards to whole pairs, as checkpoints usually expect.
-
-    Raises:
-        ValueError: if a factor is less than 1 or not positive, ``n_trained`` is not a positive integer, or
-            ``beta_fast`` is not above ``beta_slow`` and this above 0.
-
-    .. [5] Peng et al., *YaRN: Efficient Context Window Extension of Large Language Models*, 2023. arXiv:2309.00071.
-    """
-
-    factor: float
-    n_trained: int
-    _: KW_ONLY
-    beta_fast: float = 32.0
-    beta_slow: float = 1.0
-    attention_factor: float | None = None
-    truncate: bool = True
-
-    def __post_init__(self) -> None:
-        _check_above("factor", self.factor, 1, or_equal=True)
-        check_size("n_trained", self.n_trained, at_least=1)
-        _check_above("beta_slow", self.beta_slow, 0)
-        _check_above("beta_fast", self.beta_fast, self.beta_slow)
-        if self.attention_factor is not None:
-            _check_above("attention_factor", self.attention_factor, 0)
-
-    @property
-    def magnitude(self) -> float:
-        """The attention factor, given or computed."""
-        return yarn_attention_factor(self.factor) if self.attention_factor is None else self.attention_factor
-
-    def frequencies(self, base: float, d_head: int, positions: Num[Tensor, "*batch n"]) -> Float[Tensor, "pairs"]:
-        """Return a mixture of the trained and the interpolated frequencies, pair by pair."""
-        fast, slow = (self._pair_that_turns(beta, base, d_head) for beta in (self.beta_fast, self.beta_slow))
-        if self.truncate:
-            fast, slow = math.floor(fast), math.ceil(slow)
-        fast, slow = max(fast, 0), min(slow, d_head - 1)
-        trained = _frequencies(base, d_head, positions.device)
-        pair = torch.arange(d_head // 2, dtype=trained.dtype, device=trained.device)
-        interpolated = ((pair - fast) / (slow - fast if slow != fast else 0.001)).clamp(0, 1)
-        return trained * (1 - interpolated) + trained / self.factor * interpolated
-
-    def _pair_that_turns(self, times: float, base: float, d_head: int) -> float:
-        """Solve ``n_trained * omega_i = 2 pi * times`` for the pair ``i``, as a real number."""
-        return d_head / 2 * math.log(self.n_trained / (2 * math.pi * times)) / math.log(base)
-
-
-def yarn_attention_factor(factor: float, mscale: float = 1.0) -> float:
-    r"""Return by how much YaRN lengthens rotated queries and keys.
-
-    .. math:: 0.1\, m \ln s + 1
-
-    Scores grow by its square, like a temperature below one: over more keys the softmax would get more diffuse.
-    Checkpoints that carry ``mscale`` and ``mscale_all_dim`` use the quotient of the two factors.
-
-    Raises:
-        ValueError: if the factor :math:`s` is less than 1.
-    """
-    _check_above("factor", factor, 1, or_equal=True)
-    return 0.1 * mscale * math.log(factor) + 1.0
-
-
-@dataclass(frozen=True)
-class Llama3(RotaryScaling):
-    r"""Interpolate slow pairs, keep fast ones, blend between: the scaling of Llama 3.1's checkpoints [6]_.
-
-    .. math:: \omega'_i = (1 - \gamma_i)\, \omega_i / s + \gamma_i\, \omega_i, \qquad
-              \gamma_i = \operatorname{clamp}\left(\frac{r_i - \beta_{\text{low}}}{\beta_{\text{high}} -
-              \beta_{\text{low}}}, 0, 1\right), \quad r_i = \frac{n_{\text{trained}}\, \omega_i}{2\pi}
-
-    where :math:`r_i` is the number of turns that a pair completes within the trained length.
-
-    Args:
-        factor: :math:`s`; 8 in Llama 3.1.
-        n_trained: the length of the sequences in training; 8192 there.
-        low_freq_factor, high_freq_factor: the two :math:`\beta`; 1 and 4 there.
-
-    Raises:
-        ValueError: if ``factor`` is less than 1, ``n_trained`` is not a positive integer, or ``high_freq_factor`` is
-            not above ``low_freq_factor`` and this above 0.
-
-    .. [6] Llama team, *The Llama 3 Herd of Models*, 2024. arXiv:2407.21783. The formula is in the released code.
-    """
-
-    factor: float
-    n_trained: int
-    _: KW_ONLY
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-
-    def __post_init__(self) -> None:
-        _check_above("factor", self.factor, 1, or_equal=True)
-        check_size("n_trained", self.n_trained, at_least=1)
-        _check_above("low_freq_factor", self.low_freq_factor, 0)
-        _check_above("high_freq_factor", self.high_freq_factor, self.low_freq_factor)
-
-    def frequencies(self, base: float, d_head: int, positions: Num[Tensor, "*batch n"]) -> Float[Tensor, "pairs"]:
-        """Return a mixture of the trained and the interpolated frequencies, by the number of turns."""
-        trained = _frequencies(base, d_head, positions.device)
-        turns = self.n_trained * trained / (2 * math.pi)
-        kept = ((turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)).clamp(0, 1)
-        return trained * kept + trained / self.factor * (1 - kept)
-
-
 # --- added to the scores --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class AlibiBias:
-    r"""Lower each score in proportion to the distance, every head at its own rate (ALiBi [7]_).
+    r"""Lower each score in proportion to the distance, every head at its own rate (ALiBi [3]_).
 
     .. math:: B_{h,ij} = -m_h\, |t_i - t_j|, \qquad m_h = 2^{-8h/H}, \quad h = 1 \dots H
 
@@ -470,28 +310,34 @@ class AlibiBias:
     Called as ``alibi(query_positions, key_positions)``; the result is the ``bias`` of
     :func:`~lessons_lib.attention.attention`.
 
+    ::
+
+        >>> AlibiBias(8)(torch.arange(5), torch.arange(7)).shape
+        torch.Size([8, 5, 7])
+        >>> AlibiBias(2, slopes=[1.0, 0.0])(torch.arange(3), torch.arange(3)).tolist()[0]
+        [[-0.0, -1.0, -2.0], [-1.0, -0.0, -1.0], [-2.0, -1.0, -0.0]]
+
     Args:
         n_heads: :math:`H`.
+        slopes: the rates :math:`m_h`, one for each head; those of the formula when omitted. A head of rate 0 is not
+            told any distance.
 
     Raises:
-        ValueError: if ``n_heads`` is not a positive integer; when called, if the positions are not numbers on one
+        ValueError: if ``n_heads`` is not a positive integer or the slopes are not as many numbers, finite and not
+            negative (a negative one would prefer what is far); when called, if the positions are not numbers on one
             device with leading axes that broadcast, or ``dtype`` is not a floating-point type.
 
-    .. [7] Press et al., *Train Short, Test Long*, 2021. arXiv:2108.12409.
+    .. [3] Press et al., *Train Short, Test Long*, 2021. arXiv:2108.12409.
     """
 
     n_heads: int
+    _: KW_ONLY
+    slopes: Sequence[float] | None = None
 
     def __post_init__(self) -> None:
         check_size("n_heads", self.n_heads, at_least=1)
-
-    @property
-    def slopes(self) -> tuple[float, ...]:
-        """The rates :math:`m_h`, one for each head."""
-        below = 1 << (self.n_heads.bit_length() - 1)
-        first = [2 ** (-8 * head / below) for head in range(1, below + 1)]
-        between = [2 ** (-8 * head / (2 * below)) for head in range(1, 2 * below, 2)]
-        return tuple((first + between)[: self.n_heads])
+        given = _standard_slopes(self.n_heads) if self.slopes is None else self.slopes
+        object.__setattr__(self, "slopes", _checked_slopes(self.n_heads, given))
 
     def __call__(
         self,
@@ -520,31 +366,30 @@ class AlibiBias:
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
-def _angle_type(device: torch.device | str | None) -> torch.dtype:
-    """The type of angles: float64, and float32 on Apple's GPUs, which have nothing wider."""
-    return torch.float32 if torch.device(device or "cpu").type == "mps" else torch.float64
-
-
-def _frequencies(base: float | Tensor, d: int, device: torch.device | str | None) -> Tensor:
-    """``base ** (-2 i / d)`` for each pair ``i``, in radians per token."""
-    return base ** (-torch.arange(0, d, 2, dtype=_angle_type(device), device=device) / d)
-
-
 def _angles(positions: Tensor, frequencies: Tensor) -> Tensor:
     return positions[..., None].to(frequencies.dtype) * frequencies
 
 
 def _sines_and_cosines(positions: Tensor, d_model: int, base: float) -> Tensor:
-    angles = _angles(positions, _frequencies(base, d_model, positions.device))
+    angles = _angles(positions, rotary_frequencies(base, d_model, device=positions.device))
     return rearrange([angles.sin(), angles.cos()], "pair ... i -> ... (i pair)").to(torch.get_default_dtype())
 
 
-def _ntk_power(d_head: int) -> float:
-    if d_head == 2:
-        raise ValueError(
-            "d_head must be at least 4 for an NTK scaling: with one pair none is slower than another, got 2"
-        )
-    return d_head / (d_head - 2)
+def _standard_slopes(n_heads: int) -> tuple[float, ...]:
+    below = 1 << (n_heads.bit_length() - 1)
+    first = [2 ** (-8 * head / below) for head in range(1, below + 1)]
+    between = [2 ** (-8 * head / (2 * below)) for head in range(1, 2 * below, 2)]
+    return tuple((first + between)[:n_heads])
+
+
+def _checked_slopes(n_heads: int, given: Sequence[float]) -> tuple[float, ...]:
+    try:
+        slopes = tuple(map(float, given))
+    except (TypeError, ValueError):
+        slopes = ()
+    if len(slopes) != n_heads or not all(math.isfinite(slope) and slope >= 0 for slope in slopes):
+        raise ValueError(f"slopes must be {n_heads} finite numbers, one for each head, none negative, got {given!r}")
+    return slopes
 
 
 def _check_pairs(name: str, width: int) -> None:
@@ -556,11 +401,6 @@ def _check_pairs(name: str, width: int) -> None:
 def _check_pairing(name: str, pairing: str) -> None:
     if pairing not in _ORDER:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, _ORDER))}, got {pairing!r}")
-
-
-def _check_above(name: str, value: int | float, bound: int | float, *, or_equal: bool = False) -> None:
-    if not (math.isfinite(value) and (value > bound or (or_equal and value == bound))):
-        raise ValueError(f"{name} must be finite and {'at least' if or_equal else 'above'} {bound}, got {value}")
 
 
 def _check_position_type(name: str, positions: Tensor) -> None:
@@ -578,3 +418,21 @@ def _check_positions(positions: Tensor, x: Tensor) -> None:
             f"positions must have one entry for each row of x and broadcast to {tuple(x.shape[:-1])}, got "
             f"{tuple(positions.shape)}; beside a head axis (batch, n) becomes (batch, 1, n)"
         )
+
+
+# --- old names ------------------------------------------------------------------------------------------------------
+# One release more. The file that has them is read after this one, so it is imported when one is asked for, not before.
+
+_MOVED = ("DynamicNTK", "Llama3", "NTKAware", "PositionInterpolation", "YaRN", "yarn_attention_factor")
+
+
+def __getattr__(name: str) -> object:
+    """Give the scalings under their old names."""
+    if name not in _MOVED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(
+        f"{__name__}.{name} has moved to lessons_lib.rope_scaling.{name}; the old name goes with the next release",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    return getattr(importlib.import_module("lessons_lib.rope_scaling"), name)

@@ -1,5 +1,6 @@
 """The questions that every file asks of its input; a wrong answer is a ``ValueError`` with the rule and what came."""
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -58,6 +59,36 @@ def check_floating(**tensors: Tensor) -> None:
     check_same_device(**tensors)
 
 
+def check_integers(name: str, tensor: Tensor, *axes: str) -> None:
+    """Refuse a tensor that does not hold integers, or whose axes are none of those named.
+
+    ``"b n"`` asks for two axes and ``"*batch n"`` for at least one; with no names any number will do. Truth values are
+    no integers: PyTorch would take them for a mask where it takes integers for places.
+    """
+    allowed = [spelled.split() for spelled in axes]
+    over = " or ".join(f"({', '.join(names)}{',' * (len(names) == 1)})" for names in allowed)
+    rule = f"{name} must be integers{over and f' over {over}'}"
+    if not isinstance(tensor, Tensor):
+        raise ValueError(f"{rule}, got {type(tensor).__name__}")
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
+        raise ValueError(f"{rule}, got {tensor.dtype} over {tuple(tensor.shape)}")
+    if allowed and not any(_has_axes(tensor, names) for names in allowed):
+        raise ValueError(f"{rule}, got {tensor.dtype} over {tuple(tensor.shape)}")
+
+
+def check_above(name: str, value: int | float, bound: int | float, *, or_equal: bool = False) -> None:
+    """Refuse a number that is not finite and above the bound."""
+    if not (math.isfinite(value) and (value > bound or (or_equal and value == bound))):
+        raise ValueError(f"{name} must be finite and {'at least' if or_equal else 'above'} {bound}, got {value}")
+
+
+def check_vectors(x: Tensor, d_model: int) -> None:
+    """Refuse what does not hold floating-point vectors of a layer's width."""
+    check_floating(x=x)
+    if x.shape[-1:] != (d_model,):
+        raise ValueError(f"x must end in an axis of size d_model={d_model}, got shape {tuple(x.shape)}")
+
+
 def check_same_device(**tensors: Tensor) -> None:
     """Refuse tensors that lie on different devices, naming the argument."""
     (first, reference), *_ = tensors.items()
@@ -66,6 +97,10 @@ def check_same_device(**tensors: Tensor) -> None:
             raise ValueError(
                 f"{first} and {name} must be on the same device, got {reference.device} and {tensor.device}"
             )
+
+
+def _has_axes(tensor: Tensor, names: list[str]) -> bool:
+    return tensor.ndim >= len(names) - 1 if names[:1] and names[0][0] == "*" else tensor.ndim == len(names)
 
 
 def at_least_single(tensor: Tensor) -> Tensor:

@@ -29,9 +29,9 @@ from tqdm import tqdm
 
 from lessons_lib import initialise
 from lessons_lib.checkpoints import read_tensors, write_tensors
-from lessons_lib.data import Batch
 from lessons_lib.modes import evaluating
 from lessons_lib.shapes import at_least_single, check_size
+from lessons_lib.tasks import Batch
 
 # --- how fast -------------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
-from lessons_lib import data
+from lessons_lib import tasks
 from lessons_lib.gpt import GPT, GPTConfig
 from lessons_lib.training import train
 
@@ -32,7 +32,7 @@ def main(out: str) -> None:
     torch.manual_seed(0)
     model = GPT(GPTConfig(11, 17, 12, 2, 3, position="alibi"))
     task = {"batch_size": 4, "n": 17, "n_symbols": 11, "min_period": 2, "max_period": 9}
-    batches = share(data.stream(data.induction, torch.Generator().manual_seed(0), **task), rank, n_processes)
+    batches = share(tasks.stream(tasks.repetition, torch.Generator().manual_seed(0), **task), rank, n_processes)
     if n_processes == 1:
         records = list(train(model, batches, n_steps=N_STEPS, lr=0.01, progress=False))
     else:

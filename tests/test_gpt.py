@@ -19,15 +19,8 @@ from lessons_lib import checkpoints, masks
 from lessons_lib import gpt as gpt_file
 from lessons_lib.gpt import GPT, GPTConfig, gpt2_medium, gpt2_small, llama3_8b, llama_tiny
 from lessons_lib.multihead import AddPositions
-from lessons_lib.positions import (
-    AlibiBias,
-    DynamicNTK,
-    LearnedPositions,
-    Llama3,
-    NTKAware,
-    PositionInterpolation,
-    YaRN,
-)
+from lessons_lib.positions import AlibiBias, LearnedPositions
+from lessons_lib.rope_scaling import DynamicNTK, Llama3, NTKAware, PositionInterpolation, YaRN
 from lessons_lib.stabilise import apply_qk_norm, apply_sigma_reparam, remove_sigma_reparam
 
 B, N, V, CONTEXT, D, L, H = 3, 7, 13, 11, 24, 2, 6  # batch, tokens, vocabulary, context, model, layers, heads
@@ -163,6 +156,16 @@ def test_another_implementation_gives_the_same(flavour):
 def test_only_distances_count_with_rotary_and_alibi(flavour):
     tokens, model = tokens_and_model(flavour)
     assert_close(model(tokens, positions=torch.arange(N) + torch.tensor([[3], [29], [0]])), model(tokens))
+
+
+def test_alibi_may_have_other_slopes():
+    tokens, model = tokens_and_model("alibi")
+    plain = GPT(dataclasses.replace(model.config, position="none"))
+    plain.load_state_dict(model.state_dict())
+    model.alibi = AlibiBias(H, slopes=[0.0] * H)
+    assert_close(model(tokens), plain(tokens))
+    model.alibi = AlibiBias(H, slopes=[9.0] + [0.0] * (H - 1))
+    assert (model(tokens) - plain(tokens)).abs().max() > 1e-3
 
 
 def test_positions_can_be_told_to_queries_and_keys_alone():
@@ -370,7 +373,7 @@ def with_integers(model):
         ("gpt2", without_its_tie, r"head.weight must be embedding.weight"),
         (
             "alibi",
-            lambda model: setattr(model, "alibi", AlibiBias(3)),
+            lambda model: setattr(model, "alibi", AlibiBias(H, slopes=range(H))),
             r"alibi must be what the config says .*, got Ali",
         ),
         ("gpt2", with_integers, r"a model that is saved must hold floating-point tensors"),

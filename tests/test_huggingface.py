@@ -23,7 +23,7 @@ from transformers import (
 from lessons_lib.generation import generate
 from lessons_lib.gpt import GPT
 from lessons_lib.huggingface import gpt_from_huggingface
-from lessons_lib.positions import YaRN
+from lessons_lib.rope_scaling import YaRN
 
 B, N, V, CONTEXT = 3, 23, 31, 16  # N is beyond Llama's CONTEXT, where dynamic scaling begins to act
 

@@ -19,6 +19,7 @@ from lessons_lib.information import (
     mutual_information,
     pointwise_mutual_information,
 )
+from lessons_lib.markov import check_row_stochastic
 from lessons_lib.softmax import softmax
 
 seeds = st.integers(0, 2**31)
@@ -218,6 +219,24 @@ def test_softmax_of_every_precision_passes_as_a_distribution(dtype, m):
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 half = torch.tensor([0.5, 0.5], dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [(torch.float64, 4e-11), (torch.float32, 2e-5), (torch.float16, 1e-2), (torch.bfloat16, 4e-2)],
+    ids=str,
+)
+@pytest.mark.parametrize(
+    "takes",
+    [entropy, lambda p: mutual_information(p[None]), lambda p: check_row_stochastic("a", p[None])],
+    ids=["a row", "a table", "a chain"],
+)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_one_tolerance_decides_what_sums_to_one(takes, dtype, tolerance, sign):
+    """Off by half of it passes, off by twice as much does not; ``eps ** (1 / 2)`` or ``eps`` would fail one of them."""
+    takes(torch.tensor([0.5, 0.5 + sign * tolerance / 2], dtype=dtype))
+    with pytest.raises(ValueError, match="must sum to one within"):
+        takes(torch.tensor([0.5, 0.5 + sign * tolerance * 2], dtype=dtype))
 
 
 @pytest.mark.rejects

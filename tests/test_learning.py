@@ -6,7 +6,7 @@ Each bound leaves a margin to what the seeds 0, 1, 2 and 3 gave, which stands be
 import pytest
 import torch
 
-from lessons_lib import data, patterns
+from lessons_lib import patterns, stories, tasks
 from lessons_lib.diagnostics import entropy_collapse, head_entropies, observe
 from lessons_lib.gpt import GPT, GPTConfig
 from lessons_lib.stabilise import apply_qk_norm, apply_sigma_reparam
@@ -21,7 +21,7 @@ def new_model(config):
 
 
 def learn(model, task, *, batch_size, n, **how):
-    batches = data.stream(task, torch.Generator().manual_seed(SEED), batch_size=batch_size, n=n)
+    batches = tasks.stream(task, torch.Generator().manual_seed(SEED), batch_size=batch_size, n=n)
     for _ in train(model, batches, progress=False, **how):
         pass
     return model.eval()
@@ -40,12 +40,12 @@ def look(model, batch):
 def attention_only(n_layers):
     config = GPTConfig(32, 48, 64, n_layers, 2, feedforward="none", position="rotary", bias=False, tied=False)
     how = {"batch_size": 32, "n": 48, "n_steps": 200, "lr": 3e-3, "n_warmup": 50, "final_share": 1.0}
-    return learn(new_model(config), data.induction, **how)
+    return learn(new_model(config), tasks.repetition, **how)
 
 
 def accuracy_and_scores(model):
     """Of the predictable tokens, how many are right; in each layer, the score of the best induction head."""
-    batch = data.induction(torch.Generator().manual_seed(1000), batch_size=128)
+    batch = tasks.repetition(torch.Generator().manual_seed(1000), batch_size=128)
     seen, logits = look(model, batch)
     correct = (logits.argmax(-1) == batch.targets)[batch.loss_mask]
     scores = [patterns.induction(weights, batch.inputs[:, None]).nanmean(0).max() for weights in seen.weights.values()]
@@ -72,16 +72,15 @@ N = 32
 
 @pytest.fixture(scope="module")
 def storyteller():
-    config = GPTConfig(
-        len(data.VOCABULARY), N, 48, 2, 4, feedforward="swiglu", norm="rms", position="rotary", bias=False, tied=False
-    )
+    modern = {"feedforward": "swiglu", "norm": "rms", "position": "rotary", "bias": False, "tied": False}
+    config = GPTConfig(len(stories.VOCABULARY), N, 48, 2, 4, **modern)
     how = {"batch_size": 32, "n": N, "n_steps": 250, "lr": 5e-3, "n_warmup": 30, "final_share": 0.0}
-    return learn(new_model(config), data.stories, **how)
+    return learn(new_model(config), stories.tell, **how)
 
 
 @pytest.fixture(scope="module")
 def unheard():
-    return data.stories(torch.Generator().manual_seed(1000), batch_size=256, n=N)
+    return stories.tell(torch.Generator().manual_seed(1000), batch_size=256, n=N)
 
 
 def test_a_tiny_gpt_comes_close_to_the_entropy_of_the_grammar(storyteller, unheard):
@@ -89,18 +88,18 @@ def test_a_tiny_gpt_comes_close_to_the_entropy_of_the_grammar(storyteller, unhea
         excess = next_token_losses(storyteller, unheard) - unheard.surprisals[unheard.loss_mask]
     standard_error = excess.std() / len(excess) ** 0.5
     assert -3 * standard_error < excess.mean() < 0.1  # measured: 0.047 to 0.072, standard error 0.003
-    entropy = data.stories_entropy(N).mean()
+    entropy = stories.word_entropies(N).mean()
     assert (unheard.surprisals.mean() - entropy).abs() < 0.03  # a fair sample: 0.001
 
 
 def test_the_previous_word_alone_would_not_come_as_close():
     """The best that any model of pairs of words can do, which is the entropy of pairs less that of words."""
-    batch = data.stories(torch.Generator().manual_seed(0), batch_size=2000, n=N)
-    size = len(data.VOCABULARY)
+    batch = stories.tell(torch.Generator().manual_seed(0), batch_size=2000, n=N)
+    size = len(stories.VOCABULARY)
     pairs = (batch.inputs * size + batch.targets).flatten().bincount(minlength=size**2).double()
     joint = (pairs / pairs.sum()).view(size, size)
     conditional = torch.special.entr(joint).sum() - torch.special.entr(joint.sum(1)).sum()
-    assert conditional > data.stories_entropy(N).mean() + 0.2
+    assert conditional > stories.word_entropies(N).mean() + 0.2
 
 
 def test_a_head_looks_at_the_subject_when_the_verb_is_due(storyteller, unheard):
@@ -121,12 +120,12 @@ def test_a_head_looks_at_the_subject_when_the_verb_is_due(storyteller, unheard):
 
 def rushed(treat):
     """Trained at six times a good rate, without warm-up: head entropies before and after, and the loss."""
-    model = new_model(GPTConfig(len(data.VOCABULARY), N, 48, 2, 4, tied=False))
+    model = new_model(GPTConfig(len(stories.VOCABULARY), N, 48, 2, 4, tied=False))
     treat(model)
-    batch = data.stories(torch.Generator().manual_seed(1000), batch_size=64, n=N)
+    batch = stories.tell(torch.Generator().manual_seed(1000), batch_size=64, n=N)
     before = head_entropies(look(model, batch)[0])
     how = {"n_steps": 100, "lr": 0.03, "final_share": 0.0, "betas": (0.9, 0.999), "weight_decay": 0.0, "clip": None}
-    learn(model, data.stories, batch_size=16, n=N, **how)
+    learn(model, stories.tell, batch_size=16, n=N, **how)
     after = head_entropies(look(model, batch)[0])
     with torch.no_grad():
         return before, after, next_token_losses(model, batch).mean().item()

@@ -11,7 +11,8 @@ from torch.testing import assert_close
 from lessons_lib import masks
 from lessons_lib.attention import attention
 from lessons_lib.multihead import AddPositions, KVCache, MultiHeadAttention
-from lessons_lib.positions import AlibiBias, LearnedPositions, RotaryEmbedding, YaRN
+from lessons_lib.positions import AlibiBias, LearnedPositions, RotaryEmbedding
+from lessons_lib.rope_scaling import YaRN
 
 B, N, M, H, D = 2, 5, 7, 3, 12  # batch, queries, keys, heads, model
 

@@ -1,6 +1,8 @@
 """Positions equal the papers' formulas and the libraries' code, and have the laws that make them positions."""
 
 import math
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -9,18 +11,15 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 
+from lessons_lib import positions, rope_scaling
+from lessons_lib.gpt import GPTConfig
 from lessons_lib.positions import (
+    ROPE_BASE,
     AlibiBias,
-    DynamicNTK,
     LearnedPositions,
-    Llama3,
-    NTKAware,
-    PositionInterpolation,
     RotaryEmbedding,
-    YaRN,
     change_pairing,
     sinusoidal,
-    yarn_attention_factor,
 )
 
 seeds = st.integers(0, 2**31)
@@ -77,6 +76,12 @@ def test_learned_positions_are_an_embedding():
     positions = torch.randint(11, (2, 5))
     assert_close(ours(positions), theirs(positions), rtol=0, atol=0)
     assert ours(torch.arange(11)).shape == (11, 3)
+
+
+def test_learned_positions_take_bytes_for_positions_and_not_for_a_mask():
+    learned = LearnedPositions(300, 3)  # more than a byte can tell
+    places = torch.tensor([[1, 0, 200], [0, 1, 1]])
+    assert_close(learned(places.to(torch.uint8)), learned(places), rtol=0, atol=0)
 
 
 def test_learned_positions_start_small():
@@ -158,6 +163,11 @@ def test_a_pattern_that_repeats_the_wavelength_of_the_only_pair():
     assert_close(rotary(x, torch.tensor([2 * math.pi])), x)  # the fastest pair turns one radian per token
 
 
+def test_rotations_of_equal_settings_are_equal_objects():
+    assert RotaryEmbedding(22) == RotaryEmbedding(22, base=ROPE_BASE) != RotaryEmbedding(22, base=500.0)
+    assert hash(RotaryEmbedding(22)) == hash(RotaryEmbedding(22))
+
+
 # --- rotary: pairings -----------------------------------------------------------------------------------------------
 
 
@@ -193,147 +203,6 @@ def test_a_vector_converts_like_a_weight():
     assert change_pairing(x, 1, source="interleaved", target="half").tolist() == [0, 2, 4, 1, 3, 5]
 
 
-# --- rotary: parity with transformers -------------------------------------------------------------------------------
-
-N_TRAINED = 64
-SCALINGS = {
-    "default": (None, {"rope_type": "default"}),
-    "linear": (PositionInterpolation(3.0), {"rope_type": "linear", "factor": 3.0}),
-    "dynamic": (DynamicNTK(3.0, N_TRAINED), {"rope_type": "dynamic", "factor": 3.0}),
-    "yarn": (
-        YaRN(5.0, N_TRAINED),
-        {"rope_type": "yarn", "factor": 5.0, "original_max_position_embeddings": N_TRAINED},
-    ),
-    "yarn, all options": (
-        YaRN(5.0, N_TRAINED, beta_fast=7.5, beta_slow=0.7, attention_factor=1.3, truncate=False),
-        {
-            "rope_type": "yarn",
-            "factor": 5.0,
-            "original_max_position_embeddings": N_TRAINED,
-            "beta_fast": 7.5,
-            "beta_slow": 0.7,
-            "attention_factor": 1.3,
-            "truncate": False,
-        },
-    ),
-    "yarn, mscale": (
-        YaRN(5.0, N_TRAINED, attention_factor=yarn_attention_factor(5.0, 2.0) / yarn_attention_factor(5.0, 0.7)),
-        {
-            "rope_type": "yarn",
-            "factor": 5.0,
-            "original_max_position_embeddings": N_TRAINED,
-            "mscale": 2.0,
-            "mscale_all_dim": 0.7,
-        },
-    ),
-    "llama3": (
-        Llama3(8.0, N_TRAINED, low_freq_factor=1.5, high_freq_factor=5.0),
-        {
-            "rope_type": "llama3",
-            "factor": 8.0,
-            "low_freq_factor": 1.5,
-            "high_freq_factor": 5.0,
-            "original_max_position_embeddings": N_TRAINED,
-        },
-    ),
-}
-
-
-def rotated_by_transformers(x, positions, parameters, *, base):
-    from transformers import LlamaConfig
-    from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
-
-    n_max = N_TRAINED if parameters["rope_type"] in ("default", "dynamic") else 5 * N_TRAINED
-    config = LlamaConfig(
-        hidden_size=x.shape[1] * x.shape[-1],
-        num_attention_heads=x.shape[1],
-        max_position_embeddings=n_max,
-        rope_parameters={"rope_theta": base, **parameters},
-    )
-    cosines, sines = LlamaRotaryEmbedding(config)(x, positions)
-    return apply_rotary_pos_emb(x, x, cosines, sines)[0]
-
-
-@pytest.mark.parametrize("furthest", [40, 300], ids=["as trained", "beyond"])
-@pytest.mark.parametrize("name", SCALINGS)
-def test_matches_transformers(name, furthest):
-    scaling, parameters = SCALINGS[name]
-    x = torch.randn(2, 3, 5, 22, dtype=torch.float32)
-    positions = torch.randint(furthest, (2, 5))
-    positions[1, 2] = furthest
-    rotary = RotaryEmbedding(22, base=1000.0, scaling=scaling)
-    theirs = rotated_by_transformers(x, positions, parameters, base=1000.0)
-    # Measured 3e-5: transformers rounds angles of up to 300 radians to float32.
-    assert_close(rotary(x, positions[:, None, :]), theirs, rtol=0, atol=1e-4)
-
-
-@pytest.mark.parametrize("name", [name for name in SCALINGS if name != "default"])
-def test_parity_would_notice_a_forgotten_scaling(name):
-    _, parameters = SCALINGS[name]
-    x, positions = torch.randn(2, 3, 5, 22, dtype=torch.float32), torch.arange(296, 301).expand(2, 5)
-    theirs = rotated_by_transformers(x, positions, parameters, base=1000.0)
-    assert not torch.allclose(RotaryEmbedding(22, base=1000.0)(x, positions[:, None, :]), theirs, atol=0.1)
-
-
-# --- rotary: what the scalings promise ------------------------------------------------------------------------------
-
-
-def frequencies(scaling, *, d_head=22, base=1000.0, n=5):
-    return RotaryEmbedding(d_head, base=base, scaling=scaling).frequencies(torch.arange(n))
-
-
-def test_interpolation_is_a_shorter_ruler():
-    x, positions = torch.randn(5, 14), torch.arange(0, 35, 7)
-    squeezed = RotaryEmbedding(14, scaling=PositionInterpolation(7.0))(x, positions)
-    assert_close(squeezed, RotaryEmbedding(14)(x, torch.arange(5)))
-
-
-def test_ntk_keeps_the_fastest_pair_and_interpolates_the_slowest():
-    ratio = frequencies(None) / frequencies(NTKAware(6.0))
-    assert_close(ratio[[0, -1]], torch.tensor([1.0, 6.0]))
-    assert (ratio.diff() > 0).all()
-
-
-def test_dynamic_ntk_grows_with_the_sequence():
-    dynamic = DynamicNTK(3.0, N_TRAINED)
-    assert_close(frequencies(dynamic, n=N_TRAINED), frequencies(None), rtol=0, atol=0)
-    # At twice the trained length a factor of 3 stretches by 3 * 2 - 2 = 4.
-    assert_close(frequencies(dynamic, n=2 * N_TRAINED), frequencies(NTKAware(4.0)))
-
-
-@pytest.mark.parametrize("scaling", [YaRN(6.0, 512), Llama3(6.0, 512)], ids=["yarn", "llama3"])
-def test_many_turns_are_kept_and_less_than_one_is_interpolated(scaling):
-    trained, scaled = frequencies(None, d_head=46), frequencies(scaling, d_head=46)
-    turns = 512 * trained / (2 * math.pi)
-    assert (turns > 32).any()
-    assert (turns < 1).any()
-    assert_close(scaled[turns > 32], trained[turns > 32])
-    assert_close(scaled[turns < 0.5], trained[turns < 0.5] / 6.0)  # YaRN's ramp ends on a whole pair, past one turn
-    assert ((trained / scaled).diff() >= 0).all()
-
-
-@pytest.mark.parametrize(
-    "scaling",
-    [PositionInterpolation(1.0), NTKAware(1.0), YaRN(1.0, 512), Llama3(1.0, 512)],
-    ids=str,
-)
-def test_a_factor_of_one_changes_nothing(scaling):
-    x = torch.randn(7, 22)
-    assert_close(RotaryEmbedding(22, scaling=scaling)(x), RotaryEmbedding(22)(x))
-
-
-def test_yarn_lengthens_vectors_by_its_attention_factor():
-    x, rotary = torch.randn(7, 22), RotaryEmbedding(22, scaling=YaRN(6.0, 512))
-    assert yarn_attention_factor(6.0) == pytest.approx(0.1 * math.log(6.0) + 1.0)
-    assert_close(rotary(x).norm(dim=-1), yarn_attention_factor(6.0) * x.norm(dim=-1))
-
-
-def test_equal_settings_are_equal_objects():
-    assert RotaryEmbedding(22, scaling=YaRN(6.0, 512)) == RotaryEmbedding(22, scaling=YaRN(6.0, 512))
-    assert RotaryEmbedding(22, scaling=YaRN(6.0, 512)) != RotaryEmbedding(22, scaling=YaRN(6.0, 511))
-    assert hash(RotaryEmbedding(22)) == hash(RotaryEmbedding(22))
-
-
 # --- ALiBi ----------------------------------------------------------------------------------------------------------
 
 
@@ -357,6 +226,36 @@ def test_alibi_slopes_by_hand():
     assert AlibiBias(3).slopes == (2.0**-4, 2.0**-8, 2.0**-2)
 
 
+@pytest.mark.parametrize("given", [(0.0, 1.5, 0.25), [0.0, 1.5, 0.25]], ids=type)
+def test_alibi_takes_slopes_of_ones_own(given):
+    alibi = AlibiBias(3, slopes=given)
+    assert alibi.slopes == (0.0, 1.5, 0.25)
+    bias = alibi(torch.arange(4), torch.arange(7) - 2)
+    for h, slope in enumerate((0.0, 1.5, 0.25)):
+        for i in range(4):
+            for j in range(7):
+                assert bias[h, i, j].item() == -slope * abs(i - (j - 2))
+
+
+def test_alibi_with_equal_slopes_is_equal():
+    assert AlibiBias(3) == AlibiBias(3, slopes=AlibiBias(3).slopes)
+    assert AlibiBias(3) != AlibiBias(3, slopes=[0.5, 0.25, 0.125])
+    assert hash(AlibiBias(2, slopes=[0.5, 0.25])) == hash(AlibiBias(2, slopes=(0.5, 0.25)))
+
+
+def distances(slopes, wrong, query_at, key_at):
+    apart = (query_at[:, None] - key_at).double()
+    apart = {"forgets the sign": apart, "squares": apart**2}.get(wrong, apart.abs())
+    slopes = torch.tensor(AlibiBias(3).slopes if wrong == "ignores the slopes" else slopes)
+    return (1 if wrong == "favours what is far" else -1) * slopes[:, None, None] * apart
+
+
+@pytest.mark.parametrize("wrong", [None, "forgets the sign", "squares", "ignores the slopes", "favours what is far"])
+def test_a_wrong_bias_would_be_noticed(wrong):
+    slopes, places = (0.0, 1.5, 0.25), (torch.arange(4), torch.arange(7) - 2)
+    assert torch.equal(AlibiBias(3, slopes=slopes)(*places), distances(slopes, wrong, *places)) == (wrong is None)
+
+
 def test_alibi_is_symmetric_and_takes_positions_of_each_sequence():
     h, n, m = 3, 5, 7
     query_positions, key_positions = torch.randint(50, (2, n)), torch.randint(50, (2, m))
@@ -367,6 +266,32 @@ def test_alibi_is_symmetric_and_takes_positions_of_each_sequence():
     assert bias[1, 1, i, j].item() == -slope * abs(query_positions[1, i] - key_positions[1, j]).item()
     assert_close(bias, AlibiBias(h)(key_positions, query_positions).mT)
     assert_close(AlibiBias(h)(query_positions[0], key_positions)[1], AlibiBias(h)(query_positions[0], key_positions[1]))
+
+
+# --- names ----------------------------------------------------------------------------------------------------------
+
+
+def test_one_constant_is_the_base_wherever_none_is_given():
+    assert ROPE_BASE == RotaryEmbedding(6).base == GPTConfig(7, 8, 12, 1, 2, position="rotary").rope_base
+    assert torch.equal(sinusoidal(5, 6), sinusoidal(5, 6, base=ROPE_BASE))
+
+
+@pytest.mark.parametrize(
+    "name", ["DynamicNTK", "Llama3", "NTKAware", "PositionInterpolation", "YaRN", "yarn_attention_factor"]
+)
+def test_the_scalings_are_found_under_their_old_names(name):
+    with pytest.warns(DeprecationWarning, match=rf"{name} has moved to lessons_lib\.rope_scaling\.{name}"):
+        assert getattr(positions, name) is getattr(rope_scaling, name)
+
+
+def test_other_names_are_missing():
+    with pytest.raises(AttributeError, match=r"module 'lessons_lib\.positions' has no attribute 'Llama4'"):
+        _ = positions.Llama4
+
+
+def test_the_scalings_are_not_read_before_they_are_asked_for():
+    code = "import sys, lessons_lib.positions; print('lessons_lib.rope_scaling' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout == "False\n"
 
 
 # --- errors ---------------------------------------------------------------------------------------------------------
@@ -383,14 +308,13 @@ def test_alibi_is_symmetric_and_takes_positions_of_each_sequence():
         (lambda: RotaryEmbedding(7), "d_head must be even: coordinates come in pairs, got 7"),
         (lambda: RotaryEmbedding(6, base=float("inf")), "base must be finite and above 1, got inf"),
         (lambda: RotaryEmbedding(6, pairing="halves"), "pairing must be one of 'half', 'interleaved', got 'halves'"),
-        (lambda: RotaryEmbedding(2, scaling=NTKAware(2.0)), "d_head must be at least 4 for an NTK scaling"),
-        (lambda: PositionInterpolation(0.5), r"factor must be finite and at least 1, got 0\.5"),
-        (lambda: NTKAware(float("nan")), "factor must be finite and at least 1, got nan"),
-        (lambda: DynamicNTK(2.0, 0), "n_trained must be at least 1, got 0"),
-        (lambda: YaRN(2.0, 64, beta_fast=1.0, beta_slow=1.0), r"beta_fast must be finite and above 1\.0, got 1\.0"),
-        (lambda: YaRN(2.0, 64, attention_factor=0.0), r"attention_factor must be finite and above 0, got 0\.0"),
-        (lambda: Llama3(2.0, 64, low_freq_factor=5.0), r"high_freq_factor must be finite and above 5\.0, got 4\.0"),
         (lambda: AlibiBias(0), "n_heads must be at least 1, got 0"),
+        (lambda: AlibiBias(3, slopes=[0.5, 0.25]), r"slopes must be 3 finite numbers, .*, got \[0\.5, 0\.25\]"),
+        (lambda: AlibiBias(2, slopes=[0.5, -0.25]), r"slopes must be 2 finite .*, none negative, got \[0\.5, -0\.25\]"),
+        (lambda: AlibiBias(2, slopes=[0.5, math.inf]), r"slopes must be 2 finite numbers, .*, got \[0\.5, inf\]"),
+        (lambda: AlibiBias(2, slopes=[0.5, math.nan]), r"slopes must be 2 finite numbers, .*, got \[0\.5, nan\]"),
+        (lambda: AlibiBias(1, slopes=0.5), r"slopes must be 1 finite numbers, .*, got 0\.5"),
+        (lambda: AlibiBias(1, slopes=[None]), r"slopes must be 1 finite numbers, .*, got \[None\]"),
         (lambda: AlibiBias(3)(torch.arange(2), torch.arange(2), dtype=torch.int64), "dtype must be a floating-point"),
         (lambda: AlibiBias(3)(torch.zeros(2, 5), torch.zeros(3, 5)), r"must broadcast, got \(2, 5\) and \(3, 5\)"),
         (lambda: change_pairing(torch.randn(9, 2), 3, source="half", target="half"), r"n_heads=3 and shape \(9, 2\)"),

@@ -9,10 +9,13 @@ from lessons_lib.shapes import (
     at_least_single,
     broadcast_together,
     broadcasts_to,
+    check_above,
     check_floating,
+    check_integers,
     check_mask,
     check_same_device,
     check_size,
+    check_vectors,
 )
 
 shapes = st.lists(st.integers(0, 3), max_size=4)
@@ -52,6 +55,18 @@ def test_what_fits_passes():
     check_mask(torch.ones(1, 3, dtype=torch.bool), torch.randn(2, 5, 3))
     check_size("n", 3, at_least=1, at_most=3)
     check_floating(a=torch.ones(2), b=torch.ones(3))
+    check_vectors(torch.ones(2, 5, 3), 3)
+    check_above("x", 0.5, 0.0)
+    check_above("x", 1, 1, or_equal=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64])
+def test_integers_are_of_any_width_and_over_any_of_the_axes_named(dtype):
+    check_integers("ids", torch.zeros(2, 3, 5, dtype=dtype))
+    check_integers("ids", torch.zeros(2, 3, dtype=dtype), "n", "b n")
+    check_integers("ids", torch.zeros((), dtype=dtype), "")
+    for shape in [(3,), (2, 3), (5, 2, 3)]:
+        check_integers("ids", torch.zeros(shape, dtype=dtype), "*batch n")
 
 
 @pytest.mark.rejects
@@ -78,3 +93,46 @@ def test_the_wrong_kind_of_tensor_is_named():
         check_floating(a=torch.ones(2), b=torch.ones(2, dtype=torch.float32))
     with pytest.raises(ValueError, match="a and b must be on the same device, got cpu and meta"):
         check_same_device(a=torch.ones(2), b=torch.ones(2, device="meta"))
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("tensor", "axes", "message"),
+    [
+        (torch.zeros(3), (), r"ids must be integers, got torch\.float32 over \(3,\)"),
+        (torch.zeros(3, dtype=torch.bool), (), r"ids must be integers, got torch\.bool over \(3,\)"),
+        (torch.zeros(3, dtype=torch.complex64), (), r"ids must be integers, got torch\.complex64 over \(3,\)"),
+        ([0, 1], (), "ids must be integers, got list"),
+        ([0, 1], ("n",), r"ids must be integers over \(n,\), got list"),
+        (torch.arange(3), ("b n",), r"ids must be integers over \(b, n\), got torch\.int64 over \(3,\)"),
+        (torch.arange(3), ("", "b n"), r"ids must be integers over \(\) or \(b, n\), got torch\.int64 over \(3,\)"),
+        (torch.tensor(3), ("*batch n",), r"ids must be integers over \(\*batch, n\), got torch\.int64 over \(\)"),
+        (torch.zeros(2, 3), ("b n",), r"ids must be integers over \(b, n\), got torch\.float32 over \(2, 3\)"),
+    ],
+)
+def test_what_is_no_integer_or_has_other_axes_is_refused(tensor, axes, message):
+    with pytest.raises(ValueError, match=message):
+        check_integers("ids", tensor, *axes)
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("value", "or_equal", "message"),
+    [
+        (1.0, False, r"base must be finite and above 1, got 1\.0"),
+        (0.9, True, r"base must be finite and at least 1, got 0\.9"),
+        (float("inf"), True, "base must be finite and at least 1, got inf"),
+        (float("nan"), False, "base must be finite and above 1, got nan"),
+    ],
+)
+def test_a_number_must_be_above_its_bound(value, or_equal, message):
+    with pytest.raises(ValueError, match=message):
+        check_above("base", value, 1, or_equal=or_equal)
+
+
+@pytest.mark.rejects
+def test_vectors_have_the_layers_width():
+    with pytest.raises(ValueError, match=r"x must end in an axis of size d_model=3, got shape \(3, 2\)"):
+        check_vectors(torch.ones(3, 2), 3)
+    with pytest.raises(ValueError, match=r"x must hold floating-point numbers, got torch\.int64"):
+        check_vectors(torch.ones(2, 3, dtype=torch.int64), 3)

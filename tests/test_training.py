@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim.lr_scheduler import CosineAnnealingLR
 from torch.testing import assert_close
 
-from lessons_lib import checkpoints, data, initialise, norms, training
+from lessons_lib import checkpoints, initialise, norms, tasks, training
 from lessons_lib.gpt import GPT, GPTConfig
 from lessons_lib.training import TrainConfig, Training, load_training_state, save_training_state, train, warmup_cosine
 
@@ -47,7 +47,7 @@ def generator(seed=0):
 
 
 def batches(source=None):
-    return data.stream(data.induction, source or generator(), **TASK)
+    return tasks.stream(tasks.repetition, source or generator(), **TASK)
 
 
 def weights(model):
@@ -399,7 +399,7 @@ SAVED = Path(__file__).with_name("saved_by_0_1")
 def test_a_run_that_version_0_1_saved_goes_on():
     expected = load_file(SAVED / "expected.safetensors")
     columns = zip(*(expected[name] for name in ("inputs", "targets", "loss_mask")), strict=True)
-    stream = [data.Batch(*tensors) for tensors in columns]
+    stream = [tasks.Batch(*tensors) for tensors in columns]
     run = Training(GPT(GPTConfig(5, 6, 4, 1, 1, d_ff=3)).float(), TrainConfig(n_steps=4, lr=0.02, n_warmup=1))
     load_training_state(run, SAVED / "training.safetensors")
     # Measured: equal on the machine that saved it; float32.

@@ -7,8 +7,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lessons_lib.data import VERBS, VOCABULARY, stories, stream
 from lessons_lib.gpt import GPT, GPTConfig
+from lessons_lib.stories import VERBS, VOCABULARY, tell
+from lessons_lib.tasks import stream
 from lessons_lib.training import train
 
 TARGET = Path(__file__).resolve().parents[1] / "lessons_lib" / "widgets" / "static" / "heads_model.js"
@@ -20,7 +21,7 @@ def main() -> None:
     """Train for a minute and a half, and write the file."""
     torch.manual_seed(0)
     model = GPT(CONFIG)
-    batches = stream(stories, torch.Generator().manual_seed(0), batch_size=96, n=CONFIG.n_context)
+    batches = stream(tell, torch.Generator().manual_seed(0), batch_size=96, n=CONFIG.n_context)
     for _ in train(model, batches, n_steps=1500, lr=1e-2, n_warmup=50):
         pass
     one_per_line = json.dumps(packed(model)).replace("}, ", "},\n")

@@ -9,8 +9,9 @@ compute something else that is meant to be near. The files, in reading order:
     linear          another similarity than ``exp``, a product of features: as ``n``, and a recurrent network at heart
     performer       random features whose products are ``exp`` on average
     linformer       keys and values mixed down to a fixed number
+    recurrence      no attention: a state that is carried along, all its steps in parallel
 
-Each takes the place of attention in a layer, its own options filled in::
+Each but the last takes the place of attention in a layer, its own options filled in::
 
     MultiHeadAttention(64, 4, implementation=partial(sliding_window_attention, window=128))
 

@@ -27,10 +27,10 @@ class HeadsExplorer(Explorer):
 
     The model reads from left to right. It has two layers with four heads each, named ``1.1`` to ``2.4``, and nothing
     besides but embeddings and norms; ``story_model`` returns its weights. It was trained on the sentences of
-    ``lessons_lib.data.stories`` and knows their words only. Switching a head off replaces what it adds by zero.
+    ``lessons_lib.stories`` and knows their words only. Switching a head off replaces what it adds by zero.
 
     Args:
-        words: 2 to 16 words of ``data.VOCABULARY``, with single spaces; the full stop is a word.
+        words: 2 to 16 words of ``stories.VOCABULARY``, with single spaces; the full stop is a word.
         query: the place of the word that asks, counted from 0; the last word if there are fewer.
         off: the heads that are switched off.
 
@@ -60,7 +60,7 @@ class HeadsExplorer(Explorer):
         known = _model()["vocabulary"].split()
         unknown = [word for word in words if word not in known]
         if unknown:
-            raise traitlets.TraitError(f"words must be of data.VOCABULARY, with single spaces, got {unknown[0]!r}")
+            raise traitlets.TraitError(f"words must be of stories.VOCABULARY, with single spaces, got {unknown[0]!r}")
         if not 2 <= len(words) <= LONGEST:
             raise traitlets.TraitError(f"words must be 2 to {LONGEST}, got {len(words)}")
         return proposal["value"]

@@ -10,7 +10,8 @@ import torch
 import traitlets
 from torch.testing import assert_close
 
-from lessons_lib.positions import NTKAware, PositionInterpolation, RotaryEmbedding
+from lessons_lib.positions import RotaryEmbedding
+from lessons_lib.rope_scaling import NTKAware, PositionInterpolation
 from lessons_lib.widgets import ClocksExplorer
 
 SETTINGS = [

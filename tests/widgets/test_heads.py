@@ -9,8 +9,8 @@ import torch
 import traitlets
 from torch.testing import assert_close
 
-from lessons_lib.data import PRONOUNS, VERBS, VOCABULARY, encode, stories
 from lessons_lib.gpt import GPT, GPTConfig
+from lessons_lib.stories import PRONOUNS, VERBS, VOCABULARY, encode, tell
 from lessons_lib.training import evaluate
 from lessons_lib.widgets import HeadsExplorer
 from lessons_lib.widgets.heads import HEADS, story_model
@@ -109,13 +109,13 @@ def test_typed_sentences_are_read_as_the_library_reads_them(javascript):
 
 def test_it_knows_the_grammar(model):
     """Its loss on new stories is within 0.02 nats of the grammar's own: 0.009 measured over 32,000 words."""
-    batch = stories(torch.Generator().manual_seed(7), batch_size=500, n=16)
+    batch = tell(torch.Generator().manual_seed(7), batch_size=500, n=16)
     assert 0 < evaluate(model, [batch]) - batch.surprisals.mean().item() < 0.02
 
 
 def test_verbs_and_pronouns_agree(model):
     """In number with a subject three words back and more, and in kind with an antecedent: no exception in 500 rows."""
-    batch = stories(torch.Generator().manual_seed(7), batch_size=500, n=16)
+    batch = tell(torch.Generator().manual_seed(7), batch_size=500, n=16)
     p = model(batch.inputs).softmax(-1)
     one = torch.tensor([word in VERBS and word.endswith("s") for word in VOCABULARY])
     several = torch.tensor([word in VERBS and not word.endswith("s") for word in VOCABULARY])
@@ -137,7 +137,7 @@ def test_verbs_and_pronouns_agree(model):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ({"words": "the emperor"}, "words must be of data.VOCABULARY.*got 'emperor'"),
+        ({"words": "the emperor"}, "words must be of stories.VOCABULARY.*got 'emperor'"),
         ({"words": "The king"}, "got 'The'"),
         ({"words": "the  king"}, "with single spaces, got ''"),
         ({"words": "king"}, "words must be 2 to 16, got 1"),
