@@ -62,6 +62,7 @@ bench: book ## measure pages and attention on this machine (with a GPU, also ben
 	$(PY) benchmarks/site.py
 	$(PY) benchmarks/flash_cpu.py
 	$(PY) benchmarks/efficient_cpu.py
+	$(PY) benchmarks/generation_cpu.py
 
 screenshot: book ## the picture in the README
 	$(PY) tools/screenshot.py

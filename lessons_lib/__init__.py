@@ -16,12 +16,17 @@
     feedforward     what happens to each token by itself
     norms           layer norm and RMS norm
     blocks          attention and feed-forward around a residual stream
-    gpt             the whole language model, and weights from elsewhere
+    stabilise       what keeps scores from growing: QK-norm, sigmaReparam
+    initialise      where every weight starts
+    checkpoints     files that are whole or not there at all
+    gpt             the whole language model
+    huggingface     the same model with weights from elsewhere
     encoder_decoder the Transformer of 2017: one model reads, another writes
+    modes           evaluation mode and back
     generation      writing, one token after another
     tasks           tasks of symbols with known answers
     stories         language in small, where the chance of each next word is known
-    training        how fast to learn, where to start, and the loop
+    training        how fast to learn, and the loop
     diagnostics     looking inside a model while it runs
     efficient       less than n squared: exact on what a mask leaves, or approximate
     flash           exact attention in linear memory, tile by tile; kernels for a GPU

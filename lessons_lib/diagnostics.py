@@ -1,9 +1,10 @@
-r"""Looking inside a model while it runs, and two remedies for what one may find there.
+r"""Looking inside a model while it runs.
 
 :func:`observe` reads the real forward and backward pass: the weights that each head averaged with, what each block was
-given and returned, the gradient that came back. Afterwards the model is as it was. What is seen is measured by
-:func:`attention_entropy` and :func:`token_spread` (with :func:`lessons_lib.geometry.effective_rank`), judged by
-:func:`entropy_collapse` and :func:`rank_collapse`, and treated with :class:`SigmaReparam` or :class:`QKNorm`.
+given and returned, the gradient that came back, where experts were asked. Afterwards the model is as it was. What is
+seen is measured by :func:`attention_entropy` and :func:`token_spread` (with
+:func:`lessons_lib.geometry.effective_rank`), judged by :func:`entropy_collapse` and :func:`rank_collapse`, and treated
+with what :mod:`lessons_lib.stabilise` holds.
 
 .. [1] Dong et al., *Attention is not all you need*, 2021. arXiv:2103.03404.
 .. [2] Zhai et al., *Stabilizing Transformer Training by Preventing Attention Entropy Collapse*, 2023.
@@ -11,24 +12,23 @@ given and returned, the gradient that came back. Afterwards the model is as it w
 """
 
 import math
-from collections import Counter
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Num
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
-from torch.nn.functional import normalize
-from torch.nn.utils import parametrize
 
+from lessons_lib import stabilise
 from lessons_lib.attention import attention_weights
 from lessons_lib.blocks import CrossAttentionBlock, TransformerBlock
+from lessons_lib.feedforward import MixtureOfExperts, Routing
 from lessons_lib.geometry import effective_rank
 from lessons_lib.information import entropy
 from lessons_lib.multihead import MultiHeadAttention
-from lessons_lib.norms import RMSNorm
 from lessons_lib.shapes import at_least_single, check_floating, check_mask
 
 # --- looking --------------------------------------------------------------------------------------------------------
@@ -40,7 +40,9 @@ class Observation:
 
     ``weights`` and ``visible`` are of the attention layers: what each head averaged with, before dropout, and which
     keys it was allowed to see. ``inputs``, ``outputs`` and ``gradients`` are of the blocks: the residual stream before
-    and after each, and the gradient of what was differentiated with respect to the stream after it. All are detached.
+    and after each, and the gradient of what was differentiated with respect to the stream after it. All these are
+    detached. ``routings`` are of the mixtures of experts, the very ones that ``forward`` used and therefore *not*
+    detached: their balance losses can be added to what is minimised.
     """
 
     weights: dict[str, Float[Tensor, "b h n m"]] = field(default_factory=dict)
@@ -48,6 +50,7 @@ class Observation:
     inputs: dict[str, Float[Tensor, "b n d"]] = field(default_factory=dict)
     outputs: dict[str, Float[Tensor, "b n d"]] = field(default_factory=dict)
     gradients: dict[str, Float[Tensor, "b n d"]] = field(default_factory=dict)
+    routings: dict[str, Routing] = field(default_factory=dict)
 
 
 @contextmanager
@@ -61,8 +64,10 @@ def observe(model: nn.Module) -> Iterator[Observation]:
         seen.weights["blocks.0.attention.sublayer"]
 
     Attention is read where it is computed, from the very queries and keys; it costs the weights once more. What is
-    watched are the :class:`~lessons_lib.multihead.MultiHeadAttention` and the blocks of :mod:`lessons_lib.blocks`
-    inside ``model``. When the ``with`` ends, by an error too, nothing of this remains on the model.
+    watched are the :class:`~lessons_lib.multihead.MultiHeadAttention`, the blocks of :mod:`lessons_lib.blocks` and the
+    :class:`~lessons_lib.feedforward.MixtureOfExperts` inside ``model``. Where the experts alone are of interest, as in
+    a training loop, :func:`observe_routing` costs nothing. When the ``with`` ends, by an error too, nothing of this
+    remains on the model.
 
     Raises:
         ValueError: if there is nothing of that kind to watch.
@@ -74,15 +79,52 @@ def observe(model: nn.Module) -> Iterator[Observation]:
         for name, module in model.named_modules()
         if isinstance(module, TransformerBlock | CrossAttentionBlock)
     }
-    if not attentions and not blocks:
-        raise ValueError(f"model must contain a MultiHeadAttention or a block, got {type(model).__name__} without")
+    mixtures = any(isinstance(module, MixtureOfExperts) for module in model.modules())
+    if not (attentions or blocks or mixtures):
+        raise ValueError(
+            f"model must contain a MultiHeadAttention, a block or experts, got {type(model).__name__} without"
+        )
     with ExitStack() as undo:
         for name, layer in attentions.items():
             undo.callback(setattr, layer, "implementation", layer.implementation)
             layer.implementation = _recording(layer.implementation, name, seen)
         for name, block in blocks.items():
             undo.callback(block.register_forward_hook(_recorder(name, seen, undo)).remove)
+        if mixtures:
+            seen.routings = undo.enter_context(observe_routing(model))
         yield seen
+
+
+@contextmanager
+def observe_routing(model: nn.Module) -> Iterator[dict[str, Routing]]:
+    """Watch where the mixtures of experts inside ``model`` send the tokens, by the names of the mixtures.
+
+    ::
+
+        with observe_routing(model) as routings:
+            loss = next_token_losses(model, batch).mean()
+        loss = loss + 0.01 * sum(routing.balance_loss for routing in routings.values())
+
+    The routings are those that ``forward`` used, gradients included; a later pass replaces what an earlier one left.
+
+    Raises:
+        ValueError: if there are none.
+    """
+    mixtures = {name: module for name, module in model.named_modules() if isinstance(module, MixtureOfExperts)}
+    if not mixtures:
+        raise ValueError(f"model must contain a MixtureOfExperts, got {type(model).__name__} without")
+    routings: dict[str, Routing] = {}
+    with ExitStack() as undo:
+        for name, mixture in mixtures.items():
+            undo.callback(mixture.router.register_forward_hook(_routing_recorder(name, routings)).remove)
+        yield routings
+
+
+def _routing_recorder(name: str, routings: dict[str, Routing]) -> Callable[..., None]:
+    def write(module: nn.Module, args: tuple[Any, ...], routing: Routing) -> None:
+        routings[name] = routing
+
+    return write
 
 
 def _recording(implementation: Callable[..., Tensor], name: str, seen: Observation) -> Callable[..., Tensor]:
@@ -255,137 +297,25 @@ def rank_collapse(seen: Observation, *, share: float = 0.1) -> list[str]:
     return [name for name, stream in seen.outputs.items() if token_spread(stream).mean() < share * at_start]
 
 
-# --- treating -------------------------------------------------------------------------------------------------------
-
-
-class SigmaReparam(nn.Module):
-    r"""Let a matrix choose its largest singular value as a number of its own [2]_.
-
-    .. math:: \hat W = \frac{\gamma}{\sigma(W)}\, W, \qquad \sigma(W) = \max_{u, v} \frac{u^\top W v}{|u|\,|v|}
-
-    with :math:`\gamma` learned, starting at 1: spectral *normalisation* would fix it. Scores are bounded by the
-    spectral norms of the query and key matrices, so their growth, which drives attention to one key, now has to pass
-    through :math:`\gamma`. The singular vectors are exact at the start and followed by one step of power iteration in
-    each forward pass of training.
-
-    It is a parametrisation in the sense of ``torch.nn.utils.parametrize``: see :func:`apply_sigma_reparam`.
-
-    Raises:
-        ValueError: if the weight is not a matrix, or is zero.
-    """
-
-    u: Tensor
-    v: Tensor
-
-    def __init__(self, weight: Float[Tensor, "d_out d_in"]) -> None:
-        super().__init__()
-        if weight.ndim != 2 or not weight.any():
-            raise ValueError(f"weight must be a matrix that is not zero, got shape {tuple(weight.shape)}")
-        left, _, right = torch.linalg.svd(weight.detach(), full_matrices=False)
-        self.register_buffer("u", left[:, 0].clone())
-        self.register_buffer("v", right[0].clone())
-        self.gamma = nn.Parameter(torch.ones_like(weight[0, 0]))
-
-    def forward(self, weight: Float[Tensor, "d_out d_in"]) -> Float[Tensor, "d_out d_in"]:
-        """Return the matrix to use instead of ``weight``."""
-        if self.training:
-            self._follow(weight.detach())
-        u, v = self.u.clone(), self.v.clone()  # a later step must not change what this one's gradient needs
-        return self.gamma / (u @ weight @ v) * weight
-
-    @torch.no_grad()
-    def _follow(self, weight: Tensor) -> None:
-        self.u.copy_(normalize(weight @ self.v, dim=0))
-        self.v.copy_(normalize(weight.mT @ self.u, dim=0))
-
-
-def apply_sigma_reparam(module: nn.Module) -> None:
-    """Put every ``nn.Linear`` inside ``module`` under :class:`SigmaReparam`, in place; before the optimizer is made.
-
-    Usually the blocks alone: ``apply_sigma_reparam(gpt.blocks)``. Each matrix starts with spectral norm 1, whatever it
-    was initialised to. :func:`remove_sigma_reparam` makes ordinary matrices of them again, for saving.
-
-    Raises:
-        ValueError: if there is no such layer, one is under it already, or shares its weight with another part.
-    """
-    layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, nn.Linear)}
-    if not layers:
-        raise ValueError(f"module must contain an nn.Linear, got {type(module).__name__} without")
-    uses = Counter(id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False))
-    for name, layer in layers.items():
-        if parametrize.is_parametrized(layer, "weight"):
-            raise ValueError(f"the weight of every layer must be plain, but that of {name!r} is parametrised already")
-        if uses[id(layer.weight)] > 1:
-            raise ValueError(f"{name!r} shares its weight with another part; apply this to the blocks alone")
-    for layer in layers.values():
-        reparam = SigmaReparam(layer.weight).train(layer.training)
-        parametrize.register_parametrization(layer, "weight", reparam)
-
-
-def remove_sigma_reparam(module: nn.Module) -> None:
-    """Turn every matrix that :func:`apply_sigma_reparam` changed into an ordinary one of the same value.
-
-    Raises:
-        ValueError: if there is none.
-    """
-    reparams = {
-        layer: [part for part in layer.modules() if isinstance(part, SigmaReparam)]
-        for layer in module.modules()
-        if parametrize.is_parametrized(layer, "weight")
-    }
-    if not any(reparams.values()):
-        raise ValueError(f"module must contain a layer under SigmaReparam, got {type(module).__name__} without")
-    for layer, parts in reparams.items():
-        for part in parts:
-            part.eval()  # or it would take one more step, and the value would be another
-            parametrize.remove_parametrizations(layer, "weight")
-
-
-class QKNorm(nn.Module):
-    r"""Bring queries and keys to one length before they meet, so that a score cannot outgrow a learned gain [3]_.
-
-    .. math:: s_{ij} = \frac{\operatorname{norm}(q_i) \cdot \operatorname{norm}(k_j)}{\sqrt{d_k}}
-              \quad\Rightarrow\quad |s_{ij}| \le \sqrt{d_k}\, \max_c g_c^2
-
-    with the RMS norm and its gains :math:`g`, here one vector for queries and keys. It is given to a
-    :class:`~lessons_lib.multihead.MultiHeadAttention` as ``position``, where a rotary embedding may follow inside.
-
-    Args:
-        d_head: width of a head.
-        position: what is applied after the norm.
-
-    .. [3] Dehghani et al., *Scaling Vision Transformers to 22 Billion Parameters*, 2023. arXiv:2302.05442.
-    """
-
-    def __init__(self, d_head: int, position: Callable[[Tensor, Tensor], Tensor] | None = None) -> None:
-        super().__init__()
-        self.norm, self.position = RMSNorm(d_head), position
-
-    def forward(
-        self, x: Float[Tensor, "*batch n d_head"], positions: Num[Tensor, "*#batch n"]
-    ) -> Float[Tensor, "*batch n d_head"]:
-        """Normalise each query or key, then tell it its place."""
-        x = self.norm(x)
-        return x if self.position is None else self.position(x, positions)
-
-
-def apply_qk_norm(module: nn.Module) -> None:
-    """Put :class:`QKNorm` into every attention layer inside ``module``, in place; before the optimizer is made.
-
-    Raises:
-        ValueError: if there is no such layer, or one has it already.
-    """
-    layers = [layer for layer in module.modules() if isinstance(layer, MultiHeadAttention)]
-    if not layers or any(isinstance(layer.position, QKNorm) for layer in layers):
-        raise ValueError(f"module must contain attention layers without QKNorm, got {type(module).__name__}")
-    for layer in layers:
-        like = layer.w_q.weight
-        layer.position = QKNorm(layer.d_head, layer.position).to(device=like.device, dtype=like.dtype)
-
-
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
 def _check_share(share: float) -> None:
     if not 0 < share < 1:
         raise ValueError(f"share must be between 0 and 1, got {share}")
+
+
+# --- what stands elsewhere ------------------------------------------------------------------------------------------
+
+_MOVED = {
+    "QKNorm": "SharedQKNorm",
+    **{name: name for name in ("SigmaReparam", "apply_qk_norm", "apply_sigma_reparam", "remove_sigma_reparam")},
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Find the remedies, which are :mod:`lessons_lib.stabilise`'s, with a warning."""
+    if name not in _MOVED:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{__name__}.{name} is deprecated: import it from lessons_lib.stabilise", DeprecationWarning, 2)
+    return getattr(stabilise, _MOVED[name])

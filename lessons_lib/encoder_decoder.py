@@ -16,10 +16,11 @@ from lessons_lib import masks
 from lessons_lib.attention import attention
 from lessons_lib.blocks import CrossAttentionBlock, PostNorm, PreNorm, TransformerBlock
 from lessons_lib.feedforward import FeedForward, relu
+from lessons_lib.initialise import initialise_xavier
 from lessons_lib.multihead import MultiHeadAttention
 from lessons_lib.norms import LayerNorm
 from lessons_lib.positions import sinusoidal
-from lessons_lib.shapes import check_size
+from lessons_lib.shapes import check_integers, check_size
 
 NormOrder = Literal["post", "pre"]
 
@@ -167,7 +168,12 @@ class EncoderDecoder(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = Encoder([TransformerBlock(attend(), feed()) for _ in layers], last())
         self.decoder = Decoder([CrossAttentionBlock(attend(), attend(), feed()) for _ in layers], last())
-        self._initialise()
+        initialise_xavier(self, uniform=True)
+
+    @property
+    def initial_std(self) -> dict[str, float]:
+        """How large tokens start beside the positions, see :mod:`lessons_lib.initialise`."""
+        return {"embedding.weight": 1 / math.sqrt(self.config.d_model)}
 
     def forward(
         self,
@@ -199,22 +205,14 @@ class EncoderDecoder(nn.Module):
         places = sinusoidal(tokens.shape[1], self.config.d_model, device=tokens.device)
         return self.dropout(scaled + places.to(scaled.dtype))
 
-    def _initialise(self) -> None:
-        nn.init.normal_(self.embedding.weight, std=1 / math.sqrt(self.config.d_model))
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.xavier_uniform_(module.weight)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-
     def _check(self, source: Tensor, target: Tensor, source_mask: Tensor | None, target_mask: Tensor | None) -> None:
         last = self.config.vocab_size - 1
         for name, tokens, mask in (("source", source, source_mask), ("target", target, target_mask)):
-            whole = not (tokens.is_floating_point() or tokens.dtype == torch.bool)
-            if tokens.ndim != 2 or not whole or not tokens.numel() or len(tokens) != len(source):
+            check_integers(name, tokens, "b rows")
+            if not tokens.numel() or len(tokens) != len(source):
                 raise ValueError(
-                    f"{name} must be integers over (b, rows) with one b for both sides, at least one, "
-                    f"got {tokens.dtype} over {tuple(tokens.shape)}"
+                    f"{name} must be over (b, rows) with one b for both sides, at least one, "
+                    f"got shape {tuple(tokens.shape)}"
                 )
             if ((tokens < 0) | (tokens > last)).any():
                 raise ValueError(

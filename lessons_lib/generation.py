@@ -1,13 +1,13 @@
 """Writing with a language model: one token after another, each drawn from what the model expects next."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import math
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from lessons_lib.gpt import GPT
+from lessons_lib.modes import evaluating
 from lessons_lib.rope_scaling import DynamicNTK
 from lessons_lib.shapes import at_least_single, check_size
 from lessons_lib.softmax import softmax
@@ -25,6 +25,7 @@ def generate(
     generator: torch.Generator | None = None,
     use_cache: bool = True,
     lengths: Int[Tensor, "b"] | None = None,
+    window: int | None = None,
 ) -> Int[Tensor, "b total"]:
     r"""Continue each row by ``n_new`` tokens and return the rows with what was added.
 
@@ -45,30 +46,34 @@ def generate(
         lengths: for rows of different lengths, filled up on the *left*: how many tokens at the end of each are real.
             Positions start at the first real token, and nobody sees the filling, whatever it holds (it has to be in
             the vocabulary). Each row then continues as it would alone.
+        window: how many tokens the model is shown at most: the last ones of each row. Once a row is longer, each new
+            token is what the model expects after the last ``window`` tokens *alone*, whose positions start at 0 again.
+            What a cache holds would still depend on the token that has left, so from then on every step goes through
+            the whole view, with ``use_cache`` as without. Without a window the view is the whole row, and learned
+            positions end it.
 
     Raises:
-        ValueError: if a number is out of range, or a row with what is added exceeds the learned positions.
+        ValueError: if a number is out of range, or what is in view exceeds the learned positions.
 
     .. [1] Holtzman et al., *The Curious Case of Neural Text Degeneration*, 2019. arXiv:1904.09751.
     """
     temperature = float(temperature)  # 0 is a natural thing to write
-    _check(model, tokens, n_new, temperature, use_cache, lengths)
+    _check(model, tokens, n_new, temperature, use_cache, lengths, window)
     n = tokens.shape[1]
-    real, positions = None, None
-    if lengths is not None:
-        place = torch.arange(n + n_new, device=tokens.device) - (n - lengths.to(tokens.device))[:, None]
-        real, positions = (place >= 0)[:, None, None, :], place.clamp(min=0)  # (b, 1, 1, total), (b, total)
+    filled = None if lengths is None else (n - lengths.to(tokens.device))[:, None]  # how much of a row is filling
 
     caches = model.new_caches() if use_cache else None
-    with _without_dropout(model):
+    with evaluating(model):
         for m in range(n, n + n_new):
-            start = 0 if caches is None else len(caches[0])
-            logits = model(
-                tokens[:, start:],
-                caches=caches,
-                positions=None if positions is None else positions[:, start:m],
-                mask=None if real is None else real[..., :m],
-            )[:, -1]
+            first = 0 if window is None else max(0, m - window)
+            if first > 0:
+                caches = None  # a cache remembers tokens that have left the view
+            start = first if caches is None else len(caches[0])
+            real, positions = None, None
+            if filled is not None:
+                place = torch.arange(first, m, device=tokens.device) - filled.clamp(min=first)
+                real, positions = (place >= 0)[:, None, None, :], place[:, start - first :].clamp(min=0)
+            logits = model(tokens[:, start:], caches=caches, positions=positions, mask=real)[:, -1]
             following = _choose(logits, temperature, top_k, top_p, generator)
             tokens = torch.cat([tokens, following.to(tokens.dtype)], dim=1)
     return tokens
@@ -122,22 +127,20 @@ def _choose(
     return torch.multinomial(p, 1, generator=generator)
 
 
-@contextmanager
-def _without_dropout(model: nn.Module) -> Iterator[None]:
-    """Switch every module to evaluation, and each back to what it was, whatever happens in between."""
-    was_training = {module: module.training for module in model.modules()}
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in was_training.items():
-            module.training = training
-
-
-def _check(model: GPT, tokens: Tensor, n_new: int, temperature: float, use_cache: bool, lengths: Tensor | None) -> None:
+def _check(
+    model: GPT,
+    tokens: Tensor,
+    n_new: int,
+    temperature: float,
+    use_cache: bool,
+    lengths: Tensor | None,
+    window: int | None,
+) -> None:
     if tokens.ndim != 2 or not tokens.numel():
         raise ValueError(f"tokens must be (b, n), and hold something to continue, got {tuple(tokens.shape)}")
     check_size("n_new", n_new, at_least=0)
+    if window is not None:
+        check_size("window", window, at_least=1)
     if not temperature >= 0:
         raise ValueError(f"temperature must not be negative (0 is greedy), got {temperature}")
     b, n = tokens.shape
@@ -149,13 +152,18 @@ def _check(model: GPT, tokens: Tensor, n_new: int, temperature: float, use_cache
 
     shortest, longest = int(lengths.min()), int(lengths.max())
     config, scaling = model.config, model.config.rope_scaling
-    if config.position == "learned" and longest + n_new > config.n_context:
+    if config.position == "learned" and min(longest + n_new, window or math.inf) > config.n_context:
+        if window is not None:
+            raise ValueError(
+                f"window must be at most n_context={config.n_context}, the number of learned positions, got {window}"
+            )
         raise ValueError(
             f"n_new must be at most {config.n_context - longest}: {longest} tokens and n_new must fit into the model's "
-            f"n_context={config.n_context} learned positions, got {n_new}"
+            f"n_context={config.n_context} learned positions, got {n_new}; or go on with a window of them in view"
         )
     ragged = shortest < longest
-    if isinstance(scaling, DynamicNTK) and longest + n_new - 1 > scaling.n_trained and (use_cache or ragged):
+    in_view = min(longest + n_new - 1, window or math.inf)
+    if isinstance(scaling, DynamicNTK) and in_view > scaling.n_trained and (use_cache or ragged):
         raise ValueError(
             f"beyond {scaling.n_trained} tokens dynamic rotary scaling turns every position of the batch anew: "
             "use_cache must be False, and all rows equally long"

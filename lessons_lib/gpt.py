@@ -1,28 +1,27 @@
 """A decoder-only language model: GPT-2 or Llama, by configuration.
 
-:class:`GPTConfig` says what the model is, :class:`GPT` is it. Weights are exchanged with files (``save``, ``load``) and
-with Hugging Face models (``from_huggingface``); what does not fit exactly is refused, never half loaded.
+:class:`GPTConfig` says what the model is, :class:`GPT` is it. A file (``save``, ``load``) holds both; what does not fit
+exactly is refused, never half loaded. :mod:`lessons_lib.huggingface` reads the models of ``transformers``.
 """
 
 import json
 import math
 import os
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
-from pathlib import Path
 from typing import Any, Literal, get_args
-from uuid import uuid4
 
 import torch
 from jaxtyping import Bool, Float, Int, Num
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from lessons_lib import masks
 from lessons_lib.attention import attention
 from lessons_lib.blocks import PreNorm, TransformerBlock
+from lessons_lib.checkpoints import different_shapes, read_tensors, write_tensors
 from lessons_lib.feedforward import FeedForward, SwiGLU, gelu, gelu_tanh, relu, swiglu_width
+from lessons_lib.initialise import WRITE_TO_RESIDUAL_STREAM, initialise
 from lessons_lib.multihead import KVCache, MultiHeadAttention
 from lessons_lib.norms import LayerNorm, RMSNorm
 from lessons_lib.positions import (
@@ -31,17 +30,11 @@ from lessons_lib.positions import (
     LearnedPositions,
     RotaryEmbedding,
     RotaryScaling,
-    sinusoidal,
+    SinusoidalPositions,
 )
-from lessons_lib.rope_scaling import (
-    DynamicNTK,
-    Llama3,
-    NTKAware,
-    PositionInterpolation,
-    YaRN,
-    yarn_attention_factor,
-)
+from lessons_lib.rope_scaling import DynamicNTK, Llama3, NTKAware, PositionInterpolation, YaRN
 from lessons_lib.shapes import broadcasts_to, check_size
+from lessons_lib.stabilise import QKNorm
 
 FeedForwardKind = Literal["gelu", "gelu_tanh", "relu", "swiglu", "none"]
 NormKind = Literal["layer", "rms"]
@@ -65,11 +58,13 @@ class GPTConfig:
         d_ff: width inside a feed-forward; ``4 * d_model`` if omitted, and for SwiGLU what costs as much.
         feedforward: its activation, or ``"none"`` for blocks of attention alone.
         norm: layer norm or RMS norm, before each sublayer and at the end.
-        norm_eps: the constant inside its root.
+        norm_eps: the constant inside its root, and inside that of ``qk_norm``.
         position: how places are told: vectors added to the embedding (``"learned"``, ``"sinusoidal"``), queries and
             keys turned (``"rotary"``), scores lowered with distance (``"alibi"``), or not at all: the causal mask alone
             then tells places apart.
         rope_base, rope_scaling: of the rotary embedding, and for it only.
+        qk_norm: whether queries and keys are brought to one length, each by an RMS norm with gains of its own, before
+            they are turned (:class:`~lessons_lib.stabilise.QKNorm`), as in Qwen3.
         bias: whether projections, feed-forwards and layer norms have biases; an RMS norm never has, nor has the head.
         attention_bias: whether the attention's projections have them, if that differs.
         tied: whether the head is the embedding.
@@ -94,6 +89,7 @@ class GPTConfig:
     position: PositionKind = "learned"
     rope_base: float = ROPE_BASE
     rope_scaling: RotaryScaling | None = None
+    qk_norm: bool = False
     bias: bool = True
     attention_bias: bool | None = None
     tied: bool = True
@@ -123,7 +119,8 @@ class GPTConfig:
         elif self.rope_scaling is not None or self.rope_base != ROPE_BASE:
             raise ValueError(
                 "rope_base and rope_scaling belong to rotary positions, "
-                f"got {self.rope_base} and {self.rope_scaling} with position={self.position!r}"
+                f"got {self.rope_base} and {self.rope_scaling} with position={self.position!r}; "
+                "leave them out (rope_base=positions.ROPE_BASE, rope_scaling=None)"
             )
         if self.position == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"d_model must be even for sinusoidal positions, got {self.d_model}")
@@ -163,11 +160,13 @@ class GPTConfig:
             + d + \underbrace{V d}_{\text{head, unless tied}}
 
         and the biases: :math:`(h + 2g)\, d_{\text{head}} + d` for an attention, :math:`d_{\text{ff}} + d` for a
-        feed-forward (:math:`2 d_{\text{ff}} + d` for SwiGLU), :math:`d` for a layer norm.
+        feed-forward (:math:`2 d_{\text{ff}} + d` for SwiGLU), :math:`d` for a layer norm. The norms of queries and keys
+        have :math:`2\, d_{\text{head}}` gains in each layer.
         """
         d, ff, h, g = self.d_model, self.hidden_width, self.n_heads, self.key_value_heads
         ups = 2 if self.feedforward == "swiglu" else 1
         attention = 2 * (h + g) * self.head_width * d + self.attention_has_bias * ((h + 2 * g) * self.head_width + d)
+        attention += self.qk_norm * 2 * self.head_width
         feedforward = 0 if self.feedforward == "none" else (ups + 1) * d * ff + self.bias * (ups * ff + d)
         norm = 2 * d if self.norm == "layer" and self.bias else d
         norms_in_block = 1 if self.feedforward == "none" else 2
@@ -177,9 +176,11 @@ class GPTConfig:
 
     def to_json(self) -> str:
         """Write the settings down; :meth:`from_json` reads them."""
-        scaling = self.rope_scaling
-        named = None if scaling is None else {"type": type(scaling).__name__, **_settings(scaling)}
-        return json.dumps(_settings(self) | {"rope_scaling": named})
+        settings, scaling = _settings(self), self.rope_scaling
+        settings["rope_scaling"] = None if scaling is None else {"type": type(scaling).__name__, **_settings(scaling)}
+        if self.position != "rotary":  # a default that nothing follows from need not bind those who read this
+            del settings["rope_base"], settings["rope_scaling"]
+        return json.dumps(settings)
 
     @classmethod
     def from_json(cls, text: str) -> "GPTConfig":
@@ -280,9 +281,18 @@ class GPT(nn.Module):
         self.blocks = nn.ModuleList(_block(config, implementation) for _ in range(config.n_layers))
         self.norm = _norm(config)
         self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
-        self._initialise()
+        matrices = [f"{name}.weight" for name, module in self.named_modules() if isinstance(module, nn.Linear)]
+        branches = [name for name in matrices if name.endswith(WRITE_TO_RESIDUAL_STREAM)]
+        # In this order a seed gives the weights with which the book's runs were measured.
+        order = [*matrices, "embedding.weight", *branches]
+        initialise(self, lambda shape: 0.02, n_branches=len(branches), order=order)
         if config.tied:
             self.head.weight = self.embedding.weight
+
+    @property
+    def initial_std(self) -> dict[str, float]:
+        """How large tokens start beside sinusoidal positions, see :mod:`lessons_lib.initialise`."""
+        return {} if self.embedding_scale == 1 else {"embedding.weight": 1 / self.embedding_scale}
 
     def forward(
         self,
@@ -295,7 +305,7 @@ class GPT(nn.Module):
         """Return the logits of the token after each position.
 
         Args:
-            tokens: one row per sequence.
+            tokens: one row per sequence, in int32 or int64.
             caches: what earlier calls left, see :meth:`new_caches`; the tokens are then the next ones. After an error
                 start new ones.
             positions: where the tokens stand, ``(n,)`` or ``(b, n)``; if omitted they follow on from the caches. A
@@ -307,6 +317,9 @@ class GPT(nn.Module):
         Raises:
             ValueError: if tokens are out of range, sequences outgrow learned positions, a shape does not fit, or the
                 caches are of another model or cannot be used (dynamic rotary scaling beyond its trained length).
+
+        Whether tokens and positions are in range is not asked while ``torch.compile`` traces: the answer lies in the
+        data, and asking would cut the graph (outside it costs a GPU one wait). The lookup's own error stands in.
         """
         seen = self._check(tokens, caches, positions)
         n = tokens.shape[1]
@@ -320,10 +333,9 @@ class GPT(nn.Module):
         if self.positions is not None:
             x = x + self.positions(positions).to(x.dtype)
         x = self.dropout(x)
-        turned = positions if self.config.position == "rotary" else None
         bias = None if self.alibi is None else self.alibi(positions, _with_earlier(positions, seen), dtype=x.dtype)
         for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True):
-            x = block(x, allowed, cache, positions=turned, bias=bias)
+            x = block(x, allowed, cache, positions=positions if _takes_positions(block) else None, bias=bias)
         return self.head(self.norm(x))
 
     def new_caches(self) -> list[KVCache]:
@@ -333,21 +345,25 @@ class GPT(nn.Module):
     # --- files ---
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write weights and config to one safetensors file, all or nothing.
+        """Write weights and config to one safetensors file, all or nothing; a tied head is written once.
 
-        A temporary file beside ``path`` takes its place once it is complete, so that an interruption leaves the old
-        file. A tied head is written once.
+        Raises:
+            ValueError: if :meth:`load` could not bring the model back, because something was added to it or exchanged
+                in it of which its config does not know. Nothing is written then.
         """
-        path = Path(path)
-        unfinished = path.with_name(f".{path.name}.{uuid4().hex}")
-        metadata = {"format": _FORMAT, "config": self.config.to_json()}
-        try:
-            save_file({name: tensor.contiguous() for name, tensor in _own_tensors(self).items()}, unfinished, metadata)
-            with unfinished.open("rb+") as file:
-                os.fsync(file.fileno())
-            os.replace(unfinished, path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        tensors = _own_tensors(self)
+        differences = different_shapes(_own_tensors(_bare(self.config)), tensors)
+        if differences:
+            raise ValueError(
+                f"a model must be what its config says in order to be saved; (wanted, found) differ for {differences}; "
+                "undo what was added (stabilise.remove_sigma_reparam), or say it in the config (qk_norm=True)"
+            )
+        _check_floating(tensors, "a model that is saved")
+        if self.config.tied and not torch.equal(self.head.weight, self.embedding.weight):
+            raise ValueError("head.weight must be embedding.weight in a model with tied=True, got another tensor")
+        if self.alibi not in (None, AlibiBias(self.config.n_heads)):
+            raise ValueError(f"alibi must be what the config says in order to be saved, got {self.alibi}")
+        write_tensors(path, tensors, {"format": _FORMAT, "config": self.config.to_json()})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, implementation: Callable[..., Tensor] = attention) -> "GPT":
@@ -357,91 +373,62 @@ class GPT(nn.Module):
             ValueError: if the file is truncated, is not one of ours, or its tensors are not those of its config.
             FileNotFoundError: if there is none.
         """
-        try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                # Copies: the file may be written over while the model lives.
-                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (no mapping)
-        except SafetensorError as error:
-            raise ValueError(f"{path} must be a complete safetensors file, got: {error}") from error
+        tensors, metadata = read_tensors(path)
         if metadata.get("format") != _FORMAT or "config" not in metadata:
             raise ValueError(
                 f"{path} must have been written by GPT.save (format {_FORMAT!r} and a config in its metadata), "
-                f"got metadata {metadata}; for a Hugging Face checkpoint use GPT.from_huggingface"
+                f"got metadata {metadata}; a Hugging Face checkpoint is read by huggingface.gpt_from_huggingface"
             )
-        return cls._from_tensors(GPTConfig.from_json(metadata["config"]), tensors, str(path), implementation)
+        config = GPTConfig.from_json(metadata["config"])
+        return cls.from_tensors(config, tensors, origin=str(path), implementation=implementation)
 
     @classmethod
-    def from_huggingface(cls, model: Any, *, implementation: Callable[..., Tensor] = attention) -> "GPT":
-        """Copy a GPT-2 or Llama model of the ``transformers`` library; the logits are equal.
-
-        ``GPT.from_huggingface("gpt2")`` downloads that checkpoint, through ``AutoModelForCausalLM.from_pretrained``.
-        The copy has the type, device and training mode of the original. Dropout is a matter of training and is not
-        copied: ``GPT(replace(copy.config, dropout=0.1))`` takes the copy's ``state_dict`` and has some.
-
-        Args:
-            model: a ``GPT2LMHeadModel`` or ``LlamaForCausalLM``, or the name or folder of a checkpoint of one.
-            implementation: computes the attention, see :class:`~lessons_lib.multihead.MultiHeadAttention`.
+    def from_tensors(
+        cls,
+        config: GPTConfig,
+        tensors: Mapping[str, Tensor],
+        *,
+        origin: str = "tensors",
+        implementation: Callable[..., Tensor] = attention,
+    ) -> "GPT":
+        """Build a model around the tensors of its ``state_dict``, which become its weights; a tied head comes once.
 
         Raises:
-            ImportError: if a name is given and ``transformers`` is not installed.
-            ValueError: if the architecture is another one, has a setting that this model has not, or its tensors are
-                not exactly those that its config announces.
+            ValueError: if they are not exactly the tensors of the config; ``origin`` says whose fault it is.
         """
-        if isinstance(model, str | os.PathLike):
-            model = _pretrained(model)
-        architecture = type(model).__name__
-        if architecture not in _ARCHITECTURES:
-            raise ValueError(f"model must be one of {', '.join(_ARCHITECTURES)} (transformers), got {architecture}")
-        read_config, read_tensors = _ARCHITECTURES[architecture]
-        config = read_config(model.config)
-        _check_same_rotation(config, model)
-        source = _TakenOnce(model.state_dict(), architecture)
-        tensors = {name: tensor.clone() for name, tensor in read_tensors(config, source).items()}
-        source.check_nothing_left()
-        return cls._from_tensors(config, tensors, architecture, implementation).train(model.training)
-
-    @classmethod
-    def _from_tensors(
-        cls, config: GPTConfig, tensors: dict[str, Tensor], origin: str, implementation: Callable[..., Tensor]
-    ) -> "GPT":
-        """Build a model around the given tensors, which must be exactly those that it owns."""
-        with torch.device("meta"):  # draws no random numbers, and holds no memory that is to be replaced at once
-            model = cls(config, implementation=implementation)
-        wanted = {name: tuple(tensor.shape) for name, tensor in _own_tensors(model).items()}
-        found = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
-        if wanted != found:
-            wrong = {name: (wanted.get(name), found.get(name)) for name in sorted(wanted.keys() | found.keys())}
-            wrong = {name: pair for name, pair in wrong.items() if pair[0] != pair[1]}
-            raise ValueError(f"{origin} must hold the tensors of its config; (wanted, found) differ for {wrong}")
-        if not all(tensor.is_floating_point() for tensor in tensors.values()):
-            raise ValueError(f"{origin} must hold floating-point tensors; quantised weights are not supported")
+        model = _bare(config, implementation)
+        differences = different_shapes(_own_tensors(model), tensors)
+        if differences:
+            raise ValueError(f"{origin} must hold the tensors of its config; (wanted, found) differ for {differences}")
+        _check_floating(tensors, origin)
         model.load_state_dict(tensors, strict=False, assign=True)
         if config.tied:
             model.head.weight = model.embedding.weight
         return model
 
-    # --- parts ---
+    @classmethod
+    def from_huggingface(cls, model: Any, *, implementation: Callable[..., Tensor] = attention) -> "GPT":
+        """Call :func:`lessons_lib.huggingface.gpt_from_huggingface`, by its older name; deprecated."""
+        from lessons_lib.huggingface import gpt_from_huggingface
 
-    def _initialise(self) -> None:
-        for module in self.modules():
-            if isinstance(module, nn.Linear):
-                nn.init.normal_(module.weight, std=0.02)
-                if module.bias is not None:
-                    nn.init.zeros_(module.bias)
-        nn.init.normal_(self.embedding.weight, std=0.02 if self.embedding_scale == 1 else 1 / self.embedding_scale)
-        writes = [weight for name, weight in self.named_parameters() if name.endswith(("w_o.weight", "w_down.weight"))]
-        for weight in writes:
-            nn.init.normal_(weight, std=0.02 / math.sqrt(len(writes)))
+        warnings.warn(
+            "GPT.from_huggingface is deprecated: from lessons_lib.huggingface import gpt_from_huggingface",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return gpt_from_huggingface(model, implementation=implementation)
+
+    # --- parts ---
 
     def _check(self, tokens: Tensor, caches: Sequence[KVCache] | None, positions: Tensor | None) -> int:
         """Refuse what does not fit; return how many positions the caches have seen."""
         config = self.config
-        if tokens.ndim != 2 or tokens.is_floating_point() or tokens.dtype == torch.bool or not tokens.numel():
+        if tokens.ndim != 2 or tokens.dtype not in (torch.int32, torch.int64) or not tokens.numel():
             raise ValueError(
-                f"tokens must be integers over (b, n), at least one, got {tokens.dtype} over {tuple(tokens.shape)}"
+                "tokens must be integers over (b, n), int32 or int64 as an embedding takes them, at least one, "
+                f"got {tokens.dtype} over {tuple(tokens.shape)}; write tokens.long() for other integers"
             )
-        if ((tokens < 0) | (tokens >= config.vocab_size)).any():
+        if not torch.compiler.is_compiling() and ((tokens < 0) | (tokens >= config.vocab_size)).any():
             raise ValueError(
                 f"tokens must be in 0 .. vocab_size - 1 = {config.vocab_size - 1}, "
                 f"got {tokens.min().item()} .. {tokens.max().item()}"
@@ -480,26 +467,19 @@ class GPT(nn.Module):
             )
 
 
-class _SinusoidalPositions(nn.Module):
-    """:func:`sinusoidal`, looked up like learned positions."""
-
-    def __init__(self, d_model: int) -> None:
-        super().__init__()
-        self.d_model = d_model
-
-    def forward(self, positions: Tensor) -> Tensor:
-        if positions.is_floating_point() or (positions < 0).any():
-            raise ValueError(f"positions must be integers from 0, got {positions.dtype} from {positions.min().item()}")
-        return sinusoidal(int(positions.max()) + 1, self.d_model, device=positions.device)[positions]
+# --- its parts ------------------------------------------------------------------------------------------------------
 
 
 def _added_positions(config: GPTConfig) -> nn.Module | None:
     if config.position == "learned":
         return LearnedPositions(config.n_context, config.d_model)
-    return _SinusoidalPositions(config.d_model) if config.position == "sinusoidal" else None
+    return SinusoidalPositions(config.d_model) if config.position == "sinusoidal" else None
 
 
 def _block(config: GPTConfig, implementation: Callable[..., Tensor]) -> TransformerBlock:
+    prepare = config.rotary().prepare if config.position == "rotary" else None
+    if config.qk_norm:
+        prepare = QKNorm(config.head_width, prepare, eps=config.norm_eps)
     attention_layer = MultiHeadAttention(
         config.d_model,
         config.n_heads,
@@ -507,7 +487,7 @@ def _block(config: GPTConfig, implementation: Callable[..., Tensor]) -> Transfor
         d_head=config.d_head,
         bias=config.attention_has_bias,
         dropout=config.dropout,
-        position=config.rotary() if config.position == "rotary" else None,
+        prepare=prepare,
         implementation=implementation,
     )
     return TransformerBlock(
@@ -531,6 +511,12 @@ def _norm(config: GPTConfig) -> nn.Module:
     return LayerNorm(config.d_model, eps=config.norm_eps, bias=config.bias)
 
 
+def _takes_positions(block: nn.Module) -> bool:
+    """Whether the attention inside has anything to tell the positions to."""
+    layer = getattr(block.attention, "sublayer", block.attention)
+    return getattr(layer, "prepare", None) is not None
+
+
 def _with_earlier(positions: Tensor, seen: int) -> Tensor:
     """The positions and, before them, those of ``seen`` cached keys, one apart."""
     earlier = positions[..., :1] - torch.arange(seen, 0, -1, device=positions.device)
@@ -543,225 +529,22 @@ _FORMAT = "lessons_lib.gpt"
 _SCALINGS = {scaling.__name__: scaling for scaling in (PositionInterpolation, NTKAware, DynamicNTK, YaRN, Llama3)}
 
 
+def _bare(config: GPTConfig, implementation: Callable[..., Tensor] = attention) -> GPT:
+    """A model whose tensors take no memory and no random numbers, for their names and shapes."""
+    with torch.device("meta"):
+        return GPT(config, implementation=implementation)
+
+
 def _own_tensors(model: GPT) -> dict[str, Tensor]:
     """The state, without a head that is the embedding."""
     return {name: t for name, t in model.state_dict().items() if not (model.config.tied and name == "head.weight")}
 
 
+def _check_floating(tensors: Mapping[str, Tensor], origin: str) -> None:
+    if not all(tensor.is_floating_point() for tensor in tensors.values()):
+        raise ValueError(f"{origin} must hold floating-point tensors; quantised weights are not supported")
+
+
 def _settings(described: Any) -> dict[str, Any]:
     """The fields of a dataclass by name, as they are."""
     return {field.name: getattr(described, field.name) for field in fields(described)}
-
-
-# --- Hugging Face ---------------------------------------------------------------------------------------------------
-
-
-def _pretrained(name: str | os.PathLike[str]) -> nn.Module:
-    try:
-        from transformers import AutoModelForCausalLM
-    except ImportError as error:
-        raise ImportError(
-            f"loading {str(name)!r} needs the transformers library: pip install 'transformers>=4.57'"
-        ) from error
-    return AutoModelForCausalLM.from_pretrained(name)
-
-
-class _TakenOnce:
-    """Tensors by name, each to be taken exactly once: none is forgotten, none serves twice."""
-
-    def __init__(self, tensors: Mapping[str, Tensor], origin: str) -> None:
-        self._left, self._origin = dict(tensors), origin
-
-    def take(self, name: str) -> Tensor:
-        if name not in self._left:
-            raise ValueError(f"{self._origin} must hold {name!r}, which its config announces; left are {self._names()}")
-        return self._left.pop(name)
-
-    def check_nothing_left(self) -> None:
-        if self._left:
-            raise ValueError(
-                f"{self._origin} must hold nothing beyond what its config announces, got {self._names()}; "
-                "merge adapters into the weights first"
-            )
-
-    def _names(self) -> str:
-        names = sorted(self._left)
-        return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
-
-
-def _require(theirs: Any, **supported: Any) -> None:
-    """Refuse settings, where there are such, with values that would make it another model."""
-    for name, value in supported.items():
-        found = getattr(theirs, name, value)
-        if found != value:
-            raise ValueError(f"only models with {name}={value!r} are supported, got {found!r}")
-
-
-def _gpt2_config(theirs: Any) -> GPTConfig:
-    _require(
-        theirs,
-        scale_attn_weights=True,
-        scale_attn_by_inverse_layer_idx=False,
-        reorder_and_upcast_attn=False,
-        add_cross_attention=False,
-        is_causal=True,
-    )
-    activations: dict[str, FeedForwardKind] = {
-        "gelu_new": "gelu_tanh",
-        "gelu_pytorch_tanh": "gelu_tanh",
-        "gelu": "gelu",
-        "relu": "relu",
-    }
-    if theirs.activation_function not in activations:
-        raise ValueError(
-            f"activation_function must be one of {', '.join(activations)}, got {theirs.activation_function!r}"
-        )
-    return GPTConfig(
-        theirs.vocab_size,
-        theirs.n_positions,
-        theirs.n_embd,
-        theirs.n_layer,
-        theirs.n_head,
-        d_ff=theirs.n_inner,
-        feedforward=activations[theirs.activation_function],
-        norm_eps=theirs.layer_norm_epsilon,
-        tied=theirs.tie_word_embeddings,
-    )
-
-
-def _gpt2_tensors(config: GPTConfig, source: _TakenOnce) -> dict[str, Tensor]:
-    tensors = _ends(config, source, embedding="transformer.wte.weight")
-    tensors["positions.weight"] = source.take("transformer.wpe.weight")
-    for kind in ("weight", "bias"):
-        tensors[f"norm.{kind}"] = source.take(f"transformer.ln_f.{kind}")
-        for layer in range(config.n_layers):
-            block, attend, feed = f"transformer.h.{layer}", f"blocks.{layer}.attention", f"blocks.{layer}.feedforward"
-            # GPT-2's layers hold (in, out), and one of them queries, keys and values side by side.
-            q, k, v = source.take(f"{block}.attn.c_attn.{kind}").t().chunk(3)
-            tensors |= {
-                f"{attend}.sublayer.w_q.{kind}": q,
-                f"{attend}.sublayer.w_k.{kind}": k,
-                f"{attend}.sublayer.w_v.{kind}": v,
-                f"{attend}.sublayer.w_o.{kind}": source.take(f"{block}.attn.c_proj.{kind}").t(),
-                f"{attend}.norm.{kind}": source.take(f"{block}.ln_1.{kind}"),
-                f"{feed}.sublayer.w_up.{kind}": source.take(f"{block}.mlp.c_fc.{kind}").t(),
-                f"{feed}.sublayer.w_down.{kind}": source.take(f"{block}.mlp.c_proj.{kind}").t(),
-                f"{feed}.norm.{kind}": source.take(f"{block}.ln_2.{kind}"),
-            }
-    return tensors
-
-
-def _llama_config(theirs: Any) -> GPTConfig:
-    _require(theirs, hidden_act="silu", is_causal=True, sliding_window=None, attention_chunk_size=None)
-    _require(theirs, partial_rotary_factor=1.0, layer_types=None)
-    base, scaling = _llama_rotation(theirs)
-    return GPTConfig(
-        theirs.vocab_size,
-        theirs.max_position_embeddings,
-        theirs.hidden_size,
-        theirs.num_hidden_layers,
-        theirs.num_attention_heads,
-        n_kv_heads=theirs.num_key_value_heads,
-        d_head=getattr(theirs, "head_dim", None),
-        d_ff=theirs.intermediate_size,
-        feedforward="swiglu",
-        norm="rms",
-        norm_eps=theirs.rms_norm_eps,
-        position="rotary",
-        rope_base=base,
-        rope_scaling=scaling,
-        bias=theirs.mlp_bias,
-        attention_bias=theirs.attention_bias,
-        tied=theirs.tie_word_embeddings,
-    )
-
-
-def _llama_rotation(theirs: Any) -> tuple[float, RotaryScaling | None]:
-    """Base and scaling from ``rope_parameters`` (transformers 5) or ``rope_theta`` and ``rope_scaling`` (4)."""
-    settings = getattr(theirs, "rope_parameters", None)
-    if settings is None:
-        settings = {"rope_theta": theirs.rope_theta, **(theirs.rope_scaling or {})}
-    given = {name: value for name, value in settings.items() if value is not None}
-    older_name = given.pop("type", "default")
-    kind, base = given.pop("rope_type", older_name), float(given.pop("rope_theta", 10_000.0))
-    try:
-        scaling = _rotary_scaling(kind, given, theirs.max_position_embeddings)
-    except KeyError as error:
-        raise ValueError(f"rope settings of type {kind!r} must have {error}, got {dict(settings)}") from error
-    if given:
-        raise ValueError(f"rope settings of type {kind!r} must not have {sorted(given)}, got {dict(settings)}")
-    return base, scaling
-
-
-def _rotary_scaling(kind: str, given: dict[str, Any], n_context: int) -> RotaryScaling | None:
-    """The scaling of transformers' name ``kind``; takes out of ``given`` what it uses."""
-    if kind == "default":
-        return None
-    if kind not in ("linear", "dynamic", "yarn", "llama3"):
-        raise ValueError(f"rope_type must be default, linear, dynamic, yarn or llama3, got {kind!r}")
-    factor = float(given.pop("factor"))
-    if kind == "linear":
-        return PositionInterpolation(factor)
-    if kind == "dynamic":
-        return DynamicNTK(factor, n_context)
-    n_trained = int(given.pop("original_max_position_embeddings", n_context))
-    if kind == "llama3":
-        low, high = float(given.pop("low_freq_factor")), float(given.pop("high_freq_factor"))
-        return Llama3(factor, n_trained, low_freq_factor=low, high_freq_factor=high)
-    magnitude, mscale, mscale_all = (given.pop(name, None) for name in ("attention_factor", "mscale", "mscale_all_dim"))
-    if magnitude is None and mscale and mscale_all:
-        magnitude = yarn_attention_factor(factor, float(mscale)) / yarn_attention_factor(factor, float(mscale_all))
-    return YaRN(
-        factor,
-        n_trained,
-        beta_fast=float(given.pop("beta_fast", 32)),
-        beta_slow=float(given.pop("beta_slow", 1)),
-        attention_factor=None if magnitude is None else float(magnitude),
-        truncate=given.pop("truncate", True),
-    )
-
-
-def _llama_tensors(config: GPTConfig, source: _TakenOnce) -> dict[str, Tensor]:
-    tensors = _ends(config, source, embedding="model.embed_tokens.weight")
-    tensors["norm.weight"] = source.take("model.norm.weight")
-    for layer in range(config.n_layers):
-        block, attend, feed = f"model.layers.{layer}", f"blocks.{layer}.attention", f"blocks.{layer}.feedforward"
-        tensors[f"{attend}.norm.weight"] = source.take(f"{block}.input_layernorm.weight")
-        tensors[f"{feed}.norm.weight"] = source.take(f"{block}.post_attention_layernorm.weight")
-        for kind in ("weight", "bias") if config.attention_has_bias else ("weight",):
-            for name in "qkvo":
-                tensors[f"{attend}.sublayer.w_{name}.{kind}"] = source.take(f"{block}.self_attn.{name}_proj.{kind}")
-        for kind in ("weight", "bias") if config.bias else ("weight",):
-            for name in ("gate", "up", "down"):
-                tensors[f"{feed}.sublayer.w_{name}.{kind}"] = source.take(f"{block}.mlp.{name}_proj.{kind}")
-    return tensors
-
-
-def _ends(config: GPTConfig, source: _TakenOnce, *, embedding: str) -> dict[str, Tensor]:
-    """Embedding and head; a tied head has to be the embedding indeed."""
-    first, last = source.take(embedding), source.take("lm_head.weight")
-    if not config.tied:
-        return {"embedding.weight": first, "head.weight": last}
-    if not torch.equal(first, last):
-        raise ValueError(f"lm_head.weight must equal {embedding} where tie_word_embeddings is set, got another tensor")
-    return {"embedding.weight": first}
-
-
-def _check_same_rotation(config: GPTConfig, model: Any) -> None:
-    """Compare with the frequencies that the model itself uses: versions read the same settings in different ways."""
-    if config.position != "rotary":
-        return
-    rotary, theirs = config.rotary(), model.model.rotary_emb
-    found, wanted = theirs.original_inv_freq.cpu(), rotary.frequencies(torch.arange(1))
-    if found.dtype.itemsize < 4:  # rounded together with the weights: too coarse to compare
-        return
-    magnitude = 1.0 if rotary.scaling is None else rotary.scaling.magnitude
-    agree = found.shape == wanted.shape and torch.allclose(found.to(wanted), wanted, rtol=1e-4, atol=0)
-    if not (agree and math.isclose(theirs.attention_scaling, magnitude, rel_tol=1e-6)):
-        raise ValueError(f"rope settings must mean what they mean here, {rotary}, but the model turns differently")
-
-
-_ARCHITECTURES = {
-    "GPT2LMHeadModel": (_gpt2_config, _gpt2_tensors),
-    "LlamaForCausalLM": (_llama_config, _llama_tensors),
-}

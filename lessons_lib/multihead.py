@@ -4,6 +4,8 @@ One layer covers self-attention, cross-attention (``context``), grouped-query an
 (``n_kv_heads``) and step-by-step decoding (``cache``). What it averages with can be looked at: ``weights``.
 """
 
+import inspect
+import warnings
 from collections.abc import Callable
 from copy import copy
 
@@ -13,7 +15,6 @@ from jaxtyping import Bool, Float, Num
 from torch import Tensor, nn
 
 from lessons_lib.attention import attention, attention_weights
-from lessons_lib.positions import AlibiBias
 from lessons_lib.shapes import check_size
 
 
@@ -22,21 +23,33 @@ class KVCache:
 
     It holds two tensors over ``(b, g, n, d_head)``: every position costs ``2 * g * d_head`` numbers in each sequence
     and each layer, whatever the number of query heads. Making ``g`` small is what grouped heads are for. Keys are kept
-    with their position applied. Appending copies what is there, so decoding ``n`` tokens copies on the order of
-    ``n**2`` rows; a server would write into a buffer instead.
+    as they meet the queries, with their position applied.
+
+    Without gradients they are written into a buffer that doubles when it is full, so that adding a position costs the
+    same at any length, and the buffer takes up to twice what is kept. Where gradients are recorded, every call makes
+    new tensors instead, since a graph may still need the old ones. A copy (``copy.copy``) goes its own way.
     """
 
     def __init__(self) -> None:
-        self._kept: tuple[Tensor, Tensor] | None = None
+        self._buffer: tuple[Tensor, Tensor] | None = None
+        self._n_seen = 0
 
     def __len__(self) -> int:
         """The number of positions seen."""
-        return 0 if self._kept is None else self._kept[0].shape[-2]
+        return self._n_seen
+
+    def __copy__(self) -> "KVCache":
+        """Share what is kept, but not the room behind it: whoever appends to the copy first moves elsewhere."""
+        other = type(self)()
+        if self._buffer is not None:
+            other._buffer, other._n_seen = self._kept(self._buffer), self._n_seen
+        return other
 
     @property
     def n_bytes(self) -> int:
-        """Memory that the keys and values take."""
-        return 0 if self._kept is None else sum(kept.numel() * kept.element_size() for kept in self._kept)
+        """Memory that the keys and values take, without the room that the buffer has left."""
+        kept = () if self._buffer is None else self._kept(self._buffer)
+        return sum(tensor.numel() * tensor.element_size() for tensor in kept)
 
     def append(
         self, k: Float[Tensor, "b g n d_head"], v: Float[Tensor, "b g n d_head"]
@@ -49,16 +62,25 @@ class KVCache:
         """
         if k.ndim != 4 or k.shape != v.shape:
             raise ValueError(f"k and v must both be (b, g, n, d_head), got {tuple(k.shape)} and {tuple(v.shape)}")
-        if self._kept is not None:
-            for name, new, kept in zip("kv", (k, v), self._kept, strict=True):
-                if _all_but_length(new) != _all_but_length(kept):
+        if self._buffer is None:
+            self._buffer = k, v
+        else:
+            kept = self._kept(self._buffer)
+            for name, new, old in zip("kv", (k, v), kept, strict=True):
+                if _all_but_length(new) != _all_but_length(old):
                     raise ValueError(
-                        f"{name} must continue what the cache keeps, {_described(kept)}, got {_described(new)}; "
+                        f"{name} must continue what the cache keeps, {_described(old)}, got {_described(new)}; "
                         "a new batch needs a new cache"
                     )
-            k, v = (torch.cat(pair, dim=-2) for pair in zip(self._kept, (k, v), strict=True))
-        self._kept = k, v
-        return k, v
+            if torch.is_grad_enabled():
+                self._buffer = torch.cat([kept[0], k], dim=-2), torch.cat([kept[1], v], dim=-2)
+            else:
+                self._buffer = _with_rows(self._buffer[0], len(self), k), _with_rows(self._buffer[1], len(self), v)
+        self._n_seen += k.shape[-2]
+        return self._kept(self._buffer)
+
+    def _kept(self, buffer: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        return buffer[0][..., : len(self), :], buffer[1][..., : len(self), :]
 
 
 class MultiHeadAttention(nn.Module):
@@ -84,16 +106,20 @@ class MultiHeadAttention(nn.Module):
         d_head: width of a head. If omitted, ``d_model / n_heads``, which must be whole.
         bias: whether the four projections have biases.
         dropout: probability of dropping a weight, in training only.
-        position: applied to the queries and the keys of each head as ``position(x, positions)``, for instance a rotary
-            embedding; must keep the shape. It relates places of one sequence, so such a layer takes no context.
+        prepare: what queries and keys go through, after the split into heads and before they meet, as
+            ``q, k = prepare(q, k, positions)``; it must keep their shapes. For instance
+            ``RotaryEmbedding(d_head).prepare``, :class:`AddPositions` or :class:`~lessons_lib.stabilise.QKNorm`. It is
+            told the positions of one sequence, so such a layer takes no context.
         implementation: computes the attention: any function with the call shape of
             :func:`lessons_lib.attention.attention`, which is the specification. It receives
             ``(q, k, v, mask, bias=…, dropout_p=…)`` with queries over ``(b, h, n, d_head)`` and keys and values over
             ``(b, g, m, d_head)``, not repeated.
+        position: the older form of ``prepare``, called as ``position(x, positions)`` on queries and on keys;
+            deprecated.
 
     Raises:
-        ValueError: if a size is not a positive integer, if the head counts do not divide as said, or if dropout is
-            not in ``[0, 1)``.
+        ValueError: if a size is not a positive integer, if the head counts do not divide as said, if dropout is not
+            in ``[0, 1)``, or if ``prepare`` cannot be called with queries, keys and positions.
 
     .. [1] Vaswani et al., *Attention Is All You Need*, 2017, section 3.2.2. arXiv:1706.03762.
     .. [2] Ainslie et al., *GQA*, 2023. arXiv:2305.13245.
@@ -109,8 +135,9 @@ class MultiHeadAttention(nn.Module):
         d_head: int | None = None,
         bias: bool = False,
         dropout: float = 0.0,
-        position: Callable[[Tensor, Tensor], Tensor] | None = None,
+        prepare: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
         implementation: Callable[..., Tensor] = attention,
+        position: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
         super().__init__()
         n_kv_heads = n_heads if n_kv_heads is None else n_kv_heads
@@ -127,15 +154,18 @@ class MultiHeadAttention(nn.Module):
         check_size("d_head", d_head, at_least=1)
         if not 0 <= dropout < 1:
             raise ValueError(f"dropout must be in [0, 1), got {dropout}")
-        if isinstance(position, AlibiBias):
-            raise ValueError("position must rotate queries and keys; what AlibiBias returns goes to forward as bias")
+        if position is not None:
+            prepare = _prepare_from(position, prepare)
+        if prepare is not None:
+            _check_prepare(prepare)
 
         self.d_model, self.n_heads, self.n_kv_heads, self.d_head = d_model, n_heads, n_kv_heads, d_head
-        self.dropout, self.position, self.implementation = dropout, position, implementation
+        self.dropout, self.prepare, self.implementation = dropout, prepare, implementation
         self.w_q = nn.Linear(d_model, n_heads * d_head, bias=bias)
         self.w_k = nn.Linear(d_model, n_kv_heads * d_head, bias=bias)
         self.w_v = nn.Linear(d_model, n_kv_heads * d_head, bias=bias)
         self.w_o = nn.Linear(n_heads * d_head, d_model, bias=bias)
+        self.register_load_state_dict_pre_hook(_take_older_names)
 
     def forward(
         self,
@@ -156,13 +186,13 @@ class MultiHeadAttention(nn.Module):
                 which may be 1. Three axes are refused: nothing would tell a batch from heads.
             cache: what earlier calls left; the new keys and values are added to it, and ``m`` counts both. The layer
                 hides nothing by itself: a decoder passes ``masks.causal(n, m)``. After an error start a new one.
-            positions: where the rows of ``x`` stand, for ``position``, over ``(n,)`` or ``(b, n)``. If omitted they
+            positions: where the rows of ``x`` stand, for ``prepare``, over ``(n,)`` or ``(b, n)``. If omitted they
                 follow on from the cache.
             bias: added to the scores of each head, for instance ALiBi's.
 
         Raises:
-            ValueError: if a shape does not fit, if context comes with a cache or to a layer with positions, or if
-                positions come to a layer without.
+            ValueError: if a shape does not fit, if context comes with a cache or to a layer with ``prepare``, if
+                positions come to a layer without, or if ``prepare`` changes a shape.
         """
         q, k, v = self._heads(x, context, mask, cache, positions)
         dropout_p = self.dropout if self.training else 0.0
@@ -201,12 +231,18 @@ class MultiHeadAttention(nn.Module):
         q = rearrange(self.w_q(x), "b n (h d) -> b h n d", h=self.n_heads)
         k = rearrange(self.w_k(source), "b m (g d) -> b g m d", g=self.n_kv_heads)
         v = rearrange(self.w_v(source), "b m (g d) -> b g m d", g=self.n_kv_heads)
-        if self.position is not None:
+        if self.prepare is not None:
             if positions is None:
                 seen = 0 if cache is None else len(cache)
                 positions = torch.arange(seen, seen + x.shape[1], device=x.device)
             positions = rearrange(positions, "... n -> ... 1 n") if positions.ndim == 2 else positions
-            q, k = self.position(q, positions), self.position(k, positions)
+            shapes = q.shape, k.shape
+            q, k = self.prepare(q, k, positions)
+            if (q.shape, k.shape) != shapes:
+                raise ValueError(
+                    f"prepare must keep the shapes of queries and keys, {tuple(map(tuple, shapes))}, "
+                    f"got {tuple(q.shape)} and {tuple(k.shape)}"
+                )
         if cache is not None:
             k, v = cache.append(k, v)
         return q, k, v
@@ -226,20 +262,60 @@ class MultiHeadAttention(nn.Module):
                 )
         if context is not None and cache is not None:
             raise ValueError("a cache continues the sequence itself; give context or cache, not both")
-        if context is not None and self.position is not None:
-            raise ValueError("position relates places of one sequence; make a layer without it to attend to a context")
+        if context is not None and self.prepare is not None:
+            raise ValueError("prepare relates places of one sequence; make a layer without it to attend to a context")
         if mask is not None and mask.ndim == 3:
             raise ValueError(
                 f"mask must be (n, m) or (b, h, n, m), where 1 may stand for b or h, got {tuple(mask.shape)}; "
                 "write mask[:, None] for one mask per sequence, mask[None] for one per head"
             )
         if positions is not None:
-            if self.position is None:
-                raise ValueError("positions were given to a layer without position, which would ignore them")
+            if self.prepare is None:
+                raise ValueError("positions were given to a layer without prepare, which would ignore them")
             if positions.shape not in {(x.shape[1],), (1, x.shape[1]), tuple(x.shape[:2])}:
                 raise ValueError(
                     f"positions must be (n,) or (b, n) for x over {tuple(x.shape[:2])}, got {tuple(positions.shape)}"
                 )
+
+
+class AddPositions(nn.Module):
+    r"""Tell queries and keys their places by adding a vector to each, and values none: a layer's ``prepare``.
+
+    .. math:: s_{ij} = \frac{(q_i + u_i) \cdot (k_j + w_j)}{\sqrt{d_\text{head}}}
+
+    What a head moves then says nothing of where it was. With :math:`u = w` alone, the part that depends on places,
+    :math:`u_i \cdot w_j`, would be symmetric, and no head could look *back*; so the two are given one by one.
+
+    Args:
+        to_queries, to_keys: from positions to vectors of the head's width, for instance
+            :class:`~lessons_lib.positions.LearnedPositions`; all heads share them.
+    """
+
+    def __init__(self, to_queries: Callable[[Tensor], Tensor], to_keys: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.to_queries, self.to_keys = to_queries, to_keys
+
+    def forward(
+        self, q: Float[Tensor, "b h n d_head"], k: Float[Tensor, "b g n d_head"], positions: Num[Tensor, "*#rows n"]
+    ) -> tuple[Float[Tensor, "b h n d_head"], Float[Tensor, "b g n d_head"]]:
+        """Add the vectors."""
+        return q + self.to_queries(positions).to(q.dtype), k + self.to_keys(positions).to(k.dtype)
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def _with_rows(buffer: Tensor, n_kept: int, new: Tensor) -> Tensor:
+    """The buffer with ``new`` behind its first ``n_kept`` rows: itself if there is room, or one twice as long."""
+    n = n_kept + new.shape[-2]
+    # What was made in inference mode can be written to in inference mode alone.
+    writable = torch.is_inference_mode_enabled() or not buffer.is_inference()
+    if n > buffer.shape[-2] or not writable:
+        longer = buffer.new_empty(*buffer.shape[:-2], max(n, 2 * n_kept), buffer.shape[-1])
+        longer[..., :n_kept, :] = buffer[..., :n_kept, :]
+        buffer = longer
+    buffer[..., n_kept:n, :] = new
+    return buffer
 
 
 def _all_but_length(kept: Tensor) -> tuple:
@@ -248,3 +324,54 @@ def _all_but_length(kept: Tensor) -> tuple:
 
 def _described(kept: Tensor) -> str:
     return f"{tuple(kept.shape)} of {kept.dtype} on {kept.device}"
+
+
+def _check_prepare(prepare: Callable[..., object]) -> None:
+    """Refuse what cannot be called with three things, such as a rotary embedding itself or ALiBi's bias."""
+    try:
+        signature = inspect.signature(prepare.forward if isinstance(prepare, nn.Module) else prepare)
+    except ValueError:  # compiled code need not have one
+        return
+    try:
+        signature.bind("q", "k", "positions")
+    except TypeError as error:
+        raise ValueError(
+            f"prepare must be callable as prepare(q, k, positions), got {prepare!r} ({error}); "
+            "of a rotary embedding give the method .prepare; what AlibiBias returns goes to forward as bias"
+        ) from error
+
+
+# --- what was called otherwise --------------------------------------------------------------------------------------
+
+
+class _ForEach(nn.Module):
+    """The older ``position(x, positions)`` as a ``prepare``."""
+
+    def __init__(self, position: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.position = position
+
+    def forward(self, q: Tensor, k: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
+        return self.position(q, positions), self.position(k, positions)
+
+
+def _prepare_from(
+    position: Callable[[Tensor, Tensor], Tensor], prepare: object
+) -> Callable[..., tuple[Tensor, Tensor]]:
+    if prepare is not None:
+        raise ValueError("position is the older name of prepare; give prepare alone")
+    if hasattr(position, "slopes"):
+        raise ValueError("position must rotate queries and keys; what AlibiBias returns goes to forward as bias")
+    warnings.warn(
+        "position=f is deprecated: give prepare=g with g(q, k, positions) -> (q, k); a rotary embedding has a .prepare",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return getattr(position, "prepare", None) or _ForEach(position)
+
+
+def _take_older_names(layer: nn.Module, state: dict[str, Tensor], prefix: str, *_: object) -> None:
+    """Load what was saved when ``prepare`` was ``position``."""
+    here = f"{prefix}prepare.position." if isinstance(layer.prepare, _ForEach) else f"{prefix}prepare."
+    for name in [name for name in state if name.startswith(f"{prefix}position.")]:
+        state[here + name.removeprefix(f"{prefix}position.")] = state.pop(name)

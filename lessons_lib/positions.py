@@ -64,8 +64,34 @@ def sinusoidal(
     check_size("n", n, at_least=1)
     _check_pairs("d_model", d_model)
     check_above("base", base, 1)
-    angles = _angles(torch.arange(n, device=device), rotary_frequencies(base, d_model, device=device))
-    return rearrange([angles.sin(), angles.cos()], "pair n i -> n (i pair)").to(torch.get_default_dtype())
+    return _sines_and_cosines(torch.arange(n, device=device), d_model, base)
+
+
+class SinusoidalPositions(nn.Module):
+    """:func:`sinusoidal`, looked up like :class:`LearnedPositions`, without an end.
+
+    Args:
+        d_model: width of the vectors.
+        base: as there.
+
+    Raises:
+        ValueError: if ``d_model`` is not a positive even integer or ``base`` not above 1; in ``forward``, if a
+            position is not an integer from 0 (while ``torch.compile`` traces, negative ones pass: looking at them
+            would cut the graph).
+    """
+
+    def __init__(self, d_model: int, *, base: float = ROPE_BASE) -> None:
+        super().__init__()
+        _check_pairs("d_model", d_model)
+        check_above("base", base, 1)
+        self.d_model, self.base = d_model, base
+
+    def forward(self, positions: Integer[Tensor, "*batch n"]) -> Float[Tensor, "*batch n d_model"]:
+        """Compute the vectors, in the default floating-point type."""
+        whole = not (positions.is_floating_point() or positions.dtype == torch.bool)
+        if not whole or (not torch.compiler.is_compiling() and (positions < 0).any()):
+            raise ValueError(f"positions must be integers from 0, got {positions.dtype} from {positions.min().item()}")
+        return _sines_and_cosines(positions, self.d_model, self.base)
 
 
 class LearnedPositions(nn.Module):
@@ -83,7 +109,8 @@ class LearnedPositions(nn.Module):
         d_model: width of the vectors.
 
     Raises:
-        ValueError: if a size is not a positive integer; in ``forward``, if a position is not one of ``0 .. n_max - 1``.
+        ValueError: if a size is not a positive integer; in ``forward``, if a position is not one of ``0 .. n_max - 1``
+            (while ``torch.compile`` traces, the lookup's own error takes the place of this one).
     """
 
     def __init__(self, n_max: int, d_model: int) -> None:
@@ -96,7 +123,7 @@ class LearnedPositions(nn.Module):
         """Look the vectors up."""
         check_integers("positions", positions)
         positions, n_max = positions.long(), len(self.weight)  # bytes would be taken for a mask
-        if ((positions < 0) | (positions >= n_max)).any():
+        if not torch.compiler.is_compiling() and ((positions < 0) | (positions >= n_max)).any():
             raise ValueError(
                 f"positions must be in 0 .. {n_max - 1}: there is no trained vector for others, "
                 f"got {positions.min().item()} .. {positions.max().item()}; build with a larger n_max, or cut the input"
@@ -149,8 +176,9 @@ class RotaryEmbedding:
     :math:`(R_s q) \cdot (R_t k) = q^\top R_s^\top R_t k = q \cdot R_{t-s} k`. Lengths are kept (YaRN alone changes
     them, by a constant). Values are not rotated.
 
-    Called as ``rotary(x, positions=None)`` on queries and on keys, after the split into heads. That is no promise for
-    distances never seen in training: scores are defined there, trained they are not.
+    Called as ``rotary(x, positions=None)`` on queries and on keys, after the split into heads; a layer is given
+    ``rotary.prepare``, which turns both. That is no promise for distances never seen in training: scores are defined
+    there, trained they are not.
 
     ::
 
@@ -196,11 +224,30 @@ class RotaryEmbedding:
         if positions is None:
             positions = torch.arange(x.shape[-2], device=x.device)
         _check_positions(positions, x)
+        return self._turn(x, self._waves(positions))
+
+    def prepare(
+        self,
+        q: Float[Tensor, "*batch n d_head"],
+        k: Float[Tensor, "*shared n d_head"],
+        positions: Num[Tensor, "*#rows n"],
+    ) -> tuple[Float[Tensor, "*batch n d_head"], Float[Tensor, "*shared n d_head"]]:
+        """Rotate the queries and keys of one sequence: what a layer's ``prepare`` wants."""
+        for x in (q, k):
+            self._check_rows(x)
+            _check_positions(positions, x)
+        waves = self._waves(positions)
+        return self._turn(q, waves), self._turn(k, waves)
+
+    def _waves(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of every angle, times the scaling's magnitude."""
         angles = _angles(positions, self.frequencies(positions))
         magnitude = 1.0 if self.scaling is None else self.scaling.magnitude
-        exact = at_least_single(x)
-        cosines, sines = ((magnitude * wave).to(exact.dtype) for wave in (angles.cos(), angles.sin()))
+        return magnitude * angles.cos(), magnitude * angles.sin()
 
+    def _turn(self, x: Tensor, waves: tuple[Tensor, Tensor]) -> Tensor:
+        exact = at_least_single(x)
+        cosines, sines = (wave.to(exact.dtype) for wave in waves)
         order = _ORDER[self.pairing]
         first, second = rearrange(exact, f"... ({order}) -> pair ... i", pair=2)
         turned = [first * cosines - second * sines, first * sines + second * cosines]
@@ -321,6 +368,11 @@ class AlibiBias:
 
 def _angles(positions: Tensor, frequencies: Tensor) -> Tensor:
     return positions[..., None].to(frequencies.dtype) * frequencies
+
+
+def _sines_and_cosines(positions: Tensor, d_model: int, base: float) -> Tensor:
+    angles = _angles(positions, rotary_frequencies(base, d_model, device=positions.device))
+    return rearrange([angles.sin(), angles.cos()], "pair ... i -> ... (i pair)").to(torch.get_default_dtype())
 
 
 def _standard_slopes(n_heads: int) -> tuple[float, ...]:

@@ -1,4 +1,4 @@
-r"""Training: how fast to learn, where to start, the loop, and what must be kept to go on after a stop.
+r"""Training: how fast to learn, the loop, and what must be kept to go on after a stop.
 
 :func:`train` is the loop of the book: any module from ``inputs`` to logits, any stream of batches, one record a step.
 :class:`Training` is the same loop with a state that :func:`save_training_state` writes and
@@ -11,18 +11,15 @@ each process is given its share of every batch, and all take the step that the j
 
 import json
 import math
-import os
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-from uuid import uuid4
 
 import torch
 from jaxtyping import Float
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.distributed import all_reduce, get_world_size
 from torch.nn.functional import cross_entropy
@@ -30,7 +27,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import AdamW, Optimizer
 from tqdm import tqdm
 
-from lessons_lib import norms
+from lessons_lib import initialise
+from lessons_lib.checkpoints import read_tensors, write_tensors
+from lessons_lib.modes import evaluating
 from lessons_lib.shapes import at_least_single, check_size
 from lessons_lib.tasks import Batch
 
@@ -65,88 +64,6 @@ def warmup_cosine(step: int, *, n_warmup: int, n_steps: int, final_share: float 
         return (step + 1) / n_warmup
     progress = min(1.0, (step - n_warmup) / max(1, n_steps - n_warmup))
     return final_share + (1 - final_share) * (1 + math.cos(math.pi * progress)) / 2
-
-
-# --- where to start -------------------------------------------------------------------------------------------------
-
-_WRITE_TO_RESIDUAL_STREAM = ("w_o.weight", "w_down.weight")
-_NORMS = (norms.LayerNorm, norms.RMSNorm, nn.LayerNorm, nn.RMSNorm)
-
-
-def initialise_normal(
-    model: nn.Module, *, std: float = 0.02, n_layers: int | None = None, generator: torch.Generator | None = None
-) -> None:
-    r"""Draw every matrix from :math:`\mathcal N(0, \sigma^2)`, as GPT-2 does; biases become 0, norms the identity.
-
-    Every parameter is visited, those that belong to no ``nn.Linear`` too: a table of positions left at standard
-    deviation 1 beside tokens at 0.02 drowns what it is added to.
-
-    Args:
-        model: changed in place.
-        std: :math:`\sigma`.
-        n_layers: if given, the matrices that write into the residual stream (``w_o``, ``w_down``) are drawn with
-            :math:`\sigma / \sqrt{2 L}`, so that the sum of the :math:`2 L` branches does not grow with depth [2]_.
-        generator: what is drawn from; PyTorch's own when omitted.
-
-    Raises:
-        ValueError: if ``std`` is not positive and finite, if ``n_layers`` is not positive or comes to a model
-            without such matrices, or if a parameter is neither matrix, bias nor part of a norm.
-
-    .. [2] Radford et al., *Language Models are Unsupervised Multitask Learners*, 2019, section 2.3.
-    """
-    if not (math.isfinite(std) and std > 0):
-        raise ValueError(f"std must be positive and finite, got {std}")
-    _initialise(model, lambda shape: std, n_layers, generator)
-
-
-def initialise_xavier(
-    model: nn.Module, *, n_layers: int | None = None, generator: torch.Generator | None = None
-) -> None:
-    r"""Draw every matrix so that it keeps the variance, forward and backward as nearly as one number allows [3]_.
-
-    .. math:: W \sim \mathcal N\!\left(0, \frac{2}{d_{\text{in}} + d_{\text{out}}}\right)
-
-    Everything else as :func:`initialise_normal`. A matrix is the last two axes of a parameter.
-
-    Raises:
-        ValueError: as :func:`initialise_normal`.
-
-    .. [3] Glorot & Bengio, *Understanding the difficulty of training deep feedforward neural networks*, AISTATS 2010.
-    """
-    _initialise(model, lambda shape: math.sqrt(2 / (shape[-2] + shape[-1])), n_layers, generator)
-
-
-def _initialise(
-    model: nn.Module,
-    std_of: Callable[[torch.Size], float],
-    n_layers: int | None,
-    generator: torch.Generator | None,
-) -> None:
-    if n_layers is not None:
-        check_size("n_layers", n_layers, at_least=1)
-        if not any(name.endswith(_WRITE_TO_RESIDUAL_STREAM) for name, _ in model.named_parameters()):
-            raise ValueError(f"n_layers is for the matrices {_WRITE_TO_RESIDUAL_STREAM}, of which the model has none")
-    branch_scale = 1.0 if n_layers is None else 1 / math.sqrt(2 * n_layers)
-    constant, drawn = [], []
-    for name, parameter in model.named_parameters():
-        owner, _, own_name = name.rpartition(".")
-        if own_name == "bias":
-            constant.append((parameter, 0.0))
-        elif isinstance(model.get_submodule(owner), _NORMS):
-            constant.append((parameter, 1.0))
-        elif parameter.ndim >= 2:
-            scale = branch_scale if name.endswith(_WRITE_TO_RESIDUAL_STREAM) else 1.0
-            drawn.append((parameter, scale * std_of(parameter.shape)))
-        else:
-            raise ValueError(
-                f"every parameter must be a matrix, a bias or part of a norm, got {name} of shape "
-                f"{tuple(parameter.shape)}; initialise the model before adding others to it"
-            )
-    with torch.no_grad():
-        for parameter, value in constant:
-            parameter.fill_(value)
-        for parameter, std in drawn:
-            parameter.normal_(0.0, std, generator=generator)
 
 
 # --- the loop -------------------------------------------------------------------------------------------------------
@@ -339,13 +256,8 @@ def evaluate(model: nn.Module, batches: Iterable[Any], *, losses: Losses = next_
     Raises:
         ValueError: if nothing counts.
     """
-    modes = {module: module.training for module in model.modules()}
-    try:
-        model.eval()
+    with evaluating(model):
         found = torch.cat([losses(model, batch) for batch in batches] or [torch.empty(0)])
-    finally:
-        for module, mode in modes.items():
-            module.training = mode
     if not found.numel():
         raise ValueError("batches must have a target that counts, got none")
     return found.mean().item()
@@ -359,22 +271,14 @@ _FORMAT = "lessons_lib training state, version 1"
 def save_training_state(training: Training, path: str | Path) -> None:
     """Write all that a run needs to go on: model, optimizer, step, and the state of every source of randomness.
 
-    A safetensors file with the config inside. It is written beside its place and moved there when complete, so that
+    A safetensors file with the config inside, written all or nothing (:func:`~lessons_lib.checkpoints.write_tensors`):
     a stop in the middle leaves the previous file as it was. In data-parallel training let one process write it.
 
     Raises:
         ValueError: if the optimizer keeps something that is not a tensor.
     """
-    path = Path(path)
     metadata = {"format": _FORMAT, "step": str(training.step), "settings": json.dumps(_settings(training))}
-    unfinished = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        save_file(_tensors(training), unfinished, metadata)
-        with unfinished.open("rb+") as file:
-            os.fsync(file.fileno())  # on the disk before it takes the place of a good one
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    write_tensors(path, _tensors(training), metadata)
 
 
 def load_training_state(training: Training, path: str | Path) -> None:
@@ -456,12 +360,7 @@ def _with_prefix(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _read(path: Path) -> tuple[int, dict[str, Any], dict[str, Tensor]]:
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"{path} must be a whole safetensors file, got {error}") from error
+    tensors, metadata = read_tensors(path)
     if metadata.get("format") != _FORMAT:
         raise ValueError(f"{path} must have the format {_FORMAT!r}, got {metadata.get('format')!r}")
     return int(metadata["step"]), json.loads(metadata["settings"]), tensors
@@ -481,3 +380,14 @@ def _check_tensors(training: Training, tensors: dict[str, Tensor], path: str | P
                 f"{path} does not fit the run: {name} must be {wanted.dtype} over {tuple(wanted.shape)}, "
                 f"got {tensor.dtype} over {tuple(tensor.shape)}"
             )
+
+
+# --- what stands elsewhere ------------------------------------------------------------------------------------------
+
+
+def __getattr__(name: str) -> Any:
+    """Find the initialisers, which are :mod:`lessons_lib.initialise`'s, with a warning."""
+    if name not in ("initialise_normal", "initialise_xavier"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(f"{__name__}.{name} is deprecated: import it from lessons_lib.initialise", DeprecationWarning, 2)
+    return getattr(initialise, name)

@@ -132,7 +132,7 @@ def test_a_block_without_feedforward_is_its_attention():
     "network", [FeedForward(D, FF), SwiGLU(D, FF), MixtureOfExperts(D, FF, 3, 2)], ids=lambda n: type(n).__name__
 )
 def test_a_block_takes_any_feedforward_and_a_cache(network):
-    attention = MultiHeadAttention(D, H, n_kv_heads=1, position=RotaryEmbedding(4))
+    attention = MultiHeadAttention(D, H, n_kv_heads=1, prepare=RotaryEmbedding(4).prepare)
     block = TransformerBlock(PreNorm(attention, RMSNorm(D)), PreNorm(network.double(), RMSNorm(D)))
     x, cache = torch.randn(B, N, D), KVCache()
     rows = [block(row, mask=masks.causal(1, i + 1), cache=cache) for i, row in enumerate(x.split(1, dim=1))]
@@ -140,7 +140,7 @@ def test_a_block_takes_any_feedforward_and_a_cache(network):
 
 
 def test_positions_and_bias_reach_the_attention():
-    attention = PreNorm(MultiHeadAttention(D, H, position=RotaryEmbedding(4)), LayerNorm(D))
+    attention = PreNorm(MultiHeadAttention(D, H, prepare=RotaryEmbedding(4).prepare), LayerNorm(D))
     block = TransformerBlock(attention, nn.Identity())
     x, extra = torch.randn(B, N, D), {"positions": torch.arange(N) * 3, "bias": torch.randn(H, N, N)}
     assert_close(block(x, **extra), attention(x, **extra), rtol=0, atol=0)

@@ -1,24 +1,22 @@
-"""What is seen is what was computed, nothing of the looking remains, and the remedies do what their formulas say."""
+"""What is seen is what was computed, and nothing of the looking remains."""
 
 import math
 
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrize
 from torch.testing import assert_close
 
-from lessons_lib import diagnostics, masks
+from lessons_lib import diagnostics, masks, stabilise
 from lessons_lib.attention import attention, attention_weights
 from lessons_lib.blocks import PostNorm, PreNorm, TransformerBlock
-from lessons_lib.diagnostics import QKNorm, SigmaReparam, observe
-from lessons_lib.feedforward import FeedForward
+from lessons_lib.diagnostics import observe, observe_routing
+from lessons_lib.feedforward import FeedForward, MixtureOfExperts
 from lessons_lib.geometry import effective_rank
 from lessons_lib.gpt import GPT, GPTConfig
+from lessons_lib.initialise import initialise_normal
 from lessons_lib.multihead import MultiHeadAttention
 from lessons_lib.norms import LayerNorm
-from lessons_lib.positions import RotaryEmbedding
-from lessons_lib.training import initialise_normal
 
 LAYERS = ["blocks.0.attention.sublayer", "blocks.1.attention.sublayer", "blocks.2.attention.sublayer"]
 BLOCKS = ["blocks.0", "blocks.1", "blocks.2"]
@@ -131,7 +129,7 @@ def test_nothing_remains(with_error):
 
 def test_looking_changes_nothing():
     model, x = small(), tokens()
-    diagnostics.apply_sigma_reparam(model.blocks)
+    stabilise.apply_sigma_reparam(model.blocks)
     saved = {name: tensor.clone() for name, tensor in model.state_dict().items()}
 
     def step(look):
@@ -159,8 +157,62 @@ def test_one_may_look_inside_a_look():
 
 
 def test_a_model_with_nothing_to_see_is_refused():
-    with pytest.raises(ValueError, match="must contain a MultiHeadAttention or a block, got Linear without"):
+    with pytest.raises(ValueError, match="must contain a MultiHeadAttention, a block or experts, got Linear without"):
         observe(nn.Linear(2, 3)).__enter__()
+
+
+# --- looking at experts ---------------------------------------------------------------------------------------------
+
+
+def with_experts():
+    model = small(dropout=0.0)
+    for block in model.blocks[1:]:
+        block.feedforward.sublayer = MixtureOfExperts(12, 5, 4, 2)
+    return model
+
+
+MIXTURES = ["blocks.1.feedforward.sublayer", "blocks.2.feedforward.sublayer"]
+
+
+@pytest.mark.parametrize("look", [lambda model: observe(model), observe_routing])
+def test_the_routing_is_the_one_that_forward_used(look):
+    model, x = with_experts(), tokens()
+    before, inputs = state(model), {}
+    hooks = [
+        model.get_submodule(name).register_forward_hook(
+            lambda module, args, out, name=name: inputs.update({name: args[0]})
+        )
+        for name in MIXTURES
+    ]
+    with look(model) as seen:
+        logits = model(x)
+    routings = seen if isinstance(seen, dict) else seen.routings
+    assert list(routings) == MIXTURES
+    for name, routing in routings.items():
+        expected = model.get_submodule(name).route(inputs[name])
+        assert_close(routing._asdict(), expected._asdict(), rtol=0, atol=0)
+    for hook in hooks:
+        hook.remove()
+    assert state(model) == before
+    assert_close(model(x), logits, rtol=0, atol=0)
+
+
+def test_the_balance_loss_can_be_learned_from():
+    """Its gradient through the real forward pass is that of the routing computed by hand."""
+    model, x = with_experts(), tokens()
+    with observe_routing(model) as routings:
+        model(x)
+    sum(routing.balance_loss for routing in routings.values()).backward()
+    router = model.get_submodule(MIXTURES[1]).w_router.weight.grad
+    assert router.abs().max() > 0
+    assert model.embedding.weight.grad.abs().max() > 0
+
+
+def test_looking_for_experts_where_there_are_none_is_refused():
+    with pytest.raises(ValueError, match="must contain a MixtureOfExperts, got GPT without"), observe_routing(small()):
+        pass
+    with observe(small()) as seen:
+        assert seen.routings == {}
 
 
 # --- measuring ------------------------------------------------------------------------------------------------------
@@ -330,165 +382,18 @@ def test_the_rank_of_nothing_is_refused():
         diagnostics.rank_collapse(diagnostics.Observation(), share=1.5)
 
 
-# --- treating: sigma ------------------------------------------------------------------------------------------------
-
-
-def spectral_norm(weight):
-    return torch.linalg.matrix_norm(weight, 2)
-
-
-def test_the_matrix_starts_with_spectral_norm_one_and_gamma_is_it():
-    layer = nn.Linear(7, 5)
-    plain = layer.weight.detach().clone()
-    diagnostics.apply_sigma_reparam(layer)
-    assert_close(layer.weight, plain / spectral_norm(plain))
-    layer.parametrizations.weight[0].gamma.data.fill_(2.5)
-    assert_close(spectral_norm(layer.weight), torch.tensor(2.5))
-
-
-def test_it_is_pytorchs_spectral_norm_times_gamma():
-    """Weights and gradients, in training, from the same singular vectors: 3 steps, the matrix changed in between."""
-    ours, theirs = nn.Linear(7, 5, bias=False), nn.Linear(7, 5, bias=False)
-    theirs.load_state_dict(ours.state_dict())
-    diagnostics.apply_sigma_reparam(ours)
-    nn.utils.parametrizations.spectral_norm(theirs, n_power_iterations=1)
-    reparam, reference = ours.parametrizations.weight[0], theirs.parametrizations.weight[0]
-    reparam.gamma.data.fill_(1.7)
-    reference._u.copy_(reparam.u)
-    reference._v.copy_(reparam.v)
-    x = torch.randn(3, 7)
-    for _ in range(3):
-        out, expected = ours(x), 1.7 * theirs(x)
-        assert_close(out, expected)
-        out.square().sum().backward()
-        expected.square().sum().backward()
-        original, other = ours.parametrizations.weight.original, theirs.parametrizations.weight.original
-        assert_close(original.grad, other.grad)
-        with torch.no_grad():
-            original.add_(original.grad, alpha=-0.01)
-            other.add_(other.grad, alpha=-0.01)
-
-
-def test_power_iteration_follows_the_matrix_in_training_alone():
-    layer = nn.Linear(7, 5)
-    diagnostics.apply_sigma_reparam(layer)
-    layer.parametrizations.weight.original.data = torch.randn(5, 7)
-    layer.eval()
-    before = layer.weight
-    assert torch.equal(layer.weight, before)
-    assert abs(spectral_norm(before) - 1) > 0.01
-    layer.train()
-    for _ in range(200):
-        layer(torch.randn(2, 7))
-    assert_close(spectral_norm(layer.weight), torch.tensor(1.0))
-
-
-def test_two_forward_passes_before_one_backward_pass():
-    layer = nn.Linear(7, 5)
-    diagnostics.apply_sigma_reparam(layer)
-    x = torch.randn(3, 7)
-    (layer(x) + layer(2 * x)).sum().backward()
-    assert layer.parametrizations.weight[0].gamma.grad is not None
-
-
-def test_gamma_is_learned_without_decay():
-    model = small()
-    diagnostics.apply_sigma_reparam(model.blocks)
-    gammas = [p for name, p in model.named_parameters() if name.endswith("gamma")]
-    assert len(gammas) == 3 * 6
-    assert all(gamma.ndim == 0 for gamma in gammas)
-    model(tokens()).square().sum().backward()
-    assert all(gamma.grad != 0 for gamma in gammas)
-
-
-def test_it_can_be_taken_out_again_without_a_change():
-    model, x = small(), tokens()
-    names = model.state_dict().keys()
-    diagnostics.apply_sigma_reparam(model.blocks)
-    for _ in range(3):
-        model(x).square().sum().backward()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter -= 0.01 * parameter.grad
-        model.zero_grad()
-    before = model.eval()(x)
-    diagnostics.remove_sigma_reparam(model.train())
-    assert_close(model.eval()(x), before)
-    assert model.state_dict().keys() == names
-    assert not any(parametrize.is_parametrized(module) for module in model.modules())
-
-
-def test_sigma_reparam_where_it_makes_no_sense_is_refused():
-    model = small()
-    with pytest.raises(ValueError, match="'head' shares its weight with another part; apply this to the blocks"):
-        diagnostics.apply_sigma_reparam(model)
-    assert not any(parametrize.is_parametrized(module) for module in model.modules())
-    diagnostics.apply_sigma_reparam(model.blocks)
-    with pytest.raises(ValueError, match=r"that of '0.attention.sublayer.w_q' is parametrised already"):
-        diagnostics.apply_sigma_reparam(model.blocks)
-    with pytest.raises(ValueError, match=r"must contain an nn\.Linear, got LayerNorm without"):
-        diagnostics.apply_sigma_reparam(LayerNorm(3))
-    with pytest.raises(ValueError, match="must contain a layer under SigmaReparam, got Linear without"):
-        diagnostics.remove_sigma_reparam(nn.Linear(2, 3))
-    with pytest.raises(ValueError, match="must be a matrix that is not zero"):
-        SigmaReparam(torch.zeros(2, 3))
-
-
-@pytest.mark.rejects
-def test_only_matrices_have_singular_values():
-    with pytest.raises(ValueError, match=r"must be a matrix that is not zero, got shape \(2, 3, 5\)"):
-        SigmaReparam(torch.randn(2, 3, 5))
-
-
-# --- treating: queries and keys -------------------------------------------------------------------------------------
-
-
-def test_scores_are_those_of_normalised_queries_and_keys():
-    norm = QKNorm(6)
-    layer, x = MultiHeadAttention(12, 2, position=norm), torch.randn(3, 5, 12)
-    norm.norm.weight.data.uniform_(0.5, 2.0)
-    q, k = (w(x).unflatten(-1, (2, 6)).transpose(1, 2) for w in (layer.w_q, layer.w_k))
-    q, k = (nn.functional.rms_norm(h, (6,), norm.norm.weight, eps=1e-6) for h in (q, k))
-    assert_close(layer.weights(x), (q @ k.mT / math.sqrt(6)).softmax(-1))
-
-
-def test_no_query_however_long_exceeds_the_bound():
-    norm, x = QKNorm(6), 1e6 * torch.randn(3, 2, 5, 6)
-    positions = torch.arange(5)
-    scores = norm(x, positions) @ norm(x, positions).mT / math.sqrt(6)
-    assert scores.abs().max() <= math.sqrt(6) * (1 + 1e-12)
-
-
-def test_a_rotary_embedding_follows_the_norm():
-    rotary, x = RotaryEmbedding(6), torch.randn(3, 2, 5, 6)
-    positions = torch.arange(5)
-    norm = QKNorm(6, rotary)
-    assert_close(norm(x, positions), rotary(norm.norm(x), positions))
-
-
-def test_it_goes_into_every_layer_of_a_model():
-    model, x = small(), tokens()
-    diagnostics.apply_qk_norm(model)
-    assert sum(name.endswith("position.norm.weight") for name, _ in model.named_parameters()) == 3
-    model(x).square().sum().backward()
-    assert all(block.attention.sublayer.position.norm.weight.grad is not None for block in model.blocks)
-    with pytest.raises(ValueError, match="must contain attention layers without QKNorm, got GPT"):
-        diagnostics.apply_qk_norm(model)
-    with pytest.raises(ValueError, match="must contain attention layers without QKNorm, got Linear"):
-        diagnostics.apply_qk_norm(nn.Linear(2, 3))
+# --- what stands elsewhere ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "treat", [diagnostics.apply_qk_norm, lambda model: diagnostics.apply_sigma_reparam(model.blocks)]
+    "name", ["SigmaReparam", "apply_sigma_reparam", "remove_sigma_reparam", "apply_qk_norm", "QKNorm"]
 )
-def test_a_treated_model_is_still_causal_and_caches(treat):
-    model, x = small(), tokens()
-    treat(model)
-    model.eval()
-    whole = model(x)
-    other = x.clone()
-    other[:, 5] = (x[:, 5] + 1) % 11
-    assert torch.equal(model(other)[:, :5], whole[:, :5])
-    caches = model.new_caches()
-    pieces = [model(part, caches=caches) for part in (x[:, :4], x[:, 4:])]
-    assert_close(torch.cat(pieces, dim=1), whole)
+def test_the_remedies_are_found_by_their_older_names(name):
+    with pytest.warns(DeprecationWarning, match=f"diagnostics.{name} is deprecated: .* lessons_lib.stabilise"):
+        found = getattr(diagnostics, name)
+    assert found is getattr(stabilise, {"QKNorm": "SharedQKNorm"}.get(name, name))
+
+
+def test_other_names_are_still_missing():
+    with pytest.raises(AttributeError, match="has no attribute 'cure'"):
+        diagnostics.cure  # noqa: B018

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_gpt import FLAVOURS, V, config_of
+from test_gpt import CONTEXT, FLAVOURS, V, config_of
 from test_multihead import flash
 from torch import nn
 from torch.testing import assert_close
@@ -159,6 +159,54 @@ def test_dynamic_scaling_writes_on_without_a_cache():
     assert torch.equal(text[:, -1], model(text[:, :-1])[:, -1].argmax(-1))
 
 
+# --- a window -------------------------------------------------------------------------------------------------------
+
+
+def by_running_again(model, tokens, n_new, window):
+    """The definition: each token is what the model expects after the last ``window`` tokens, alone."""
+    for _ in range(n_new):
+        following = model(tokens[:, -window:])[:, -1].argmax(-1, keepdim=True)
+        tokens = torch.cat([tokens, following], dim=1)
+    return tokens
+
+
+@each_flavour
+@pytest.mark.parametrize("use_cache", [True, False])
+@pytest.mark.parametrize("window", [1, 3, 7])  # shorter than the beginning, and reached on the way
+def test_a_window_shows_the_last_tokens_alone(flavour, use_cache, window):
+    model, tokens = beginnings(flavour)
+    n_new = CONTEXT  # beyond the learned positions
+    text = generate(model, tokens, n_new, temperature=0, use_cache=use_cache, window=window)
+    assert torch.equal(text, by_running_again(model, tokens, n_new, window))
+
+
+@pytest.mark.parametrize("flavour", ["gpt2", "llama", "alibi", "2017"])
+@pytest.mark.parametrize("use_cache", [True, False])
+@pytest.mark.parametrize("window", [2, 6])
+def test_a_padded_batch_under_a_window_is_its_rows_alone(flavour, use_cache, window):
+    model, tokens = beginnings(flavour)
+    lengths = torch.tensor([N, 1, N - 1])
+    settings = {"temperature": 0, "use_cache": use_cache, "window": window}
+    together = generate(model, tokens, CONTEXT, lengths=lengths, **settings)
+    for row, text, length in zip(tokens, together, lengths.tolist(), strict=True):
+        alone = generate(model, row[None, N - length :], CONTEXT, **settings)
+        assert torch.equal(text[N - length :], alone[0])
+
+
+def test_a_window_that_is_never_full_changes_nothing():
+    model, tokens = beginnings("gpt2")
+    texts = [generate(model, tokens, NEW, temperature=0, window=window) for window in (None, N + NEW, CONTEXT + 30)]
+    assert torch.equal(texts[0], texts[1])
+    assert torch.equal(texts[0], texts[2])
+    assert not torch.equal(generate(model, tokens, NEW, temperature=0, window=2), texts[0])
+
+
+def test_a_beginning_longer_than_the_learned_positions_can_be_continued_with_a_window():
+    model, tokens = beginnings("gpt2")
+    long = torch.cat([tokens] * 4, dim=1)
+    assert generate(model, long, 3, temperature=0, window=CONTEXT).shape == (B, 4 * N + 3)
+
+
 # --- what may be drawn ----------------------------------------------------------------------------------------------
 
 
@@ -230,6 +278,11 @@ START = torch.zeros(B, N, dtype=torch.long)
         ("gpt2", {"tokens": START[:, :0]}, r"hold something to continue, got \(3, 0\)"),
         ("gpt2", {"n_new": -1}, r"n_new must be at least 0"),
         ("gpt2", {"n_new": 8}, r"n_new must be at most 7: 4 tokens and n_new must fit into .* n_context=11 .*, got 8"),
+        ("gpt2", {"n_new": 8}, r"or go on with a window of them in view"),
+        ("gpt2", {"n_new": 8, "window": 12}, r"window must be at most n_context=11, .* learned positions, got 12"),
+        ("gpt2", {"window": 0}, r"window must be at least 1, got 0"),
+        ("gpt2", {"window": 2.0}, r"window must be an integer"),
+        ("dynamic", {"n_new": 9, "window": 11}, r"beyond 10 tokens dynamic rotary scaling"),
         ("gpt2", {"n_new": 11, "lengths": torch.tensor([1, 1, 2])}, r"n_new must be at most 9: 2 tokens"),
         ("gpt2", {"temperature": -1.0}, r"temperature must not be negative \(0 is greedy\), got -1.0"),
         ("gpt2", {"temperature": float("nan")}, r"temperature must not be negative .* got nan"),

@@ -4,6 +4,9 @@ import dataclasses
 import json
 import math
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,10 +15,13 @@ from test_multihead import flash
 from torch import nn
 from torch.testing import assert_close
 
+from lessons_lib import checkpoints, masks
 from lessons_lib import gpt as gpt_file
-from lessons_lib import masks
 from lessons_lib.gpt import GPT, GPTConfig, gpt2_medium, gpt2_small, llama3_8b, llama_tiny
+from lessons_lib.multihead import AddPositions
+from lessons_lib.positions import AlibiBias, LearnedPositions
 from lessons_lib.rope_scaling import DynamicNTK, Llama3, NTKAware, PositionInterpolation, YaRN
+from lessons_lib.stabilise import apply_qk_norm, apply_sigma_reparam, remove_sigma_reparam
 
 B, N, V, CONTEXT, D, L, H = 3, 7, 13, 11, 24, 2, 6  # batch, tokens, vocabulary, context, model, layers, heads
 
@@ -32,6 +38,8 @@ FLAVOURS = {
     "llama3": LLAMA | {"rope_scaling": Llama3(8.0, 6)},
     "2017": {"position": "sinusoidal", "feedforward": "relu", "norm_eps": 0.0},
     "alibi": {"position": "alibi", "feedforward": "gelu", "attention_bias": True, "bias": False},
+    "qk norm": LLAMA | {"qk_norm": True, "norm_eps": 0.1, "n_kv_heads": 3},
+    "qk norm without positions": {"position": "none", "qk_norm": True},
     "attention alone": {"position": "none", "feedforward": "none", "norm": "rms"},
 }
 each_flavour = pytest.mark.parametrize("flavour", FLAVOURS)
@@ -150,6 +158,28 @@ def test_only_distances_count_with_rotary_and_alibi(flavour):
     assert_close(model(tokens, positions=torch.arange(N) + torch.tensor([[3], [29], [0]])), model(tokens))
 
 
+def test_alibi_may_have_other_slopes():
+    tokens, model = tokens_and_model("alibi")
+    plain = GPT(dataclasses.replace(model.config, position="none"))
+    plain.load_state_dict(model.state_dict())
+    model.alibi = AlibiBias(H, slopes=[0.0] * H)
+    assert_close(model(tokens), plain(tokens))
+    model.alibi = AlibiBias(H, slopes=[9.0] + [0.0] * (H - 1))
+    assert (model(tokens) - plain(tokens)).abs().max() > 1e-3
+
+
+def test_positions_can_be_told_to_queries_and_keys_alone():
+    """A model without positions of its own tells its layers where the tokens stand, in a padded row too."""
+    tokens, model = tokens_and_model("attention alone")
+    for block in model.blocks:
+        block.attention.sublayer.prepare = AddPositions(LearnedPositions(CONTEXT, 4), LearnedPositions(CONTEXT, 4))
+    logits, place = model(tokens), (torch.arange(N + 3) - 3)
+    assert (model(tokens, positions=torch.arange(N) + 2) - logits).abs().max() > 1e-3
+    padded = torch.cat([torch.randint(V, (B, 3)), tokens], dim=1)
+    assert_close(model(padded, positions=place.clamp(min=0), mask=(place >= 0)[None, :])[:, 3:], logits)
+    assert_causal(model, tokens)
+
+
 def test_positions_of_each_row():
     tokens, model = tokens_and_model("gpt2")
     positions = torch.stack([torch.randperm(CONTEXT)[:N] for _ in range(B)])
@@ -262,13 +292,110 @@ def test_every_weight_learns(flavour):
         if name == "positions.weight":
             assert (parameter.grad[:N].abs().sum(-1) > 0).all()
             assert (parameter.grad[N:] == 0).all()
-        elif name.endswith("w_k.bias"):  # shifts all scores of a query alike, unless keys are turned
-            assert (parameter.grad.abs().max() > 1e-9) == (model.config.position == "rotary"), name
+        elif name.endswith("w_k.bias"):  # shifts all scores of a query alike, unless keys are turned or normalised
+            assert (parameter.grad.abs().max() > 1e-9) == (model.config.position == "rotary" or model.config.qk_norm)
         else:
             assert parameter.grad.abs().max() > 1e-9, name
 
 
+# --- compiled -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flavour", ["gpt2", "qk norm", "2017"])
+def test_a_model_compiles_into_one_graph(flavour):
+    """As torch.compile traces it; the checks that look into the data are left out there, all others are not."""
+    torch.compiler.reset()
+    tokens, model = tokens_and_model(flavour)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    assert_close(compiled(tokens), model(tokens), rtol=0, atol=0)
+
+
+# --- one default for the rotary base --------------------------------------------------------------------------------
+
+ANOTHER_BASE = """
+import importlib.util, sys
+spec = importlib.util.find_spec("lessons_lib.positions")
+source = open(spec.origin).read()
+assert source.count("ROPE_BASE = 10_000.0") == 1
+module = importlib.util.module_from_spec(spec)
+sys.modules[spec.name] = module
+exec(compile(source.replace("ROPE_BASE = 10_000.0", "ROPE_BASE = 500.0"), spec.origin, "exec"), module.__dict__)
+from dataclasses import replace
+from lessons_lib.gpt import GPTConfig, gpt2_small, llama_tiny
+gpt2_small()
+replace(llama_tiny(), position="learned")
+print(llama_tiny().rotary().base, module.RotaryEmbedding(4).base)
+sizes = '"vocab_size": 5, "n_context": 6, "d_model": 8, "n_layers": 1, "n_heads": 2'
+print(GPTConfig.from_json('{' + sizes + ', "position": "rotary", "rope_base": 1e4}').rotary().base)
+GPTConfig.from_json(gpt2_small().to_json())
+"""
+
+
+def test_the_rotary_base_has_one_default():
+    """Changed in its one place it changes everywhere, and neither models without rotation nor saved ones notice."""
+    command = [sys.executable, "-c", ANOTHER_BASE]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr
+    assert finished.stdout.split() == ["500.0", "500.0", "10000.0"]
+
+
+def test_the_default_is_not_written_where_nothing_turns():
+    assert "rope" not in gpt2_small().to_json()
+    assert json.loads(llama_tiny().to_json())["rope_base"] == 10_000.0
+
+
 # --- files ----------------------------------------------------------------------------------------------------------
+
+SAVED = Path(__file__).with_name("saved_by_0_1")
+
+
+@pytest.mark.parametrize("name", ["learned", "rotary"])
+def test_a_model_that_version_0_1_saved_is_loaded(name):
+    expected, model = load_file(SAVED / "expected.safetensors"), GPT.load(SAVED / f"{name}.safetensors")
+    assert not model.config.qk_norm
+    assert_close(model(expected["tokens"]), expected[name], rtol=0, atol=1e-5)
+
+
+def without_its_tie(model):
+    model.head.weight = nn.Parameter(model.embedding.weight + 1)
+
+
+def with_integers(model):
+    model.norm.weight = nn.Parameter(torch.ones(D, dtype=torch.int8), requires_grad=False)
+
+
+@pytest.mark.parametrize(
+    ("flavour", "change", "message"),
+    [
+        ("llama", apply_qk_norm, r"prepare.k_norm.weight': \(None, \(4,\)\).*qk_norm=True"),
+        ("llama", lambda model: apply_sigma_reparam(model.blocks), r"gamma.*remove_sigma_reparam"),
+        ("gpt2", lambda model: setattr(model, "norm", nn.Identity()), r"'norm.bias': \(\(24,\), None\)"),
+        ("gpt2", without_its_tie, r"head.weight must be embedding.weight"),
+        (
+            "alibi",
+            lambda model: setattr(model, "alibi", AlibiBias(H, slopes=range(H))),
+            r"alibi must be what the config says .*, got Ali",
+        ),
+        ("gpt2", with_integers, r"a model that is saved must hold floating-point tensors"),
+    ],
+)
+def test_a_model_that_could_not_be_loaded_is_not_saved(flavour, change, message, tmp_path):
+    path, model = tmp_path / "model", GPT(config_of(flavour))
+    model.save(path)
+    old = path.read_bytes()
+    change(model)
+    with pytest.raises(ValueError, match=message):
+        model.save(path)
+    assert path.read_bytes() == old
+    assert os.listdir(tmp_path) == ["model"]
+
+
+def test_what_was_taken_out_again_can_be_saved(tmp_path):
+    tokens, model = tokens_and_model("llama")
+    apply_sigma_reparam(model.blocks)
+    remove_sigma_reparam(model)
+    model.save(tmp_path / "model")
+    assert_close(GPT.load(tmp_path / "model")(tokens), model(tokens), rtol=0, atol=0)
 
 
 @each_flavour
@@ -316,7 +443,7 @@ def test_an_interrupted_save_leaves_the_old_file_and_nothing_else(failing, tmp_p
             given[1].write_bytes(b"half of it")
         raise KeyboardInterrupt
 
-    target = (gpt_file, failing) if failing == "save_file" else (os, failing.removeprefix("os."))
+    target = (checkpoints, failing) if failing == "save_file" else (os, failing.removeprefix("os."))
     monkeypatch.setattr(*target, interrupted)
     with pytest.raises(KeyboardInterrupt):
         GPT(config_of("llama")).save(path)
@@ -354,7 +481,7 @@ def rewritten(tmp_path, change):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda tensors, metadata: metadata.clear(), r"written by GPT.save.*from_huggingface"),
+        (lambda tensors, metadata: metadata.clear(), r"written by GPT.save.*gpt_from_huggingface"),
         (lambda tensors, metadata: metadata.update(format="pt"), r"written by GPT.save"),
         (lambda tensors, metadata: metadata.pop("config"), r"written by GPT.save"),
         (lambda tensors, metadata: metadata.update(config="{"), r"what GPTConfig.to_json wrote; JSONDecodeError"),
@@ -426,6 +553,9 @@ row = torch.zeros(B, N, dtype=torch.long)
     [
         ("gpt2", {"tokens": row[0]}, r"tokens must be integers over \(b, n\)"),
         ("gpt2", {"tokens": row.double()}, r"got torch.float64"),
+        ("gpt2", {"tokens": row.to(torch.uint8)}, r"int32 or int64 .* got torch.uint8 over .*; write tokens.long\(\)"),
+        ("gpt2", {"tokens": row.short()}, r"got torch.int16"),
+        ("gpt2", {"tokens": row > 0}, r"got torch.bool"),
         ("gpt2", {"tokens": row[:, :0]}, r"at least one, got .* \(3, 0\)"),
         ("gpt2", {"tokens": row + V}, r"tokens must be in 0 .. vocab_size - 1 = 12, got 13 .. 13"),
         ("gpt2", {"tokens": row - 1}, r"got -1 .. -1"),

@@ -16,10 +16,13 @@ from transformers import (
     LlamaForCausalLM,
     MistralConfig,
     MistralForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
 )
 
 from lessons_lib.generation import generate
 from lessons_lib.gpt import GPT
+from lessons_lib.huggingface import gpt_from_huggingface
 from lessons_lib.rope_scaling import YaRN
 
 B, N, V, CONTEXT = 3, 23, 31, 16  # N is beyond Llama's CONTEXT, where dynamic scaling begins to act
@@ -71,6 +74,12 @@ MODELS = {
     "llama, one shared head": (LlamaForCausalLM, {"num_key_value_heads": 1}),
     "llama, no shared heads": (LlamaForCausalLM, {"num_key_value_heads": 6}),
     "llama, another base": (LlamaForCausalLM, {"rope_theta": 50.0}),
+    "qwen3": (Qwen3ForCausalLM, {"head_dim": 10}),
+    "qwen3 tied, attention biased, another epsilon": (
+        Qwen3ForCausalLM,
+        {"head_dim": 4, "tie_word_embeddings": True, "attention_bias": True, "rms_norm_eps": 0.3},
+    ),
+    "qwen3, yarn": (Qwen3ForCausalLM, {"head_dim": 6} | SCALINGS["yarn"]),
 } | {f"llama, {name}": (LlamaForCausalLM, settings) for name, settings in SCALINGS.items()}
 every_model = pytest.mark.parametrize("name", MODELS)
 
@@ -84,7 +93,8 @@ def single_precision(double_precision):
 def build(name: str, **changes):
     """A small model with random weights, biases and norms among them, at which every setting tells."""
     architecture, settings = MODELS[name]
-    config, sizes = (GPT2Config, GPT2) if architecture is GPT2LMHeadModel else (LlamaConfig, LLAMA)
+    sizes = GPT2 if architecture is GPT2LMHeadModel else LLAMA
+    config = {GPT2LMHeadModel: GPT2Config, LlamaForCausalLM: LlamaConfig, Qwen3ForCausalLM: Qwen3Config}[architecture]
     model = architecture(config(**sizes | NO_SPECIAL | settings | changes)).eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.5)
@@ -106,13 +116,16 @@ TOLERANCE = 1e-4
 @every_model
 def test_logits_are_equal(name):
     theirs = build(name)
-    ours = GPT.from_huggingface(theirs)
+    ours = gpt_from_huggingface(theirs)
     tokens = torch.randint(V, (B, N))
     assert_close(logits_of(ours, tokens), logits_of(theirs, tokens), rtol=0, atol=TOLERANCE)
     assert ours.config.n_parameters() == theirs.num_parameters() == sum(p.numel() for p in ours.parameters())
 
 
-@pytest.mark.parametrize("name", [name for name, (_, settings) in MODELS.items() if "rope_theta" in settings])
+@pytest.mark.parametrize(
+    "name",
+    [name for name, (model, settings) in MODELS.items() if model is LlamaForCausalLM and "rope_theta" in settings],
+)
 def test_the_parity_test_sees_every_rotation(name):
     """Each moves the logits by a thousand times the tolerance, so that a setting unread would show."""
     changed, plain = build(name), build("llama")
@@ -124,7 +137,7 @@ def test_the_parity_test_sees_every_rotation(name):
 @pytest.mark.parametrize("name", ["gpt2", "llama tied, attention biased"])
 def test_gradients_are_equal(name):
     theirs = build(name).double()
-    ours = GPT.from_huggingface(theirs)
+    ours = gpt_from_huggingface(theirs)
     tokens = torch.randint(V, (B, N))
     for model in (theirs, ours):
         logits = model(tokens)
@@ -140,7 +153,7 @@ def test_gradients_are_equal(name):
 @pytest.mark.parametrize("name", ["gpt2", "llama, dynamic"])
 def test_another_implementation_gives_the_same(name):
     theirs = build(name)
-    ours = GPT.from_huggingface(theirs, implementation=flash)
+    ours = gpt_from_huggingface(theirs, implementation=flash)
     tokens = torch.randint(V, (B, N))
     assert_close(logits_of(ours, tokens), logits_of(theirs, tokens), rtol=0, atol=TOLERANCE)
 
@@ -149,19 +162,19 @@ def test_another_implementation_gives_the_same(name):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_the_copy_has_the_type_and_mode_of_the_original_and_shares_nothing(name, dtype):
     theirs = build(name).to(dtype)
-    ours = GPT.from_huggingface(theirs)
+    ours = gpt_from_huggingface(theirs)
     assert {parameter.dtype for parameter in ours.parameters()} == {dtype}
     assert not ours.training
-    assert GPT.from_huggingface(theirs.train()).training
+    assert gpt_from_huggingface(theirs.train()).training
     before = {key: tensor.clone() for key, tensor in ours.state_dict().items()}
     for parameter in theirs.parameters():
         nn.init.zeros_(parameter)
     assert_close(ours.state_dict(), before, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama, llama3"])
+@pytest.mark.parametrize("name", ["gpt2", "llama, llama3", "qwen3"])
 def test_a_copy_survives_a_file(name, tmp_path):
-    ours = GPT.from_huggingface(build(name))
+    ours = gpt_from_huggingface(build(name))
     ours.save(tmp_path / "model")
     tokens = torch.randint(V, (B, N))
     assert_close(GPT.load(tmp_path / "model")(tokens), ours(tokens), rtol=0, atol=0)
@@ -175,7 +188,7 @@ def test_a_copy_survives_a_file(name, tmp_path):
 def test_greedy_texts_are_equal(name, padded):
     theirs = build(name)
     theirs.generation_config.pad_token_id = 0
-    ours = GPT.from_huggingface(theirs)
+    ours = gpt_from_huggingface(theirs)
     n, n_new = 7, 9  # up to CONTEXT: beyond it dynamic scaling has no exact cache, in transformers neither
     tokens = torch.randint(1, V, (B, n))
     lengths = torch.tensor([n, n - 3, 1]) if padded else None
@@ -214,7 +227,7 @@ def test_configs_of_all_versions_are_read_the_same(name, written):
         **{setting: getattr(theirs.config, setting) for setting in [*LLAMA, *others]},
         **written(settings.get("rope_theta", 10_000.0), settings.get("rope_scaling")),
     )
-    assert_close(logits_of(GPT.from_huggingface(theirs), tokens), expected, rtol=0, atol=TOLERANCE)
+    assert_close(logits_of(gpt_from_huggingface(theirs), tokens), expected, rtol=0, atol=TOLERANCE)
 
 
 # --- refused --------------------------------------------------------------------------------------------------------
@@ -222,10 +235,10 @@ def test_configs_of_all_versions_are_read_the_same(name, written):
 
 def test_another_architecture_is_refused():
     mistral = MistralForCausalLM(MistralConfig(**LLAMA | NO_SPECIAL))
-    with pytest.raises(ValueError, match=r"one of GPT2LMHeadModel, LlamaForCausalLM .*, got MistralForCausalLM"):
-        GPT.from_huggingface(mistral)
+    with pytest.raises(ValueError, match=r"one of GPT2LMHeadModel, LlamaForCausalLM, Qwen3ForCausalLM .*, got Mistral"):
+        gpt_from_huggingface(mistral)
     with pytest.raises(ValueError, match=r"got GPT2Model"):
-        GPT.from_huggingface(GPT2Model(GPT2Config(**GPT2 | NO_SPECIAL)))
+        gpt_from_huggingface(GPT2Model(GPT2Config(**GPT2 | NO_SPECIAL)))
 
 
 @pytest.mark.parametrize(
@@ -240,6 +253,8 @@ def test_another_architecture_is_refused():
         ("llama", {"sliding_window": 4}, r"sliding_window=None .*, got 4"),
         ("llama", {"is_causal": False}, r"is_causal=True"),
         ("llama", {"layer_types": ["sliding_attention"] * 2}, r"layer_types=None"),
+        ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, r"layer_types=\['full_attention', 'full_"),
+        ("qwen3", {"sliding_window": 4}, r"sliding_window=None .*, got 4"),
         (
             "llama",
             {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
@@ -269,7 +284,7 @@ def test_settings_that_this_model_has_not_are_refused(name, settings, message):
     for setting, value in settings.items():  # set afterwards: transformers itself would refuse some
         object.__setattr__(theirs.config, setting, value)
     with pytest.raises(ValueError, match=message):
-        GPT.from_huggingface(theirs)
+        gpt_from_huggingface(theirs)
 
 
 def test_rotations_that_the_model_does_not_make_are_refused():
@@ -277,11 +292,11 @@ def test_rotations_that_the_model_does_not_make_are_refused():
     theirs = build("llama, linear")
     theirs.model.rotary_emb.original_inv_freq *= 1.01
     with pytest.raises(ValueError, match=r"PositionInterpolation.*but the model turns differently"):
-        GPT.from_huggingface(theirs)
+        gpt_from_huggingface(theirs)
     theirs = build("llama, yarn")
     theirs.model.rotary_emb.attention_scaling = 1.0
     with pytest.raises(ValueError, match=r"YaRN.*but the model turns differently"):
-        GPT.from_huggingface(theirs)
+        gpt_from_huggingface(theirs)
 
 
 def with_tensors(model, change):
@@ -299,6 +314,7 @@ def with_tensors(model, change):
         ("gpt2", lambda t: t.update(adapter=torch.zeros(3)), r"nothing beyond .*, got adapter; merge adapters"),
         ("llama", lambda t: t.update({"model.layers.0.self_attn.q_proj.bias": torch.zeros(24)}), r"q_proj.bias"),
         ("gpt2", lambda t: t.update({"lm_head.weight": torch.zeros(V, 20)}), r"lm_head.weight must equal transformer"),
+        ("qwen3", lambda t: t.pop("model.layers.1.self_attn.k_norm.weight"), r"must hold .*1.self_attn.k_norm.weight"),
         (
             "llama",
             lambda t: t.update({"model.norm.weight": torch.zeros(25)}),
@@ -313,26 +329,45 @@ def with_tensors(model, change):
 )
 def test_tensors_that_the_config_does_not_announce_are_refused(name, change, message):
     with pytest.raises(ValueError, match=message):
-        GPT.from_huggingface(with_tensors(build(name), change))
+        gpt_from_huggingface(with_tensors(build(name), change))
 
 
 def test_a_model_with_more_layers_than_its_config_says_is_refused():
     theirs = build("llama")
     theirs.config.num_hidden_layers = 1
     with pytest.raises(ValueError, match=r"got model.layers.1.input_layernorm.weight, .* and 4 more"):
-        GPT.from_huggingface(theirs)
+        gpt_from_huggingface(theirs)
 
 
 def test_without_transformers_a_name_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ImportError, match=r"loading 'gpt2' needs .* pip install 'transformers>=4.57'"):
-        GPT.from_huggingface("gpt2")
+        gpt_from_huggingface("gpt2")
 
 
 def test_a_name_or_folder_goes_to_transformers(tmp_path):
     theirs = build("llama, yarn")
     theirs.save_pretrained(tmp_path)
-    ours = GPT.from_huggingface(tmp_path)
+    ours = gpt_from_huggingface(tmp_path)
     tokens = torch.randint(V, (B, N))
     assert isinstance(ours.config.rope_scaling, YaRN)
+    assert_close(logits_of(ours, tokens), logits_of(theirs, tokens), rtol=0, atol=TOLERANCE)
+
+
+def test_the_parity_test_sees_the_norms_of_queries_and_keys():
+    """Without either, the logits move by a thousand times the tolerance."""
+    ours, tokens = gpt_from_huggingface(build("qwen3")), torch.randint(V, (B, N))
+    expected = logits_of(ours, tokens)
+    for name in ("q_norm", "k_norm"):
+        changed = gpt_from_huggingface(build("qwen3"))
+        changed.load_state_dict(ours.state_dict())
+        for block in changed.blocks:
+            setattr(block.attention.sublayer.prepare, name, nn.Identity())
+        assert (logits_of(changed, tokens) - expected).abs().max() > 1000 * TOLERANCE
+
+
+def test_the_older_name_still_copies_with_a_warning():
+    theirs, tokens = build("llama"), torch.randint(V, (B, N))
+    with pytest.warns(DeprecationWarning, match="from lessons_lib.huggingface import gpt_from_huggingface"):
+        ours = GPT.from_huggingface(theirs, implementation=flash)
     assert_close(logits_of(ours, tokens), logits_of(theirs, tokens), rtol=0, atol=TOLERANCE)

@@ -7,6 +7,7 @@ its files: in the list that follows the words *reading order*, the first word of
 import ast
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ ROOT = Path(lessons_lib.__file__).parent
 EVERYWHERE = {"torch", "numpy", "einops", "jaxtyping"}
 # What a file of the core may import besides.
 ALSO = {
-    "gpt": {"safetensors", "transformers"},
-    "training": {"safetensors", "tqdm"},
+    "checkpoints": {"safetensors"},
+    "huggingface": {"transformers"},
+    "training": {"tqdm"},
     "flash.triton_kernels": {"triton"},
     "flash.launch": {"triton"},
 }
@@ -54,10 +56,24 @@ def is_module(name: str) -> bool:
     return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
 
 
-def imported(tree: ast.AST, package: tuple[str, ...] = ("lessons_lib",)) -> set[str]:
+def deprecated(node: ast.AST) -> bool:
+    """Say whether a function warns of its end: for one release an old name may look below for the new one."""
+    names = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+    return isinstance(node, ast.FunctionDef) and {"warnings", "DeprecationWarning"} <= names
+
+
+def lasting(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node of a source but what lies in a deprecated function."""
+    yield tree
+    for node in ast.iter_child_nodes(tree):
+        if not deprecated(node):
+            yield from lasting(node)
+
+
+def imported(tree: ast.AST, package: tuple[str, ...] = ("lessons_lib",), walk=ast.walk) -> set[str]:
     """Every module that the source imports, at any depth, relative imports resolved against ``package``."""
     found = set()
-    for node in ast.walk(tree):
+    for node in walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -70,11 +86,9 @@ def imported(tree: ast.AST, package: tuple[str, ...] = ("lessons_lib",)) -> set[
 
 
 def imports_of(path: Path, *, moved_too: bool = True) -> set[str]:
-    """Every module that a file imports; without those that its ``__getattr__`` gets a moved name from, if asked."""
-    tree = syntax(path)
-    if not moved_too:
-        tree.body = [node for node in tree.body if getattr(node, "name", "") != "__getattr__"]
-    return imported(tree, ("lessons_lib", *path.relative_to(ROOT).parent.parts))
+    """Every module that a file imports; without those that only a deprecated function looks into, if asked."""
+    walk = ast.walk if moved_too else lasting
+    return imported(syntax(path), ("lessons_lib", *path.relative_to(ROOT).parent.parts), walk)
 
 
 def module(path: Path) -> str:
@@ -180,3 +194,14 @@ def test_a_package_stands_behind_its_files_if_it_is_made_of_them_and_before_them
 )
 def test_a_file_that_only_points_elsewhere_needs_no_place(source, signpost):
     assert is_signpost(ast.parse(source)) is signpost
+
+
+def test_only_a_deprecated_function_may_look_below():
+    shim = "import warnings\ndef f():\n    import lessons_lib.masks\n    warnings.warn('', {})\n"
+
+    def lasts(source: str) -> set[str]:
+        return imported(ast.parse(source), walk=lasting)
+
+    assert lasts(shim.format("DeprecationWarning")) == {"warnings"}
+    assert lasts(shim.format("UserWarning")) == {"warnings", "lessons_lib.masks"}
+    assert lasts("warnings.warn('', DeprecationWarning)\nimport lessons_lib.masks") == {"lessons_lib.masks"}

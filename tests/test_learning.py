@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from lessons_lib import patterns, stories, tasks
-from lessons_lib.diagnostics import apply_qk_norm, apply_sigma_reparam, entropy_collapse, head_entropies, observe
+from lessons_lib.diagnostics import entropy_collapse, head_entropies, observe
 from lessons_lib.gpt import GPT, GPTConfig
+from lessons_lib.stabilise import apply_qk_norm, apply_sigma_reparam
 from lessons_lib.training import next_token_losses, train
 
 SEED = 0
@@ -155,5 +156,5 @@ def test_sigma_reparam_holds_it_and_learns_more(plain):
 
 def test_qk_norm_holds_it(plain):
     before, after, _ = rushed(apply_qk_norm)
-    assert mean(after) > 0.45  # measured: 0.59 to 0.69
+    assert mean(after) > 0.45  # measured: 0.61 to 0.70
     assert len(entropy_collapse(after, before)) <= 2  # none

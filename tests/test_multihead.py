@@ -10,8 +10,8 @@ from torch.testing import assert_close
 
 from lessons_lib import masks
 from lessons_lib.attention import attention
-from lessons_lib.multihead import KVCache, MultiHeadAttention
-from lessons_lib.positions import AlibiBias, RotaryEmbedding
+from lessons_lib.multihead import AddPositions, KVCache, MultiHeadAttention
+from lessons_lib.positions import AlibiBias, LearnedPositions, RotaryEmbedding
 from lessons_lib.rope_scaling import YaRN
 
 B, N, M, H, D = 2, 5, 7, 3, 12  # batch, queries, keys, heads, model
@@ -138,7 +138,7 @@ def test_without_positions_rows_are_permuted_with_the_input():
 
 
 def test_only_distances_count_with_rotary_positions():
-    layer = MultiHeadAttention(D, H, position=RotaryEmbedding(4))
+    layer = MultiHeadAttention(D, H, prepare=RotaryEmbedding(4).prepare)
     x, start = torch.randn(B, N, D), torch.tensor([[0], [31]])
     assert_close(layer(x, positions=torch.arange(N) + start), layer(x))
     assert not torch.allclose(layer(x, positions=2 * torch.arange(N)), layer(x))
@@ -151,16 +151,16 @@ def test_the_bias_is_added_to_the_scores_of_each_head():
     assert_close(layer.weights(x, bias=bias), logits.softmax(-1))
 
 
-@pytest.mark.parametrize("position", [None, RotaryEmbedding(4, scaling=YaRN(4.0, 8))], ids=["plain", "rotary"])
+@pytest.mark.parametrize("prepare", [None, RotaryEmbedding(4, scaling=YaRN(4.0, 8)).prepare], ids=["plain", "rotary"])
 @pytest.mark.parametrize("cached", [0, 3])
-def test_weights_are_what_forward_averages_with(position, cached):
-    layer = MultiHeadAttention(D, H, n_kv_heads=1, bias=True, dropout=0.5, position=position).eval()
+def test_weights_are_what_forward_averages_with(prepare, cached):
+    layer = MultiHeadAttention(D, H, n_kv_heads=1, bias=True, dropout=0.5, prepare=prepare).eval()
     cache = KVCache() if cached else None
     if cache is not None:
         layer(torch.randn(B, cached, D), cache=cache)
     x, mask = torch.randn(B, N, D), masks.causal(N, N + cached)
     bias = torch.randn(H, N, N + cached)
-    positions = None if position is None else torch.arange(N) + 11
+    positions = None if prepare is None else torch.arange(N) + 11
     pattern = layer.weights(x, mask=mask, cache=cache, positions=positions, bias=bias)
     seen = cached if cache is None else len(cache)
     assert seen == cached, "looking at the weights must not add to the cache"
@@ -173,7 +173,7 @@ def test_weights_are_what_forward_averages_with(position, cached):
 
 @pytest.mark.parametrize("n_kv_heads", [1, 3])
 def test_another_implementation_gives_the_same(n_kv_heads):
-    layer = MultiHeadAttention(D, H, n_kv_heads=n_kv_heads, position=RotaryEmbedding(4))
+    layer = MultiHeadAttention(D, H, n_kv_heads=n_kv_heads, prepare=RotaryEmbedding(4).prepare)
     other = deepcopy(layer)
     other.implementation = flash
     x, mask = torch.randn(B, N, D), masks.causal(N)
@@ -218,10 +218,10 @@ def test_a_query_that_may_attend_nowhere_brings_back_nothing():
 # --- cache ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("position", [None, RotaryEmbedding(4)], ids=["plain", "rotary"])
+@pytest.mark.parametrize("prepare", [None, RotaryEmbedding(4).prepare], ids=["plain", "rotary"])
 @pytest.mark.parametrize("steps", [[1] * 7, [3, 1, 2, 1], [7]], ids=str)
-def test_step_by_step_equals_all_at_once(position, steps):
-    layer = MultiHeadAttention(D, H, n_kv_heads=1, bias=True, position=position)
+def test_step_by_step_equals_all_at_once(prepare, steps):
+    layer = MultiHeadAttention(D, H, n_kv_heads=1, bias=True, prepare=prepare)
     x = torch.randn(B, 7, D)
     cache, outs, patterns = KVCache(), [], []
     for part in x.split(steps, dim=1):
@@ -242,12 +242,59 @@ def test_the_cache_holds_grouped_heads_once():
     assert cache.n_bytes == 2 * B * 2 * (N + 1) * 4 * 4  # k and v, batch, heads, positions, width, bytes
 
 
-def test_a_copied_cache_goes_its_own_way():
-    cache = KVCache()
-    cache.append(torch.randn(B, H, N, 4), torch.randn(B, H, N, 4))
-    branch = copy(cache)
-    branch.append(torch.randn(B, H, 2, 4), torch.randn(B, H, 2, 4))
-    assert (len(cache), len(branch)) == (N, N + 2)
+def rows(n):
+    return torch.randn(B, H, n, 4), torch.randn(B, H, n, 4)
+
+
+def joined(parts):
+    return tuple(torch.cat(tensors, dim=-2) for tensors in zip(*parts, strict=True))
+
+
+# How a step is taken: with gradients recorded, without, or in inference mode, whose tensors nobody else may write to.
+MODES = {"grad": torch.enable_grad, "no grad": torch.no_grad, "inference": torch.inference_mode}
+
+
+@pytest.mark.parametrize("modes", [["grad"], ["no grad"], ["inference"], ["no grad", "inference", "grad"]], ids=str)
+def test_a_cache_returns_all_that_was_appended_whatever_the_mode(modes):
+    cache, parts = KVCache(), []
+    for step, n in enumerate([2, 1, 1, 0, 1, 7, 1, 1, 1, 3]):
+        with MODES[modes[step % len(modes)]]():
+            parts.append(rows(n))
+            kept = cache.append(*parts[-1])
+            assert_close(kept, joined(parts), rtol=0, atol=0)
+            assert len(cache) == sum(part[0].shape[-2] for part in parts)
+            assert cache.n_bytes == 2 * len(cache) * B * H * 4 * 8
+
+
+@torch.no_grad()
+def test_a_step_moves_no_row_but_its_own_until_the_buffer_is_full():
+    cache, places = KVCache(), []
+    for _ in range(100):
+        kept, _ = cache.append(*rows(1))
+        places.append(kept.data_ptr())
+    assert len(set(places)) == 8  # 1, 2, 4, ... 128
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("room", [0, 3], ids=["a full buffer", "with room"])
+@pytest.mark.parametrize("copy_is_first", [True, False])
+def test_a_copied_cache_goes_its_own_way(room, copy_is_first):
+    cache, first = KVCache(), [rows(N), rows(3)] if room else [rows(N)]
+    for part in first:
+        cache.append(*part)
+    branch, ours, theirs = copy(cache), rows(2), rows(1)
+    steps = [(cache, ours), (branch, theirs)]
+    for kept, part in reversed(steps) if copy_is_first else steps:
+        kept.append(*part)
+    nothing = torch.empty(B, H, 0, 4)
+    assert_close(cache.append(nothing, nothing), joined([*first, ours]), rtol=0, atol=0)
+    assert_close(branch.append(nothing, nothing), joined([*first, theirs]), rtol=0, atol=0)
+
+
+def test_copies_that_share_their_room_are_caught(monkeypatch):
+    monkeypatch.delattr(KVCache, "__copy__")
+    with pytest.raises(AssertionError):
+        test_a_copied_cache_goes_its_own_way(3, False)
 
 
 def test_gradients_pass_through_the_cache():
@@ -257,6 +304,95 @@ def test_gradients_pass_through_the_cache():
     stepwise = torch.cat([layer(row, cache=cache) for row in x.split(1, dim=1)], dim=1)
     inputs = {"x": x, **dict(layer.named_parameters())}
     assert_close(gradients(stepwise, inputs), gradients(layer(x, mask=masks.causal(N)), inputs))
+
+
+def test_gradients_survive_steps_without_them():
+    """Keys that a graph needs are not written over, be they of a frozen projection or of a prefix without gradients."""
+    layer, x = MultiHeadAttention(D, H), torch.randn(B, N, D)
+    layer.w_k.requires_grad_(False)
+    cache, alone = KVCache(), KVCache()
+    with torch.no_grad():
+        for kept in (cache, alone):
+            for row in x[:, :3].split(1, dim=1):
+                layer(row, cache=kept)
+    out, expected = layer(x[:, 3:4], cache=cache), layer(x[:, 3:4], cache=alone)
+    with torch.no_grad():
+        layer(x[:, 4:], cache=cache)
+        layer(x[:, 4:], cache=cache)
+    inputs = {name: p for name, p in layer.named_parameters() if p.requires_grad}
+    assert_close(gradients(out, inputs), gradients(expected, inputs), rtol=0, atol=0)
+
+
+# --- what queries and keys go through -------------------------------------------------------------------------------
+
+
+def test_prepare_receives_the_heads_and_where_they_stand():
+    seen = []
+
+    def spy(q, k, positions):
+        seen.append((q.shape, k.shape, positions.tolist()))
+        return 2 * q, k
+
+    layer, plain = MultiHeadAttention(D, 6, n_kv_heads=2, prepare=spy), MultiHeadAttention(D, 6, n_kv_heads=2)
+    plain.load_state_dict(layer.state_dict())
+    x, cache = torch.randn(B, N, D), KVCache()
+    layer(x[:, :2], cache=cache)
+    layer(x[:, 2:], cache=cache)
+    layer(x[:, :1], positions=torch.tensor([[7], [9]]))
+    heads = lambda n: ((B, 6, n, 2), (B, 2, n, 2))  # noqa: E731
+    assert seen == [(*heads(2), [0, 1]), (*heads(3), [2, 3, 4]), (*heads(1), [[[7]], [[9]]])]
+    with torch.no_grad():
+        plain.w_q.weight *= 2
+    assert_close(layer(x), plain(x))
+
+
+def test_added_positions_are_in_the_scores_and_not_in_the_values():
+    to_queries, to_keys = LearnedPositions(11, 4), LearnedPositions(11, 4)
+    for table in (to_queries, to_keys):
+        nn.init.normal_(table.weight)
+    layer = MultiHeadAttention(D, H, prepare=AddPositions(to_queries, to_keys))
+    x, positions = torch.randn(B, N, D), torch.stack([torch.randperm(11)[:N] for _ in range(B)])
+    q, k, v = (w(x).unflatten(-1, (H, 4)).transpose(1, 2) for w in (layer.w_q, layer.w_k, layer.w_v))
+    q, k = q + to_queries.weight[positions][:, None], k + to_keys.weight[positions][:, None]
+    expected = attention(q, k, v, masks.causal(N))
+    out = layer(x, mask=masks.causal(N), positions=positions)
+    assert_close(out, layer.w_o(expected.transpose(1, 2).flatten(2)))
+    out.sum().backward()
+    assert all(table.weight.grad.any() for table in (to_queries, to_keys))
+
+
+def test_added_positions_can_look_one_back():
+    """What no pair of equal vectors could: the score of the key before is above that of the query's own place."""
+    prepare = AddPositions(
+        lambda positions: 50 * torch.eye(M)[positions - 1], lambda positions: torch.eye(M)[positions]
+    )
+    layer = MultiHeadAttention(M, 1, prepare=prepare)
+    weights = layer.weights(torch.zeros(1, M, M), mask=masks.causal(M))[0, 0]
+    assert_close(weights[torch.arange(1, M), torch.arange(M - 1)], torch.ones(M - 1), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["rotary", "a function", "a module"])
+def test_the_older_position_is_the_same_with_a_warning(kind):
+    rotary, table = RotaryEmbedding(4), LearnedPositions(11, 4)
+
+    class Added(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = table
+
+        def forward(self, x, positions):
+            return x + self.table(positions)
+
+    position = {"rotary": rotary, "a function": lambda x, p: rotary(x, p), "a module": Added()}[kind]
+    prepare = AddPositions(table, table) if kind == "a module" else rotary.prepare
+    with pytest.warns(DeprecationWarning, match=r"give prepare=g with g\(q, k, positions\) -> \(q, k\)"):
+        older = MultiHeadAttention(D, H, position=position)
+    layer, x = MultiHeadAttention(D, H, prepare=prepare), torch.randn(B, N, D)
+    layer.load_state_dict({name: t for name, t in older.state_dict().items() if "w_" in name}, strict=False)
+    assert_close(older(x), layer(x))
+    saved = {name.replace("prepare.position.", "position."): t for name, t in older.state_dict().items()}
+    assert ("position.table.weight" in saved) == (kind == "a module")
+    older.load_state_dict(saved)  # as files of that time have it
 
 
 # --- bad input ------------------------------------------------------------------------------------------------------
@@ -274,6 +410,13 @@ def test_gradients_pass_through_the_cache():
         ({"d_head": -4}, r"d_head must be at least 1, got -4"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\), got 1.0"),
         ({"position": AlibiBias(H)}, r"goes to forward as bias"),
+        (
+            {"prepare": AlibiBias(H)},
+            r"prepare\(q, k, positions\), got AlibiBias.*AlibiBias returns goes to forward as bias",
+        ),
+        ({"prepare": RotaryEmbedding(4)}, r"got RotaryEmbedding.*of a rotary embedding give the method .prepare"),
+        ({"prepare": LearnedPositions(M, 4)}, r"prepare must be callable as prepare\(q, k, positions\)"),
+        ({"prepare": RotaryEmbedding(4).prepare, "position": RotaryEmbedding(4)}, r"the older name of prepare"),
     ],
 )
 def test_a_layer_that_makes_no_sense_is_refused(given, message):
@@ -300,7 +443,7 @@ x = torch.zeros(B, N, D, dtype=torch.float64)
         ),
         ({"x": x, "mask": masks.causal(N).expand(H, N, N)}, r"mask\[None\] for one per head"),
         ({"x": x, "mask": masks.causal(M)}, r"mask must broadcast to the scores"),
-        ({"x": x, "positions": torch.arange(N)}, r"positions were given to a layer without position"),
+        ({"x": x, "positions": torch.arange(N)}, r"positions were given to a layer without prepare"),
     ],
 )
 def test_shapes_that_do_not_fit_are_refused(method, given, message):
@@ -312,14 +455,23 @@ def test_shapes_that_do_not_fit_are_refused(method, given, message):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"context": x}, r"position relates places of one sequence"),
+        ({"context": x}, r"prepare relates places of one sequence"),
         ({"positions": torch.arange(N + 1)}, r"positions must be \(n,\) or \(b, n\) for x over \(2, 5\), got \(6,\)"),
         ({"positions": torch.zeros(H, N)}, r"got \(3, 5\)"),
     ],
 )
 def test_positions_that_do_not_fit_are_refused(given, message):
     with pytest.raises(ValueError, match=message):
-        MultiHeadAttention(D, H, position=RotaryEmbedding(4))(x, **given)
+        MultiHeadAttention(D, H, prepare=RotaryEmbedding(4).prepare)(x, **given)
+
+
+@pytest.mark.rejects
+def test_what_changes_a_shape_is_refused():
+    for prepare in (lambda q, k, positions: (q[..., 1:], k), lambda q, k, positions: (q, k[:, :1])):
+        with pytest.raises(
+            ValueError, match=r"prepare must keep the shapes of queries and keys, \(\(2, 3, 5, 4\), .*, got"
+        ):
+            MultiHeadAttention(D, H, prepare=prepare)(x)
 
 
 @pytest.mark.rejects

@@ -1,0 +1,159 @@
+"""Every parameter is drawn by the rule or set to its constant, and tokens beside positions keep their size."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from lessons_lib import norms
+from lessons_lib.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from lessons_lib.feedforward import FeedForward
+from lessons_lib.gpt import GPT, GPTConfig
+from lessons_lib.initialise import initialise, initialise_normal, initialise_xavier
+from lessons_lib.multihead import MultiHeadAttention
+from lessons_lib.positions import sinusoidal
+
+
+def generator(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def weights(model):
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def identical(ours, theirs):
+    return ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+class Layered(nn.Module):
+    """Large enough for a standard deviation to be measured: 1 / sqrt(2 * 6000) is 1 %."""
+
+    def __init__(self):
+        super().__init__()
+        self.places = nn.Parameter(torch.randn(101, 60))
+        self.experts = nn.Parameter(torch.randn(3, 60, 70))
+        self.norm, self.rms = norms.LayerNorm(60), nn.RMSNorm(60)
+        self.attention, self.feedforward = MultiHeadAttention(120, 2, bias=True), FeedForward(60, 120)
+
+
+def spread_by_name(model):
+    return {name: parameter.std().item() for name, parameter in model.named_parameters() if parameter.ndim > 1}
+
+
+def test_every_matrix_is_drawn_and_nothing_else():
+    model = Layered()
+    for parameter in model.parameters():
+        parameter.data.fill_(17.0)
+    initialise_normal(model, std=0.02, generator=generator())
+    assert all(std == pytest.approx(0.02, rel=0.05) for std in spread_by_name(model).values())
+    assert "places" in spread_by_name(model)
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias"):
+            assert (parameter == 0).all()
+        elif parameter.ndim == 1:
+            assert (parameter == 1).all()
+
+
+def test_visiting_linear_layers_alone_would_be_caught():
+    model = Layered()
+    model.apply(lambda module: module.weight.data.normal_(0, 0.02) if isinstance(module, nn.Linear) else None)
+    assert max(spread_by_name(model).values()) > 0.9
+
+
+def test_xavier_is_pytorchs():
+    model, theirs = Layered(), Layered()
+    initialise_xavier(model, generator=generator(1))
+    for name, parameter in theirs.named_parameters():
+        if parameter.ndim == 2:
+            nn.init.xavier_normal_(parameter)
+            assert spread_by_name(model)[name] == pytest.approx(parameter.std().item(), rel=0.05)
+    assert spread_by_name(model)["experts"] == pytest.approx(math.sqrt(2 / 130), rel=0.05)
+
+
+@pytest.mark.parametrize("draw", [initialise_normal, initialise_xavier])
+def test_depth_makes_what_is_added_to_the_stream_smaller(draw):
+    model, deep = Layered(), Layered()
+    draw(model, generator=generator())
+    draw(deep, n_layers=8, generator=generator())
+    for name, spread in spread_by_name(model).items():
+        share = 1 / 4 if name in ("attention.w_o.weight", "feedforward.w_down.weight") else 1
+        assert spread_by_name(deep)[name] == pytest.approx(share * spread)
+
+
+def test_the_generator_alone_decides_the_start():
+    ours, again = Layered(), Layered()
+    before = torch.get_rng_state()
+    initialise_normal(ours, generator=generator(3))
+    initialise_normal(again, generator=generator(3))
+    assert identical(weights(ours), weights(again))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_start_that_makes_no_sense_is_refused_before_anything_is_drawn():
+    model = Layered()
+    model.gain = nn.Parameter(torch.ones(3))
+    before = weights(model)
+    with pytest.raises(ValueError, match=r"a matrix, a bias or part of a norm, got gain of shape \(3,\)"):
+        initialise_normal(model)
+    with pytest.raises(ValueError, match="std must be positive and finite, got 0"):
+        initialise_normal(model, std=0.0)
+    with pytest.raises(ValueError, match="n_layers must be at least 1, got 0"):
+        initialise_xavier(model, n_layers=0)
+    with pytest.raises(ValueError, match=r"a number of branches is for the matrices .*, of which the model has none"):
+        initialise_xavier(nn.Linear(3, 5), n_layers=2)
+    assert identical(weights(model), before)
+
+
+def test_a_number_of_branches_is_what_it_says():
+    model, branched = Layered(), Layered()
+    initialise(model, lambda shape: 0.1, generator=generator())
+    initialise(branched, lambda shape: 0.1, n_branches=9, generator=generator())
+    for name, spread in spread_by_name(model).items():
+        share = 1 / 3 if name in ("attention.w_o.weight", "feedforward.w_down.weight") else 1
+        assert spread_by_name(branched)[name] == pytest.approx(share * spread)
+    with pytest.raises(ValueError, match="n_branches must be at least 1, got 0"):
+        initialise(model, lambda shape: 0.1, n_branches=0)
+
+
+def test_xavier_drawn_uniformly_is_pytorchs():
+    """The same draws, one matrix after another in the order of the parameters."""
+    ours, theirs = FeedForward(60, 120), FeedForward(60, 120)
+    torch.manual_seed(3)
+    initialise_xavier(ours, uniform=True)
+    torch.manual_seed(3)
+    for parameter in theirs.parameters():
+        nn.init.xavier_uniform_(parameter) if parameter.ndim == 2 else nn.init.zeros_(parameter)
+    assert_close(weights(ours), weights(theirs), rtol=1e-12, atol=0)
+
+
+BESIDE_SINES = {
+    "gpt": lambda: GPT(GPTConfig(997, 61, 64, 2, 4, position="sinusoidal")),
+    "inside another model": lambda: nn.Sequential(GPT(GPTConfig(997, 61, 64, 2, 4, position="sinusoidal"))),
+    "encoder-decoder": lambda: EncoderDecoder(EncoderDecoderConfig(997, d_model=64, n_layers=2, n_heads=4, d_ff=19)),
+}
+
+
+@pytest.mark.parametrize("kind", BESIDE_SINES)
+@pytest.mark.parametrize("draw", [None, initialise_normal, initialise_xavier], ids=["built", "normal", "xavier"])
+def test_tokens_beside_sinusoidal_positions_keep_their_size(kind, draw):
+    model = BESIDE_SINES[kind]()
+    if draw is not None:
+        draw(model)
+    owner = model[0] if kind == "inside another model" else model
+    tokens = math.sqrt(64) * owner.embedding.weight
+    assert tokens.square().mean().sqrt().item() == pytest.approx(1, rel=0.05)
+    assert sinusoidal(61, 64).square().mean().sqrt().item() == pytest.approx(math.sqrt(1 / 2))
+
+
+def test_the_order_decides_which_draws_a_matrix_gets():
+    names = ["w_down.weight", "w_up.weight", "w_down.weight"]
+    ours, theirs = FeedForward(6, 11), FeedForward(6, 11)
+    initialise(ours, lambda shape: 0.1, order=names, generator=generator(4))
+    by_hand = generator(4)
+    for name in names:
+        nn.init.normal_(theirs.get_parameter(name), std=0.1, generator=by_hand)
+    for name in names:
+        assert torch.equal(ours.get_parameter(name), theirs.get_parameter(name))
