@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Num
 from torch import Tensor, nn
 
 from lessons_lib.multihead import KVCache
+from lessons_lib.rules import Rule
 
 
 class PreNorm(nn.Module):
@@ -79,7 +80,7 @@ class TransformerBlock(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "b n d_model"],
-        mask: Bool[Tensor, "*#batch #n #m"] | None = None,
+        mask: Rule | Bool[Tensor, "*#batch #n #m"] | None = None,
         cache: KVCache | None = None,
         *,
         positions: Num[Tensor, "*#rows n"] | None = None,
@@ -111,8 +112,8 @@ class CrossAttentionBlock(nn.Module):
         self,
         x: Float[Tensor, "b n d_model"],
         context: Float[Tensor, "b m d_model"],
-        mask: Bool[Tensor, "*#batch #n #n"] | None = None,
-        context_mask: Bool[Tensor, "*#batch #n #m"] | None = None,
+        mask: Rule | Bool[Tensor, "*#batch #n #n"] | None = None,
+        context_mask: Rule | Bool[Tensor, "*#batch #n #m"] | None = None,
     ) -> Float[Tensor, "b n d_model"]:
         """``mask`` says which positions of ``x`` see one another, ``context_mask`` what they see of the context."""
         x = self.attention(x, mask=mask)

@@ -29,6 +29,7 @@ from lessons_lib.feedforward import MixtureOfExperts, Routing
 from lessons_lib.geometry import effective_rank
 from lessons_lib.information import entropy
 from lessons_lib.multihead import MultiHeadAttention
+from lessons_lib.rules import Rule, as_taken_by, takes_rules
 from lessons_lib.shapes import at_least_single, check_floating, check_mask
 
 # --- looking --------------------------------------------------------------------------------------------------------
@@ -130,15 +131,21 @@ def _routing_recorder(name: str, routings: dict[str, Routing]) -> Callable[..., 
 def _recording(implementation: Callable[..., Tensor], name: str, seen: Observation) -> Callable[..., Tensor]:
     """The same implementation, which writes down its weights first."""
 
-    def recording(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, *, bias: Tensor | None, dropout_p: float):
+    @takes_rules
+    def recording(
+        q: Tensor, k: Tensor, v: Tensor, mask: Rule | Tensor | None, *, bias: Tensor | None, dropout_p: float
+    ):
         with torch.no_grad():
             weights = attention_weights(q, k, mask, bias=bias)
             visible = torch.ones_like(weights, dtype=torch.bool)
             if mask is not None:
-                visible = visible & mask
+                visible = visible & (
+                    mask.tensor(*weights.shape[-2:], device=q.device) if isinstance(mask, Rule) else mask
+                )
             if bias is not None:
                 visible = visible & (bias > -torch.inf)
             seen.weights[name], seen.visible[name] = weights, visible
+        mask = as_taken_by(implementation, mask, q.shape[2], k.shape[2], device=q.device)
         return implementation(q, k, v, mask, bias=bias, dropout_p=dropout_p)
 
     return recording

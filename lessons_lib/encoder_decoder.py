@@ -12,14 +12,14 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from lessons_lib import masks
-from lessons_lib.attention import attention
 from lessons_lib.blocks import CrossAttentionBlock, PostNorm, PreNorm, TransformerBlock
 from lessons_lib.feedforward import FeedForward, relu
+from lessons_lib.fused import fused_attention
 from lessons_lib.initialise import initialise_xavier
-from lessons_lib.multihead import MultiHeadAttention
+from lessons_lib.multihead import MultiHeadAttention, as_layers_take
 from lessons_lib.norms import LayerNorm
 from lessons_lib.positions import sinusoidal
+from lessons_lib.rules import Causal, Rule, as_rule, check_over, hides_whole_keys
 from lessons_lib.shapes import check_integers, check_size
 
 NormOrder = Literal["post", "pre"]
@@ -98,9 +98,10 @@ class Encoder(nn.Module):
         self.blocks, self.norm = nn.ModuleList(blocks), norm
 
     def forward(
-        self, x: Float[Tensor, "b m d_model"], mask: Bool[Tensor, "*#batch #m #m"] | None = None
+        self, x: Float[Tensor, "b m d_model"], mask: Rule | Bool[Tensor, "*#batch #m #m"] | None = None
     ) -> Float[Tensor, "b m d_model"]:
         """Let the positions of the source inform one another; ``mask`` hides some, its padding for instance."""
+        mask = as_layers_take(self, mask, x.shape[1], x.shape[1], x.device)
         for block in self.blocks:
             x = block(x, mask)
         return self.norm(x)
@@ -117,12 +118,16 @@ class Decoder(nn.Module):
         self,
         x: Float[Tensor, "b n d_model"],
         context: Float[Tensor, "b m d_model"],
-        mask: Bool[Tensor, "*#batch #n #n"] | None = None,
-        context_mask: Bool[Tensor, "*#batch #n #m"] | None = None,
+        mask: Rule | Bool[Tensor, "*#batch #n #n"] | None = None,
+        context_mask: Rule | Bool[Tensor, "*#batch #n #m"] | None = None,
     ) -> Float[Tensor, "b n d_model"]:
         """Causal by construction: ``mask`` can only hide more of ``x``; ``context_mask`` hides some of the context."""
-        causal = masks.causal(x.shape[1], device=x.device)
-        mask = causal if mask is None else causal & mask
+        n, m = x.shape[1], context.shape[1]
+        rule = Causal() if mask is None else Causal() & as_rule(mask, n)
+        mask, context_mask = (
+            as_layers_take(self, rule, n, n, x.device),
+            as_layers_take(self, context_mask, n, m, x.device),
+        )
         for block in self.blocks:
             x = block(x, context, mask, context_mask)
         return self.norm(x)
@@ -144,7 +149,9 @@ class EncoderDecoder(nn.Module):
         implementation: computes the attention, see :class:`~lessons_lib.multihead.MultiHeadAttention`.
     """
 
-    def __init__(self, config: EncoderDecoderConfig, *, implementation: Callable[..., Tensor] = attention) -> None:
+    def __init__(
+        self, config: EncoderDecoderConfig, *, implementation: Callable[..., Tensor] = fused_attention
+    ) -> None:
         super().__init__()
         self.config = config
         d_model = config.d_model
@@ -180,16 +187,16 @@ class EncoderDecoder(nn.Module):
         source: Int[Tensor, "b m"],
         target: Int[Tensor, "b n"],
         *,
-        source_mask: Bool[Tensor, "#b 1 1 m"] | None = None,
-        target_mask: Bool[Tensor, "#b 1 1 n"] | None = None,
+        source_mask: Rule | Bool[Tensor, "#b 1 1 m"] | None = None,
+        target_mask: Rule | Bool[Tensor, "#b 1 1 n"] | None = None,
     ) -> Float[Tensor, "b n vocab"]:
         """Return the logits of the token after each position of the target.
 
         Args:
             source: what is read.
             target: what has been written so far. In training the whole of it, after a token that starts every text.
-            source_mask: True where a source token is real, as :func:`lessons_lib.masks.padding` returns it; nobody sees
-                the others, neither in the encoder nor from the decoder.
+            source_mask: True where a source token is real, as :func:`lessons_lib.masks.padding` returns it, or the rule
+                ``Padding(lengths)``; nobody sees the others, neither in the encoder nor from the decoder.
             target_mask: the same for the target, beside the causal mask.
 
         Raises:
@@ -205,7 +212,9 @@ class EncoderDecoder(nn.Module):
         places = sinusoidal(tokens.shape[1], self.config.d_model, device=tokens.device)
         return self.dropout(scaled + places.to(scaled.dtype))
 
-    def _check(self, source: Tensor, target: Tensor, source_mask: Tensor | None, target_mask: Tensor | None) -> None:
+    def _check(
+        self, source: Tensor, target: Tensor, source_mask: Rule | Tensor | None, target_mask: Rule | Tensor | None
+    ) -> None:
         last = self.config.vocab_size - 1
         for name, tokens, mask in (("source", source, source_mask), ("target", target, target_mask)):
             check_integers(name, tokens, "b rows")
@@ -220,7 +229,11 @@ class EncoderDecoder(nn.Module):
                     f"got {tokens.min().item()} .. {tokens.max().item()}"
                 )
             b, n = tokens.shape
-            if mask is not None and (mask.dtype != torch.bool or mask.shape not in {(b, 1, 1, n), (1, 1, 1, n)}):
+            if isinstance(mask, Rule):
+                check_over(mask, (b, 1, n, n))
+                if not hides_whole_keys(mask):
+                    raise ValueError(f"{name}_mask must say which tokens are real, as Padding does, got {mask}")
+            elif mask is not None and (mask.dtype != torch.bool or mask.shape not in {(b, 1, 1, n), (1, 1, 1, n)}):
                 raise ValueError(
                     f"{name}_mask must be Boolean over (b, 1, 1, rows) = {(b, 1, 1, n)}, as masks.padding returns it, "
                     f"got {mask.dtype} over {tuple(mask.shape)}"

@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from lessons_lib.attention import check_attention_inputs, check_bias, check_options
 from lessons_lib.rules import Everything, Rule, as_band, as_rule, check_over, takes_rules
-from lessons_lib.shapes import check_mask
+from lessons_lib.shapes import at_least_single, check_mask
 
 
 @takes_rules
@@ -41,7 +41,7 @@ def fused_attention(
         raise ValueError(f"query, key and value must be (batch, heads, rows, width), got {shapes}; use attention")
     check_options(scale, dropout_p)
     n, m = query.shape[2], key.shape[2]
-    scores = query.new_empty(()).expand(len(query), query.shape[1], n, m)
+    scores = at_least_single(query.new_empty(())).expand(len(query), query.shape[1], n, m)
     if bias is not None:
         check_bias(bias, query, scores)
     rule = _checked(mask, scores)

@@ -9,6 +9,7 @@ from torch import Tensor
 from lessons_lib.gpt import GPT
 from lessons_lib.modes import evaluating
 from lessons_lib.rope_scaling import DynamicNTK
+from lessons_lib.rules import LeftPadding
 from lessons_lib.shapes import at_least_single, check_size
 from lessons_lib.softmax import softmax
 
@@ -71,8 +72,8 @@ def generate(
             start = first if caches is None else len(caches[0])
             real, positions = None, None
             if filled is not None:
-                place = torch.arange(first, m, device=tokens.device) - filled.clamp(min=first)
-                real, positions = (place >= 0)[:, None, None, :], place[:, start - first :].clamp(min=0)
+                place = torch.arange(start, m, device=tokens.device) - filled.clamp(min=first)
+                real, positions = LeftPadding((filled[:, 0] - first).clamp(min=0)), place.clamp(min=0)
             logits = model(tokens[:, start:], caches=caches, positions=positions, mask=real)[:, -1]
             following = _choose(logits, temperature, top_k, top_p, generator)
             tokens = torch.cat([tokens, following.to(tokens.dtype)], dim=1)

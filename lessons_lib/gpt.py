@@ -16,13 +16,12 @@ import torch
 from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor, nn
 
-from lessons_lib import masks
-from lessons_lib.attention import attention
 from lessons_lib.blocks import PreNorm, TransformerBlock
 from lessons_lib.checkpoints import different_shapes, read_tensors, write_tensors
 from lessons_lib.feedforward import FeedForward, SwiGLU, gelu, gelu_tanh, relu, swiglu_width
+from lessons_lib.fused import fused_attention
 from lessons_lib.initialise import WRITE_TO_RESIDUAL_STREAM, initialise
-from lessons_lib.multihead import KVCache, MultiHeadAttention
+from lessons_lib.multihead import KVCache, MultiHeadAttention, as_layers_take
 from lessons_lib.norms import LayerNorm, RMSNorm
 from lessons_lib.positions import (
     ROPE_BASE,
@@ -33,6 +32,7 @@ from lessons_lib.positions import (
     SinusoidalPositions,
 )
 from lessons_lib.rope_scaling import DynamicNTK, Llama3, NTKAware, PositionInterpolation, YaRN
+from lessons_lib.rules import Causal, Rule, as_rule, check_over
 from lessons_lib.shapes import broadcasts_to, check_size
 from lessons_lib.stabilise import QKNorm
 
@@ -267,10 +267,11 @@ class GPT(nn.Module):
 
     Args:
         config: what to build.
-        implementation: computes the attention, see :class:`~lessons_lib.multihead.MultiHeadAttention`.
+        implementation: computes the attention, see :class:`~lessons_lib.multihead.MultiHeadAttention`. It is given the
+            mask as a rule if it asks rules, and then nothing over ``n * m`` is made here.
     """
 
-    def __init__(self, config: GPTConfig, *, implementation: Callable[..., Tensor] = attention) -> None:
+    def __init__(self, config: GPTConfig, *, implementation: Callable[..., Tensor] = fused_attention) -> None:
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
@@ -300,7 +301,7 @@ class GPT(nn.Module):
         *,
         caches: Sequence[KVCache] | None = None,
         positions: Num[Tensor, "*#rows n"] | None = None,
-        mask: Bool[Tensor, "*#batch #n #m"] | None = None,
+        mask: Rule | Bool[Tensor, "*#batch #n #m"] | None = None,
     ) -> Float[Tensor, "b n vocab"]:
         """Return the logits of the token after each position.
 
@@ -311,8 +312,8 @@ class GPT(nn.Module):
             positions: where the tokens stand, ``(n,)`` or ``(b, n)``; if omitted they follow on from the caches. A
                 model with ``position="none"`` has no use for them. ALiBi takes the cached keys to stand one apart,
                 before the first of them.
-            mask: what else to hide, beside the future: over ``(n, m)``, or with axes for batch and heads, each of which
-                may be 1, where ``m`` counts the cached positions too.
+            mask: what else to hide, beside the future: a rule, or a Boolean table over ``(n, m)``, or with axes for
+                batch and heads, each of which may be 1, where ``m`` counts the cached positions too.
 
         Raises:
             ValueError: if tokens are out of range, sequences outgrow learned positions, a shape does not fit, or the
@@ -323,10 +324,7 @@ class GPT(nn.Module):
         """
         seen = self._check(tokens, caches, positions)
         n = tokens.shape[1]
-        allowed = masks.causal(n, seen + n, device=tokens.device)
-        if mask is not None:
-            self._check_mask(mask, tokens, seen)
-            allowed = allowed & mask
+        allowed = as_layers_take(self.blocks, self._visible(mask, tokens, seen), n, seen + n, tokens.device)
         if positions is None:
             positions = torch.arange(seen, seen + n, device=tokens.device)
         x = self.embedding(tokens) * self.embedding_scale
@@ -366,7 +364,7 @@ class GPT(nn.Module):
         write_tensors(path, tensors, {"format": _FORMAT, "config": self.config.to_json()})
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, implementation: Callable[..., Tensor] = attention) -> "GPT":
+    def load(cls, path: str | os.PathLike[str], *, implementation: Callable[..., Tensor] = fused_attention) -> "GPT":
         """Build the model that :meth:`save` wrote, on the CPU and in the types it was saved in.
 
         Raises:
@@ -389,7 +387,7 @@ class GPT(nn.Module):
         tensors: Mapping[str, Tensor],
         *,
         origin: str = "tensors",
-        implementation: Callable[..., Tensor] = attention,
+        implementation: Callable[..., Tensor] = fused_attention,
     ) -> "GPT":
         """Build a model around the tensors of its ``state_dict``, which become its weights; a tied head comes once.
 
@@ -407,7 +405,7 @@ class GPT(nn.Module):
         return model
 
     @classmethod
-    def from_huggingface(cls, model: Any, *, implementation: Callable[..., Tensor] = attention) -> "GPT":
+    def from_huggingface(cls, model: Any, *, implementation: Callable[..., Tensor] = fused_attention) -> "GPT":
         """Call :func:`lessons_lib.huggingface.gpt_from_huggingface`, by its older name; deprecated."""
         from lessons_lib.huggingface import gpt_from_huggingface
 
@@ -457,14 +455,20 @@ class GPT(nn.Module):
                 )
         return seen
 
-    def _check_mask(self, mask: Tensor, tokens: Tensor, seen: int) -> None:
+    def _visible(self, mask: Rule | Tensor | None, tokens: Tensor, seen: int) -> Rule:
+        """Return the rule of the past, and what else hides."""
+        if mask is None:
+            return Causal()
         b, n = tokens.shape
         scores = (b, self.config.n_heads, n, seen + n)
-        if mask.dtype != torch.bool or mask.ndim == 3 or not broadcasts_to(mask.shape, scores):
+        if isinstance(mask, Rule):
+            check_over(mask, scores)
+        elif mask.dtype != torch.bool or mask.ndim == 3 or not broadcasts_to(mask.shape, scores):
             raise ValueError(
                 f"mask must be Boolean over (n, m) or (b, h, n, m) = {scores}, where each may be 1, "
                 f"got {mask.dtype} over {tuple(mask.shape)}"
             )
+        return Causal() & as_rule(mask, seen + n)
 
 
 # --- its parts ------------------------------------------------------------------------------------------------------
@@ -529,7 +533,7 @@ _FORMAT = "lessons_lib.gpt"
 _SCALINGS = {scaling.__name__: scaling for scaling in (PositionInterpolation, NTKAware, DynamicNTK, YaRN, Llama3)}
 
 
-def _bare(config: GPTConfig, implementation: Callable[..., Tensor] = attention) -> GPT:
+def _bare(config: GPTConfig, implementation: Callable[..., Tensor] = fused_attention) -> GPT:
     """A model whose tensors take no memory and no random numbers, for their names and shapes."""
     with torch.device("meta"):
         return GPT(config, implementation=implementation)

@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from lessons_lib.attention import attention
+from lessons_lib.fused import fused_attention
 from lessons_lib.gpt import GPT, FeedForwardKind, GPTConfig
 from lessons_lib.positions import RotaryScaling
 from lessons_lib.rope_scaling import DynamicNTK, Llama3, PositionInterpolation, YaRN, yarn_attention_factor
 
 
-def gpt_from_huggingface(model: Any, *, implementation: Callable[..., Tensor] = attention) -> GPT:
+def gpt_from_huggingface(model: Any, *, implementation: Callable[..., Tensor] = fused_attention) -> GPT:
     """Copy a GPT-2, Llama or Qwen3 model of the ``transformers`` library; the logits are equal.
 
     ``gpt_from_huggingface("gpt2")`` downloads that checkpoint, through ``AutoModelForCausalLM.from_pretrained``. The

@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Num
 from torch import Tensor, nn
 
 from lessons_lib.attention import attention, attention_weights
+from lessons_lib.rules import Rule, as_taken_by, asks_rules
 from lessons_lib.shapes import check_size
 
 
@@ -171,7 +172,7 @@ class MultiHeadAttention(nn.Module):
         self,
         x: Float[Tensor, "b n d_model"],
         context: Float[Tensor, "b m d_model"] | None = None,
-        mask: Bool[Tensor, "*#batch #n #m"] | None = None,
+        mask: Rule | Bool[Tensor, "*#batch #n #m"] | None = None,
         cache: KVCache | None = None,
         *,
         positions: Num[Tensor, "*#rows n"] | None = None,
@@ -182,10 +183,11 @@ class MultiHeadAttention(nn.Module):
         Args:
             x: what the queries are made from, and without ``context`` the keys and values too.
             context: what the keys and values are made from instead (cross-attention).
-            mask: True where a query may attend to a key: over ``(n, m)``, or with axes for batch and heads, each of
+            mask: a rule, or True where a query may attend to a key: over ``(n, m)``, or with axes for batch and heads,
+                each of
                 which may be 1. Three axes are refused: nothing would tell a batch from heads.
             cache: what earlier calls left; the new keys and values are added to it, and ``m`` counts both. The layer
-                hides nothing by itself: a decoder passes ``masks.causal(n, m)``. After an error start a new one.
+                hides nothing by itself: a decoder passes ``Causal()``. After an error start a new one.
             positions: where the rows of ``x`` stand, for ``prepare``, over ``(n,)`` or ``(b, n)``. If omitted they
                 follow on from the cache.
             bias: added to the scores of each head, for instance ALiBi's.
@@ -196,6 +198,7 @@ class MultiHeadAttention(nn.Module):
         """
         q, k, v = self._heads(x, context, mask, cache, positions)
         dropout_p = self.dropout if self.training else 0.0
+        mask = as_taken_by(self.implementation, mask, q.shape[2], k.shape[2], device=x.device)
         out = self.implementation(q, k, v, mask, bias=bias, dropout_p=dropout_p)
         return self.w_o(rearrange(out, "b h n d -> b n (h d)"))
 
@@ -203,7 +206,7 @@ class MultiHeadAttention(nn.Module):
         self,
         x: Float[Tensor, "b n d_model"],
         context: Float[Tensor, "b m d_model"] | None = None,
-        mask: Bool[Tensor, "*#batch #n #m"] | None = None,
+        mask: Rule | Bool[Tensor, "*#batch #n #m"] | None = None,
         cache: KVCache | None = None,
         *,
         positions: Num[Tensor, "*#rows n"] | None = None,
@@ -221,7 +224,7 @@ class MultiHeadAttention(nn.Module):
         self,
         x: Tensor,
         context: Tensor | None,
-        mask: Tensor | None,
+        mask: Rule | Tensor | None,
         cache: KVCache | None,
         positions: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -251,7 +254,7 @@ class MultiHeadAttention(nn.Module):
         self,
         x: Tensor,
         context: Tensor | None,
-        mask: Tensor | None,
+        mask: Rule | Tensor | None,
         cache: KVCache | None,
         positions: Tensor | None,
     ) -> None:
@@ -264,7 +267,7 @@ class MultiHeadAttention(nn.Module):
             raise ValueError("a cache continues the sequence itself; give context or cache, not both")
         if context is not None and self.prepare is not None:
             raise ValueError("prepare relates places of one sequence; make a layer without it to attend to a context")
-        if mask is not None and mask.ndim == 3:
+        if isinstance(mask, Tensor) and mask.ndim == 3:
             raise ValueError(
                 f"mask must be (n, m) or (b, h, n, m), where 1 may stand for b or h, got {tuple(mask.shape)}; "
                 "write mask[:, None] for one mask per sequence, mask[None] for one per head"
@@ -316,6 +319,19 @@ def _with_rows(buffer: Tensor, n_kept: int, new: Tensor) -> Tensor:
         buffer = longer
     buffer[..., n_kept:n, :] = new
     return buffer
+
+
+def as_layers_take(
+    module: nn.Module, mask: Rule | Tensor | None, n: int, m: int, device: torch.device
+) -> Rule | Tensor | None:
+    """Return the mask as the attention layers inside ``module`` take it, so that a table is made once for all of them.
+
+    If each of them asks rules a rule stays one.
+    """
+    layers = (layer for layer in module.modules() if isinstance(layer, MultiHeadAttention))
+    if not isinstance(mask, Rule) or all(asks_rules(layer.implementation) for layer in layers):
+        return mask
+    return mask.tensor(n, m, device=device)
 
 
 def _all_but_length(kept: Tensor) -> tuple:

@@ -991,15 +991,15 @@ def as_taken_by(
     *,
     device: torch.device | str | None = None,
 ) -> Rule | Tensor | None:
-    """Return the mask as the implementation takes it: a rule if it asks rules (:func:`takes_rules`), else the table.
+    """Return the mask as the implementation takes it: a rule if it asks rules (:func:`takes_rules`), else the table."""
+    return mask.tensor(n, m, device=device) if isinstance(mask, Rule) and not asks_rules(implementation) else mask
 
-    A ``functools.partial`` takes what its function takes.
-    """
-    if not isinstance(mask, Rule):
-        return mask
+
+def asks_rules(implementation: Callable[..., Any]) -> bool:
+    """Return whether it was marked with :func:`takes_rules`; a ``functools.partial`` takes what its function takes."""
     while hasattr(implementation, "func"):
         implementation = implementation.func  # type: ignore[attr-defined]
-    return mask if getattr(implementation, "takes_rules", False) else mask.tensor(n, m, device=device)
+    return getattr(implementation, "takes_rules", False)
 
 
 def check_over(mask: Rule, scores: Sequence[int]) -> None:
@@ -1020,6 +1020,11 @@ def check_over(mask: Rule, scores: Sequence[int]) -> None:
 def conjuncts(rule: Rule) -> list[Rule]:
     """Return the rules that ``&`` joined, in order: a rule allows what all of these do."""
     return [*conjuncts(rule.a), *conjuncts(rule.b)] if isinstance(rule, Both) else [rule]
+
+
+def hides_whole_keys(rule: Rule) -> bool:
+    """Return whether the rule says nothing but which keys exist: the same for every query."""
+    return all(isinstance(part, Padding | LeftPadding | Everything) for part in conjuncts(rule))
 
 
 def as_band(rule: Rule, n: int, m: int) -> Band | None:

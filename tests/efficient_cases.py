@@ -27,7 +27,7 @@ def assert_same(ours: Callable[..., Tensor], exact: Callable[..., Tensor], input
     assert_close(grad(out, inputs, upstream), grad(expected, inputs, upstream))
 
 
-class _Counting(TorchDispatchMode):
+class Counting(TorchDispatchMode):
     """Sees every operation, on the way back too, and keeps the sizes of the memory behind its results."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class _Counting(TorchDispatchMode):
 
 def largest_and_written(function: Callable[..., Tensor], *inputs: Tensor) -> tuple[int, int]:
     """How many numbers the largest tensor holds, and all of them together, that forward and backward make."""
-    with _Counting() as count:
+    with Counting() as count:
         grad(function(*inputs).sum(), inputs)
     return count.largest, count.written
 

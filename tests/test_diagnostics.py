@@ -12,11 +12,13 @@ from lessons_lib.attention import attention, attention_weights
 from lessons_lib.blocks import PostNorm, PreNorm, TransformerBlock
 from lessons_lib.diagnostics import observe, observe_routing
 from lessons_lib.feedforward import FeedForward, MixtureOfExperts
+from lessons_lib.fused import fused_attention
 from lessons_lib.geometry import effective_rank
 from lessons_lib.gpt import GPT, GPTConfig
 from lessons_lib.initialise import initialise_normal
 from lessons_lib.multihead import MultiHeadAttention
 from lessons_lib.norms import LayerNorm
+from lessons_lib.rules import Causal, Window
 
 LAYERS = ["blocks.0.attention.sublayer", "blocks.1.attention.sublayer", "blocks.2.attention.sublayer"]
 BLOCKS = ["blocks.0", "blocks.1", "blocks.2"]
@@ -145,6 +147,15 @@ def test_looking_changes_nothing():
         return gradients | {f"{name} after": tensor.clone() for name, tensor in model.state_dict().items()}
 
     assert_close(step(look=True), step(look=False), rtol=0, atol=0)
+
+
+def test_what_a_rule_shows_is_seen():
+    layer, x = MultiHeadAttention(12, 2, implementation=fused_attention), torch.randn(1, 5, 12)
+    with observe(layer) as seen:
+        out = layer(x, mask=Causal() & Window(2))
+    assert torch.equal(seen.visible[""][0, 0], masks.sliding_window(5, 2))
+    assert_close(seen.weights[""], layer.weights(x, mask=masks.sliding_window(5, 2)), rtol=0, atol=0)
+    assert_close(out, layer(x, mask=masks.sliding_window(5, 2)))
 
 
 def test_one_may_look_inside_a_look():

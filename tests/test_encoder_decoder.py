@@ -13,6 +13,7 @@ from lessons_lib import masks
 from lessons_lib.blocks import CrossAttentionBlock, TransformerBlock
 from lessons_lib.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from lessons_lib.positions import sinusoidal
+from lessons_lib.rules import Causal, Padding
 
 B, M, N, V, D, L, H, FF = 3, 7, 5, 13, 12, 2, 3, 19  # batch, source, target, vocabulary, model, layers, heads, ff
 
@@ -201,6 +202,15 @@ def test_every_weight_learns():
 # --- bad input ------------------------------------------------------------------------------------------------------
 
 
+def test_padding_may_be_said_as_a_rule():
+    model = EncoderDecoder(EncoderDecoderConfig(V, d_model=D, n_layers=L, n_heads=H, d_ff=FF)).eval()
+    source, target = torch.randint(V, (B, M)), torch.randint(V, (B, N))
+    lengths = torch.tensor([M, M - 2, 1]), torch.tensor([N - 1, N, 2])
+    said = model(source, target, source_mask=Padding(lengths[0]), target_mask=Padding(lengths[1]))
+    shown = model(source, target, source_mask=masks.padding(lengths[0], M), target_mask=masks.padding(lengths[1], N))
+    assert_close(said, shown)
+
+
 @pytest.mark.rejects
 @pytest.mark.parametrize(
     ("given", "message"),
@@ -230,6 +240,8 @@ SOURCE, TARGET = torch.zeros(B, M, dtype=torch.long), torch.zeros(B, N, dtype=to
         ({"target": TARGET[:1]}, r"target must be .* one b for both sides, at least one, got .* \(1, 5\)"),
         ({"target": TARGET[:, :0]}, r"at least one, got .* \(3, 0\)"),
         ({"source": SOURCE + V}, r"source must hold tokens in 0 .. vocab_size - 1 = 12, got 13 .. 13"),
+        ({"source_mask": Causal()}, r"source_mask must say which tokens are real, as Padding does, got Causal\(\)"),
+        ({"target_mask": Padding(torch.tensor([9]))}, "lengths must be in 0 .. m = 5, got"),
         ({"source_mask": torch.ones(B, M) > 0}, r"source_mask must be Boolean over \(b, 1, 1, rows\) = \(3, 1, 1, 7\)"),
         ({"target_mask": torch.ones(B, 1, 1, N)}, r"target_mask must be Boolean .* got torch.float32"),
         ({"target_mask": masks.padding(torch.tensor([1, 2, 3]), M)}, r"= \(3, 1, 1, 5\), .* got .* \(3, 1, 1, 7\)"),

@@ -6,10 +6,12 @@ import math
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from efficient_cases import Counting
 from safetensors.torch import load_file, save_file
 from test_multihead import flash
 from torch import nn
@@ -17,10 +19,15 @@ from torch.testing import assert_close
 
 from lessons_lib import checkpoints, masks
 from lessons_lib import gpt as gpt_file
+from lessons_lib.attention import attention
+from lessons_lib.efficient.skipping import skipping_attention
+from lessons_lib.flash import as_implementation
+from lessons_lib.fused import fused_attention
 from lessons_lib.gpt import GPT, GPTConfig, gpt2_medium, gpt2_small, llama3_8b, llama_tiny
-from lessons_lib.multihead import AddPositions
+from lessons_lib.multihead import AddPositions, MultiHeadAttention
 from lessons_lib.positions import AlibiBias, LearnedPositions
 from lessons_lib.rope_scaling import DynamicNTK, Llama3, NTKAware, PositionInterpolation, YaRN
+from lessons_lib.rules import Documents, Everything, LeftPadding, Padding, Prefix, Rule, Window
 from lessons_lib.stabilise import apply_qk_norm, apply_sigma_reparam, remove_sigma_reparam
 
 B, N, V, CONTEXT, D, L, H = 3, 7, 13, 11, 24, 2, 6  # batch, tokens, vocabulary, context, model, layers, heads
@@ -86,9 +93,65 @@ def test_no_mask_opens_the_future(flavour):
     assert_close(model(tokens, mask=masks.bidirectional(N)), model(tokens), rtol=0, atol=0)
 
 
+IDS = torch.tensor([[0, 0, 0, 1, 1, 1, 1], [0, 1, 1, 1, 2, 2, 0], [3] * 7])
+RULES = {
+    "documents": Documents(IDS),
+    "padding": Padding(torch.tensor([N, 3, 1])),
+    "left padding": LeftPadding(torch.tensor([0, 3, 5])),
+    "window": Window(2),
+    "a part and a table": Prefix(2) & masks.block(N, 3),
+}
+IMPLEMENTATIONS = {
+    "fused": fused_attention,
+    "specification": attention,
+    "flash": as_implementation(),
+    "tiled": as_implementation(backend="tiled"),
+    "skipping": partial(skipping_attention, block=4),
+}
+
+
+@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_is_as_good_as_its_table_whoever_computes(rule, implementation):
+    tokens, model = tokens_and_model("llama")
+    for layer in attention_layers(model):
+        layer.implementation = IMPLEMENTATIONS[implementation]
+    other = GPT(model.config, implementation=attention)
+    other.load_state_dict(model.state_dict())
+    expected = other(tokens, mask=RULES[rule].tensor(N))
+    assert_close(model(tokens, mask=RULES[rule]), expected)
+    assert_close(model(tokens, mask=RULES[rule].tensor(N)), expected)
+
+
+@pytest.mark.parametrize("implementation", ["fused", "flash", "tiled"])
+def test_nothing_over_pairs_of_positions_is_made(implementation):
+    """The largest tensor is that of the feed-forward, which grows as the sequence does; n * n would be larger."""
+    model = GPT(config_of("llama", n_context=600), implementation=IMPLEMENTATIONS[implementation])
+    for n in (300, 600):
+        with Counting() as count, torch.no_grad():
+            model(torch.randint(V, (1, n)))
+        heads = 6 * n * 256 if implementation == "tiled" else 0  # one tile of each head
+        assert count.largest <= max(n * model.config.hidden_width, heads, n * V) < n * n * 6
+
+
+def test_one_table_serves_all_layers_that_want_one(monkeypatch):
+    tokens, model = tokens_and_model("gpt2")
+    for layer in attention_layers(model):
+        layer.implementation = attention
+    pictures, tensor = [], Rule.tensor
+    monkeypatch.setattr(Rule, "tensor", lambda *at, **on: (pictures.append(at), tensor(*at, **on))[1])
+    model(tokens)
+    assert len(model.blocks) > 1
+    assert len(pictures) == 1
+
+
+def attention_layers(model):
+    return [module for module in model.modules() if isinstance(module, MultiHeadAttention)]
+
+
 def test_a_forgotten_mask_is_caught(monkeypatch):
     tokens, model = tokens_and_model("gpt2")
-    monkeypatch.setattr(gpt_file.masks, "causal", masks.bidirectional)
+    monkeypatch.setattr(gpt_file, "Causal", Everything)
     with pytest.raises(AssertionError):
         assert_causal(model, tokens)
 
@@ -567,6 +630,8 @@ row = torch.zeros(B, N, dtype=torch.long)
         ("2017", {"tokens": row, "positions": torch.arange(N) / 2}, r"positions must be integers from 0"),
         ("gpt2", {"tokens": row, "mask": torch.ones(B, N, N) > 0}, r"mask must be Boolean over \(n, m\) or \(b, h"),
         ("gpt2", {"tokens": row, "mask": torch.ones(N, N)}, r"got torch.float32 over \(7, 7\)"),
+        ("gpt2", {"tokens": row, "mask": Padding(torch.tensor([1, 2]))}, r"got a rule over \(2, 1, 7, 7\)"),
+        ("gpt2", {"tokens": row, "mask": Documents(torch.arange(N + 1))}, "document of each of 7 keys and 7 queries"),
         ("gpt2", {"tokens": row, "mask": masks.causal(N + 1)}, r"= \(3, 6, 7, 7\), where each may be 1"),
         ("gpt2", {"tokens": row, "caches": []}, r"caches must be one for each of the 2 layers"),
     ],

@@ -10,9 +10,11 @@ from torch.testing import assert_close
 
 from lessons_lib import masks
 from lessons_lib.attention import attention
-from lessons_lib.multihead import AddPositions, KVCache, MultiHeadAttention
+from lessons_lib.fused import fused_attention
+from lessons_lib.multihead import AddPositions, KVCache, MultiHeadAttention, as_layers_take
 from lessons_lib.positions import AlibiBias, LearnedPositions, RotaryEmbedding
 from lessons_lib.rope_scaling import YaRN
+from lessons_lib.rules import Causal, Padding
 
 B, N, M, H, D = 2, 5, 7, 3, 12  # batch, queries, keys, heads, model
 
@@ -536,3 +538,25 @@ def test_the_groups_test_catches_heads_dealt_in_turn():
     sample = torch.randn(B, N, D)
     with pytest.raises(AssertionError):
         assert_close(wrong(sample), right(sample))
+
+
+# --- rules ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("implementation", [attention, fused_attention], ids=["specification", "fused"])
+def test_a_layer_takes_a_rule(implementation):
+    layer = MultiHeadAttention(D, 6, n_kv_heads=3, implementation=implementation)
+    x, rule = torch.randn(B, N, D), Causal() & Padding(torch.tensor([N, 2]))
+    assert_close(layer(x, mask=rule), layer(x, mask=rule.tensor(N)))
+    assert_close(layer.weights(x, mask=rule), layer.weights(x, mask=rule.tensor(N)), rtol=0, atol=0)
+    cache = KVCache()
+    parts = [layer(part, mask=Causal(), cache=cache) for part in x.split([2, 1, N - 3], dim=1)]
+    assert_close(torch.cat(parts, dim=1), layer(x, mask=Causal()))
+
+
+def test_the_layers_inside_a_module_are_asked_what_they_take():
+    plain, asking = MultiHeadAttention(D, 6), MultiHeadAttention(D, 6, implementation=fused_attention)
+    both, rule, here = nn.ModuleList([plain, asking]), Causal(), torch.device("cpu")
+    assert as_layers_take(asking, rule, 3, 5, here) is rule
+    assert torch.equal(as_layers_take(both, rule, 3, 5, here), masks.causal(3, 5))
+    assert as_layers_take(both, None, 3, 5, here) is None

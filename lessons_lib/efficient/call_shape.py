@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lessons_lib import masks
-from lessons_lib.rules import Causal, Everything, LeftPadding, Padding, Rule, as_rule, check_over, conjuncts
+from lessons_lib.rules import Causal, Everything, Rule, as_rule, check_over, conjuncts, hides_whole_keys
 from lessons_lib.shapes import broadcasts_to, check_floating, check_mask, check_same_device
 
 
@@ -91,8 +91,9 @@ def hidden_from_all(
     n, m = query.shape[-2], key.shape[-2]
     if isinstance(mask, Rule):
         parts = [part for part in conjuncts(mask) if not (causal and part == Causal())]
-        if all(isinstance(part, Padding | LeftPadding | Everything) for part in parts):
-            return ~reduce(and_, parts).tensor(1, m, device=query.device) if parts else None
+        rest = reduce(and_, parts, Everything())
+        if hides_whole_keys(rest):
+            return ~rest.tensor(1, m, device=query.device) if parts else None
         mask = mask.tensor(n, m, device=query.device)
     mask = rows_and_columns(mask, m)
     seen = mask[..., -1:, :]
