@@ -36,7 +36,10 @@ export function score(angles) {
  * @param {number[]} omega @param {number[]} trained @param {number} distance
  */
 export function seen(omega, trained, distance) {
-  return omega.map((w, i) => (TRAINED - 1) * trained[i] >= Math.PI || Math.abs(distance) * w <= (TRAINED - 1) * trained[i] * (1 + 1e-12));
+  return omega.map(
+    (w, i) =>
+      (TRAINED - 1) * trained[i] >= Math.PI || Math.abs(distance) * w <= (TRAINED - 1) * trained[i] * (1 + 1e-12),
+  );
 }
 
 const RATES = ["base", "scaling", "factor"];
@@ -55,25 +58,46 @@ function render({ model, el }) {
     stretch.querySelector("input").disabled = on.read("scaling") === "none";
   });
   on.add(
-    html("div", { class: "x-panels" },
-      html("div", { class: "x-panel", style: "gap: 0" },
+    html(
+      "div",
+      { class: "x-panels" },
+      html(
+        "div",
+        { class: "x-panel", style: "gap: 0" },
         slider(on, "query", { label: "Query at", min: 0, max: REACH, step: 1 }),
         slider(on, "key", { label: "Key at", min: 0, max: REACH, step: 1 }),
-        slider(on, "shift", { label: "Both later by", min: 0, max: 1000, step: 1 })),
-      html("div", { class: "x-panel", style: "gap: 0" },
+        slider(on, "shift", { label: "Both later by", min: 0, max: 1000, step: 1 }),
+      ),
+      html(
+        "div",
+        { class: "x-panel", style: "gap: 0" },
         slider(on, "back", { label: "Looks back by", min: 0, max: 20, step: 1 }),
         logSlider(on, "base", { label: "Base", min: 10, max: 1e6, show: thousands }),
-        html("div", { class: "x-bench" }, select(on, "scaling", {
-          label: "Stretched", options: [["none", "not at all"], ["interpolation", "interpolation"], ["ntk", "NTK-aware"]],
-        })),
-        stretch)),
+        html(
+          "div",
+          { class: "x-bench" },
+          select(on, "scaling", {
+            label: "Stretched",
+            options: [
+              ["none", "not at all"],
+              ["interpolation", "interpolation"],
+              ["ntk", "NTK-aware"],
+            ],
+          }),
+        ),
+        stretch,
+      ),
+    ),
     html("div", { class: "x-panels" }, clocks(on, now), curve(on, now)),
   );
   on.when([...PLACES, ...RATES], () => {
     const distance = now.distance();
-    const where = distance === 0 ? "at the query" : `${Math.abs(distance)} ${distance < 0 ? "before" : "after"} the query`;
+    const where =
+      distance === 0 ? "at the query" : `${Math.abs(distance)} ${distance < 0 ? "before" : "after"} the query`;
     const known = seen(now.omega(), now.trained(), distance).filter(Boolean).length;
-    on.say(`The key is ${where}; the score is ${fixed(score(now.angles()))}; ${known} of ${CLOCKS} clocks have seen this distance in training.`);
+    on.say(
+      `The key is ${where}; the score is ${fixed(score(now.angles()))}; ${known} of ${CLOCKS} clocks have seen this distance in training.`,
+    );
   });
   return on.leave;
 }
@@ -88,7 +112,10 @@ function thousands(x) {
 /** The clocks, fastest first, and beneath each of them what it says. */
 function clocks(on, now) {
   const dials = Array.from({ length: CLOCKS }, (_, i) => dial(i));
-  const rows = ["a turn takes", "angle between", "its cosine", "in training"].map((name) => ({ name, cells: dials.map(() => html("td")) }));
+  const rows = ["a turn takes", "angle between", "its cosine", "in training"].map((name) => ({
+    name,
+    cells: dials.map(() => html("td")),
+  }));
   on.when([...PLACES, ...RATES], () => {
     const [omega, angles] = [now.omega(), now.angles()];
     const known = seen(omega, now.trained(), now.distance());
@@ -96,18 +123,32 @@ function clocks(on, now) {
       const at = (on.read("query") + on.read("shift")) * w;
       dials[i].point(at, at + angles[i]);
       const degrees = (((angles[i] * 180) / Math.PI) % 360) + (angles[i] < 0 ? 360 : 0);
-      [thousands((2 * Math.PI) / w), `${fixed(Math.min(degrees, 360 - degrees), 0)}°`, fixed(Math.cos(angles[i])), known[i] ? "seen" : "new"]
-        .forEach((words, row) => {
-          rows[row].cells[i].textContent = words;
-        });
+      [
+        thousands((2 * Math.PI) / w),
+        `${fixed(Math.min(degrees, 360 - degrees), 0)}°`,
+        fixed(Math.cos(angles[i])),
+        known[i] ? "seen" : "new",
+      ].forEach((words, row) => {
+        rows[row].cells[i].textContent = words;
+      });
       rows[3].cells[i].style.color = known[i] ? "" : "var(--second)";
     });
   });
-  return html("figure", { class: "x-panel" },
-    html("table", { class: "x-table" },
+  return html(
+    "figure",
+    { class: "x-panel" },
+    html(
+      "table",
+      { class: "x-table" },
       html("tr", {}, html("th", { scope: "row" }, "clock"), ...dials.map(({ drawing }) => html("td", {}, drawing))),
-      ...rows.map(({ name, cells }) => html("tr", {}, html("th", { scope: "row" }, name), ...cells))),
-    html("figcaption", {}, `Thick hand: the query. Thin hand with a ring: the key. A turn is counted in tokens; "new" is an angle that training on ${TRAINED} tokens never showed.`));
+      ...rows.map(({ name, cells }) => html("tr", {}, html("th", { scope: "row" }, name), ...cells)),
+    ),
+    html(
+      "figcaption",
+      {},
+      `Thick hand: the query. Thin hand with a ring: the key. A turn is counted in tokens; "new" is an angle that training on ${TRAINED} tokens never showed.`,
+    ),
+  );
 }
 
 /** One clock with two hands that start at twelve and go round as the hands of clocks do. @param {number} i */
@@ -116,13 +157,27 @@ function dial(i) {
   const query = svg("path", { class: "x-line x-first", style: "stroke-width: 5; stroke-linecap: round" });
   const key = svg("path", { class: "x-line x-second" });
   const ring = svg("circle", { class: "x-dot", r: 5, style: "stroke: var(--second)" });
-  drawing.append(svg("circle", { class: "x-ground", cx: 50, cy: 50, r: 46 }), svg("path", { class: "x-axis", d: "M50 4v8M96 50h-8M50 96v-8M4 50h8" }), query, key, ring);
-  const tip = (/** @type {number} */ angle, /** @type {number} */ length) => [50 + length * Math.sin(angle), 50 - length * Math.cos(angle)];
+  drawing.append(
+    svg("circle", { class: "x-ground", cx: 50, cy: 50, r: 46 }),
+    svg("path", { class: "x-axis", d: "M50 4v8M96 50h-8M50 96v-8M4 50h8" }),
+    query,
+    key,
+    ring,
+  );
+  const tip = (/** @type {number} */ angle, /** @type {number} */ length) => [
+    50 + length * Math.sin(angle),
+    50 - length * Math.cos(angle),
+  ];
   return {
     drawing,
     point(/** @type {number} */ q, /** @type {number} */ k) {
       const [end, mark] = [tip(k, 35), tip(k, 40)];
-      query.setAttribute("d", `M50 50L${tip(q, 30).map((c) => c.toFixed(2)).join(" ")}`);
+      query.setAttribute(
+        "d",
+        `M50 50L${tip(q, 30)
+          .map((c) => c.toFixed(2))
+          .join(" ")}`,
+      );
       key.setAttribute("d", `M50 50L${end.map((c) => c.toFixed(2)).join(" ")}`);
       ring.setAttribute("cx", mark[0].toFixed(2));
       ring.setAttribute("cy", mark[1].toFixed(2));
@@ -142,14 +197,31 @@ function curve(on, now) {
   const shown = svg("text", { x: left + 6, y: bottom - 8, style: "fill: var(--ink)" });
   const spots = Array.from({ length: 2 * REACH + 1 }, (_, i) => i - REACH);
   const path = (/** @type {number[]} */ omega) =>
-    spots.map((d, i) => `${i ? "L" : "M"}${x(d).toFixed(1)} ${y(score(between(omega, d, on.read("back")))).toFixed(1)}`).join("");
+    spots
+      .map((d, i) => `${i ? "L" : "M"}${x(d).toFixed(1)} ${y(score(between(omega, d, on.read("back")))).toFixed(1)}`)
+      .join("");
   drawing.append(
-    svg("rect", { class: "x-ground", x: x(1 - TRAINED), width: x(TRAINED - 1) - x(1 - TRAINED), y: top, height: bottom - top }),
+    svg("rect", {
+      class: "x-ground",
+      x: x(1 - TRAINED),
+      width: x(TRAINED - 1) - x(1 - TRAINED),
+      y: top,
+      height: bottom - top,
+    }),
     svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${right}M${left} ${y(0)}H${right}` }),
     ...[-CLOCKS, 0, CLOCKS].map((s) => svg("text", { x: left - 6, y: y(s) + 4, "text-anchor": "end" }, fixed(s, 0))),
-    ...[-100, -50, 0, 50, 100].map((d) => svg("text", { x: x(d), y: bottom + 16, "text-anchor": Math.abs(d) === REACH ? (d < 0 ? "start" : "end") : "middle" }, fixed(d, 0))),
+    ...[-100, -50, 0, 50, 100].map((d) =>
+      svg(
+        "text",
+        { x: x(d), y: bottom + 16, "text-anchor": Math.abs(d) === REACH ? (d < 0 ? "start" : "end") : "middle" },
+        fixed(d, 0),
+      ),
+    ),
     svg("text", { x: (left + right) / 2, y: bottom + 34, "text-anchor": "middle" }, "key's position minus query's"),
-    before, line, here, shown,
+    before,
+    line,
+    here,
+    shown,
   );
   on.when(["back", ...RATES], () => {
     line.setAttribute("d", path(now.omega()));
@@ -161,8 +233,16 @@ function curve(on, now) {
     here.setAttribute("cy", y(s).toFixed(1));
     shown.textContent = `score ${fixed(s)}`;
   });
-  return html("figure", { class: "x-panel" }, drawing,
-    html("figcaption", {}, `The score is the sum of the ${CLOCKS} cosines. Ring: this query and key. Shaded: the distances seen in training on ${TRAINED} tokens. Dashed: before stretching.`));
+  return html(
+    "figure",
+    { class: "x-panel" },
+    drawing,
+    html(
+      "figcaption",
+      {},
+      `The score is the sum of the ${CLOCKS} cosines. Ring: this query and key. Shaded: the distances seen in training on ${TRAINED} tokens. Dashed: before stretching.`,
+    ),
+  );
 }
 
 export default { render };

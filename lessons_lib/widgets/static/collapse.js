@@ -83,7 +83,9 @@ export function effectiveRank(x) {
 
 /** Entropy of the weights as a share of the largest possible; a row with one visible key has no say. @param {Matrix} a @param {boolean} causal */
 export function undecided(a, causal) {
-  const shares = a.map((row, i) => [entropy(row), Math.log(causal ? i + 1 : row.length)]).filter(([, most]) => most > 0);
+  const shares = a
+    .map((row, i) => [entropy(row), Math.log(causal ? i + 1 : row.length)])
+    .filter(([, most]) => most > 0);
   return sum(shares.map(([h, most]) => h / most)) / shares.length;
 }
 
@@ -130,23 +132,70 @@ function render({ model, el }) {
   });
   const now = { all: () => floors, here: () => floors[on.read("depth")] };
   on.add(
-    html("div", { class: "x-panels" },
-      html("div", { class: "x-panel", style: "gap: 0" },
+    html(
+      "div",
+      { class: "x-panels" },
+      html(
+        "div",
+        { class: "x-panel", style: "gap: 0" },
         slider(on, "depth", { label: "Layers", min: 0, max: LAYERS, step: 1 }),
-        slider(on, "residual", { label: "Residual", min: 0, max: 1, step: 0.05, show: (r) => fixed(r) })),
-      html("div", { class: "x-panel", style: "gap: 0" },
+        slider(on, "residual", { label: "Residual", min: 0, max: 1, step: 0.05, show: (r) => fixed(r) }),
+      ),
+      html(
+        "div",
+        { class: "x-panel", style: "gap: 0" },
         logSlider(on, "temperature", { label: "Temperature T", min: 0.05, max: 20, show: (t) => fixed(t) }),
-        select(on, "norm", { label: "Norm", options: [["after", "after sum"], ["before", "before"]] }))),
-    html("div", { class: "x-bench" },
+        select(on, "norm", {
+          label: "Norm",
+          options: [
+            ["after", "after sum"],
+            ["before", "before"],
+          ],
+        }),
+      ),
+    ),
+    html(
+      "div",
+      { class: "x-bench" },
       checkbox(on, "causal", { label: "causal" }),
-      button("Draw again", () => on.write("seed", (on.read("seed") + 1) % 2 ** 31))),
-    html("div", { class: "x-panels" }, likeness(on, now), html("div", { class: "x-panel" },
-      curves(on, now, "spread of the tokens against layers, logarithmic", [["1", 1], ["10⁻⁴", 1e-4], ["10⁻⁸", 1e-8], ["10⁻¹²", 1e-12]],
-        [(floor) => floor.spread], (value) => Math.log10(Math.max(value, 1e-12)),
-        "Spread of the tokens after each layer, on a logarithmic axis."),
-      curves(on, now, "effective rank and entropy against layers", [["1", 1], ["½", 0.5], ["0", 0]],
-        [(floor) => floor.rank / TOKENS, (floor) => floor.undecided], (value) => value,
-        "Line: effective rank, of 12. Dashed: entropy of the next layer's attention, of the largest possible."))),
+      button("Draw again", () => on.write("seed", (on.read("seed") + 1) % 2 ** 31)),
+    ),
+    html(
+      "div",
+      { class: "x-panels" },
+      likeness(on, now),
+      html(
+        "div",
+        { class: "x-panel" },
+        curves(
+          on,
+          now,
+          "spread of the tokens against layers, logarithmic",
+          [
+            ["1", 1],
+            ["10⁻⁴", 1e-4],
+            ["10⁻⁸", 1e-8],
+            ["10⁻¹²", 1e-12],
+          ],
+          [(floor) => floor.spread],
+          (value) => Math.log10(Math.max(value, 1e-12)),
+          "Spread of the tokens after each layer, on a logarithmic axis.",
+        ),
+        curves(
+          on,
+          now,
+          "effective rank and entropy against layers",
+          [
+            ["1", 1],
+            ["½", 0.5],
+            ["0", 0],
+          ],
+          [(floor) => floor.rank / TOKENS, (floor) => floor.undecided],
+          (value) => value,
+          "Line: effective rank, of 12. Dashed: entropy of the next layer's attention, of the largest possible.",
+        ),
+      ),
+    ),
     facts(on, now),
   );
   on.when(EVERYTHING, () => {
@@ -169,13 +218,31 @@ function likeness(on, now) {
   const drawing = picture(320, 300, "cosine between every two tokens");
   const at = linear([0, TOKENS], [16, 304]);
   const cells = fill(TOKENS, TOKENS, () => 0).map((row, i) =>
-    row.map((_, j) => svg("rect", { x: at(j) + 0.5, y: at(i) - 11.5, width: at(1) - at(0) - 1, height: at(1) - at(0) - 1 })));
+    row.map((_, j) =>
+      svg("rect", { x: at(j) + 0.5, y: at(i) - 11.5, width: at(1) - at(0) - 1, height: at(1) - at(0) - 1 }),
+    ),
+  );
   drawing.append(svg("rect", { class: "x-ground", x: 16, y: 4, width: 288, height: 288 }), ...cells.flat());
-  on.when(EVERYTHING, () => cosines(now.here().x).forEach((row, i) => row.forEach((cosine, j) => {
-    cells[i][j].setAttribute("style", `fill: var(--${cosine < 0 ? "second" : "first"}); fill-opacity: ${Math.abs(cosine).toFixed(3)}`);
-  })));
-  return html("figure", { class: "x-panel" }, drawing,
-    html("figcaption", {}, "A cell for each pair of tokens after these layers. Blue: alike, the stronger the more. Orange: opposed. All blue: all tokens are one."));
+  on.when(EVERYTHING, () =>
+    cosines(now.here().x).forEach((row, i) =>
+      row.forEach((cosine, j) => {
+        cells[i][j].setAttribute(
+          "style",
+          `fill: var(--${cosine < 0 ? "second" : "first"}); fill-opacity: ${Math.abs(cosine).toFixed(3)}`,
+        );
+      }),
+    ),
+  );
+  return html(
+    "figure",
+    { class: "x-panel" },
+    drawing,
+    html(
+      "figcaption",
+      {},
+      "A cell for each pair of tokens after these layers. Blue: alike, the stronger the more. Orange: opposed. All blue: all tokens are one.",
+    ),
+  );
 }
 
 /** Measures against the layers, and a line at the present depth. */
@@ -183,7 +250,9 @@ function curves(on, now, label, levels, measures, height, caption) {
   const drawing = picture(320, 144, label);
   const x = linear([0, LAYERS], [LEFT, RIGHT]);
   const y = linear([levels[0][1], levels[levels.length - 1][1]].map(height), [TOP, BOTTOM]);
-  const lines = ["x-line x-first", "x-line x-second x-dashed"].slice(0, measures.length).map((look) => svg("path", { class: look }));
+  const lines = ["x-line x-first", "x-line x-second x-dashed"]
+    .slice(0, measures.length)
+    .map((look) => svg("path", { class: look }));
   const here = svg("path", { class: "x-axis" });
   drawing.append(
     svg("path", { class: "x-axis", d: `M${LEFT} ${TOP}V${BOTTOM}H${RIGHT}` }),
@@ -192,10 +261,12 @@ function curves(on, now, label, levels, measures, height, caption) {
     here,
     ...lines,
   );
-  on.when(STACK, () => measures.forEach((of, i) => {
-    const points = now.all().map((floor, t) => `${x(t).toFixed(1)} ${y(height(of(floor))).toFixed(1)}`);
-    lines[i].setAttribute("d", `M${points.join("L")}`);
-  }));
+  on.when(STACK, () =>
+    measures.forEach((of, i) => {
+      const points = now.all().map((floor, t) => `${x(t).toFixed(1)} ${y(height(of(floor))).toFixed(1)}`);
+      lines[i].setAttribute("d", `M${points.join("L")}`);
+    }),
+  );
   on.when(["depth"], () => here.setAttribute("d", `M${x(on.read("depth"))} ${TOP}V${BOTTOM}`));
   return html("figure", { class: "x-panel" }, drawing, html("figcaption", {}, caption));
 }
@@ -209,8 +280,11 @@ function facts(on, now) {
   ];
   const cells = measures.map(() => html("td"));
   on.when(EVERYTHING, () => measures.forEach(([, of], i) => (cells[i].textContent = of(now.here()))));
-  return html("table", { class: "x-table x-wide" },
-    ...measures.map(([name], i) => html("tr", {}, html("th", { scope: "row" }, name), cells[i])));
+  return html(
+    "table",
+    { class: "x-table x-wide" },
+    ...measures.map(([name], i) => html("tr", {}, html("th", { scope: "row" }, name), cells[i])),
+  );
 }
 
 export default { render };

@@ -97,12 +97,29 @@ function render({ model, el }) {
   const state = { words, query, now: () => now, full: () => full };
   on.add(
     typed(on, state),
-    html("div", { class: "x-panel", style: "gap: 0" },
-      on.anew(["words"], () => String(words().length), (part) =>
-        slider({ ...part, read: query }, "query", {
-          label: "Word that asks", min: 0, max: words().length - 1, step: 1, show: (i) => words()[i] ?? "" })),
-      replacement(on, state)),
-    html("div", { class: "x-panels" }, looks(on, state), html("div", { class: "x-panel" }, expected(on, state), verbs(on, state))),
+    html(
+      "div",
+      { class: "x-panel", style: "gap: 0" },
+      on.anew(
+        ["words"],
+        () => String(words().length),
+        (part) =>
+          slider({ ...part, read: query }, "query", {
+            label: "Word that asks",
+            min: 0,
+            max: words().length - 1,
+            step: 1,
+            show: (i) => words()[i] ?? "",
+          }),
+      ),
+      replacement(on, state),
+    ),
+    html(
+      "div",
+      { class: "x-panels" },
+      looks(on, state),
+      html("div", { class: "x-panel" }, expected(on, state), verbs(on, state)),
+    ),
     switches(on),
     html("p", { class: "x-facts" }, `The words it knows: ${VOCABULARY.join(" ")}`),
   );
@@ -136,8 +153,12 @@ function typed(on, { words }) {
     input.value = words().join(" ");
     told.textContent = "";
   });
-  return html("div", { class: "x-panel", style: "gap: 0.35rem" },
-    html("label", { class: "x-typed" }, html("span", {}, "Sentence"), input), told);
+  return html(
+    "div",
+    { class: "x-panel", style: "gap: 0.35rem" },
+    html("label", { class: "x-typed" }, html("span", {}, "Sentence"), input),
+    told,
+  );
 }
 
 /** Another word in the place of the one that asks. */
@@ -145,7 +166,13 @@ function replacement(on, { words, query }) {
   const own = {
     ...on,
     read: () => words()[query()],
-    write: (_, word) => on.write("words", words().map((old, i) => (i === query() ? word : old)).join(" ")),
+    write: (_, word) =>
+      on.write(
+        "words",
+        words()
+          .map((old, i) => (i === query() ? word : old))
+          .join(" "),
+      ),
     when: (_, draw) => on.when(["words", "query"], draw),
   };
   return select(own, "words", { label: "Replace it by", options: VOCABULARY.map((word) => [word, word]) });
@@ -159,21 +186,49 @@ function looks(on, { words, query, now }) {
   on.when(EVERYTHING, () => {
     const n = words().length;
     const drawing = picture(308, TOP + HIGH * n, "weights of the eight heads on each word");
-    drawing.append(svg("rect", { class: "x-ground", x: LEFT - 1, y: TOP - 1, width: HEADS.length * SIDE, height: HIGH * n }));
+    drawing.append(
+      svg("rect", { class: "x-ground", x: LEFT - 1, y: TOP - 1, width: HEADS.length * SIDE, height: HIGH * n }),
+    );
     words().forEach((word, j) =>
-      drawing.append(svg("text", { class: j === query() ? "x-asks" : "", x: LEFT - 8, y: TOP + HIGH * j + 13, "text-anchor": "end" }, word)));
+      drawing.append(
+        svg(
+          "text",
+          { class: j === query() ? "x-asks" : "", x: LEFT - 8, y: TOP + HIGH * j + 13, "text-anchor": "end" },
+          word,
+        ),
+      ),
+    );
     HEADS.forEach((head, i) => {
       const x = LEFT + SIDE * i;
       const dead = on.read("off").includes(head);
       drawing.append(svg("text", { class: dead ? "x-dead" : "", x: x + 12, y: 12, "text-anchor": "middle" }, head));
-      now().weights[i][query()].slice(0, query() + 1).forEach((share, j) =>
-        drawing.append(svg("rect", {
-          class: dead ? "x-off" : "x-solid", x, y: TOP + HIGH * j, width: SIDE - 2, height: HIGH - 2, "fill-opacity": share.toFixed(3) })));
+      now()
+        .weights[i][query()].slice(0, query() + 1)
+        .forEach((share, j) =>
+          drawing.append(
+            svg("rect", {
+              class: dead ? "x-off" : "x-solid",
+              x,
+              y: TOP + HIGH * j,
+              width: SIDE - 2,
+              height: HIGH - 2,
+              "fill-opacity": share.toFixed(3),
+            }),
+          ),
+        );
     });
     place.replaceChildren(drawing);
   });
-  return html("figure", { class: "x-panel" }, place,
-    html("figcaption", {}, "Columns: the heads of layer 1 and of layer 2. Rows: the words. Colour: the weight that the word in bold gives."));
+  return html(
+    "figure",
+    { class: "x-panel" },
+    place,
+    html(
+      "figcaption",
+      {},
+      "Columns: the heads of layer 1 and of layer 2. Rows: the words. Colour: the weight that the word in bold gives.",
+    ),
+  );
 }
 
 /** The likeliest next words; a button takes one and puts it behind the word that asks. */
@@ -197,9 +252,12 @@ function expected(on, { words, query, now }) {
       shown.textContent = fixed(p[order[i]]);
     });
   });
-  return html("div", { class: "x-grid", style: "--columns: 7rem 1fr 2.75rem" },
+  return html(
+    "div",
+    { class: "x-grid", style: "--columns: 7rem 1fr 2.75rem" },
     ...["expected next", "", ""].map((head) => html("span", { class: "x-head" }, head)),
-    ...rows.flatMap(({ take, bar, shown }) => [take, html("div", { class: "x-track" }, bar), shown]));
+    ...rows.flatMap(({ take, bar, shown }) => [take, html("div", { class: "x-track" }, bar), shown]),
+  );
 }
 
 /** Does the model know whether one acts, or several? */
@@ -210,9 +268,13 @@ function verbs(on, { query, now, full }) {
     [0, 1].forEach((k) => shares.forEach((of, i) => (cells[2 * k + i].textContent = fixed(of[k]))));
   });
   const line = (name, k) => html("tr", {}, html("th", { scope: "row" }, name), cells[2 * k], cells[2 * k + 1]);
-  return html("table", { class: "x-table" },
+  return html(
+    "table",
+    { class: "x-table" },
     html("tr", {}, ...["next is a verb", "all heads", "now"].map((head) => html("th", { scope: "col" }, head))),
-    line("for one: sees", 0), line("for several: see", 1));
+    line("for one: sees", 0),
+    line("for several: see", 1),
+  );
 }
 
 /** A box for each head: without the tick it adds nothing. */
@@ -228,9 +290,14 @@ function switches(on) {
       },
       "off",
       { label: head },
-    ));
-  return html("div", { class: "x-bench", role: "group", "aria-label": "heads that are switched on" },
-    html("span", { class: "x-head" }, "Heads at work"), ...boxes);
+    ),
+  );
+  return html(
+    "div",
+    { class: "x-bench", role: "group", "aria-label": "heads that are switched on" },
+    html("span", { class: "x-head" }, "Heads at work"),
+    ...boxes,
+  );
 }
 
 export default { render };

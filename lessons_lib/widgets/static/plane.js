@@ -54,7 +54,14 @@ export function stretched(v, length) {
 }
 
 const [SHORTEST, LONGEST] = [0.1, 3];
-const COLOURS = [[0, 114, 178], [213, 94, 0], [0, 158, 115], [204, 121, 167], [86, 180, 233], [230, 159, 0]];
+const COLOURS = [
+  [0, 114, 178],
+  [213, 94, 0],
+  [0, 158, 115],
+  [204, 121, 167],
+  [86, 180, 233],
+  [230, 159, 0],
+];
 const [SIZE, REACH] = [300, 3.3];
 const x = linear([-REACH, REACH], [0, SIZE]);
 const y = linear([REACH, -REACH], [0, SIZE]);
@@ -62,22 +69,47 @@ const y = linear([REACH, -REACH], [0, SIZE]);
 function render({ model, el }) {
   const on = stage({ model, el });
   const values = () => on.read("value") ?? on.read("key");
-  const weightsAt = (/** @type {Point} */ query) => softmax(scores(query, on.read("key"), on.read("similarity")), on.read("temperature"));
+  const weightsAt = (/** @type {Point} */ query) =>
+    softmax(scores(query, on.read("key"), on.read("similarity")), on.read("temperature"));
   const weights = () => weightsAt(on.read("query"));
   const all = ["key", "query", "value", "temperature", "similarity"];
   on.add(
-    html("div", { class: "x-panels" },
+    html(
+      "div",
+      { class: "x-panels" },
       html("div", { class: "x-panel" }, queryLength(on), queryDirection(on)),
-      html("div", { class: "x-panel" },
+      html(
+        "div",
+        { class: "x-panel" },
         logSlider(on, "temperature", { label: "Temperature T", min: 0.05, max: 20, show: (t) => fixed(t) }),
-        select(on, "similarity", { label: "Score", options: [["dot", "dot product"], ["cosine", "cosine alone"]] }))),
-    on.anew(["key", "value"], () => `${on.read("key").length}, ${values().length}`, (part) =>
-      html("div", { class: "x-panels" }, queryPlane(part, weightsAt), valuePlane(part, values, weights), table(part, weights))),
+        select(on, "similarity", {
+          label: "Score",
+          options: [
+            ["dot", "dot product"],
+            ["cosine", "cosine alone"],
+          ],
+        }),
+      ),
+    ),
+    on.anew(
+      ["key", "value"],
+      () => `${on.read("key").length}, ${values().length}`,
+      (part) =>
+        html(
+          "div",
+          { class: "x-panels" },
+          queryPlane(part, weightsAt),
+          valuePlane(part, values, weights),
+          table(part, weights),
+        ),
+    ),
   );
   on.when(all, () => {
     const p = weights();
     const best = p.indexOf(Math.max(...p));
-    on.say(`Key ${best + 1} wins with weight ${fixed(p[best])}; the query is ${fixed(Math.hypot(...on.read("query")))} long; output at ${spoken(average(p, values()))}.`);
+    on.say(
+      `Key ${best + 1} wins with weight ${fixed(p[best])}; the query is ${fixed(Math.hypot(...on.read("query")))} long; output at ${spoken(average(p, values()))}.`,
+    );
   });
   return on.leave;
 }
@@ -92,37 +124,86 @@ function queryDirection(on) {
   const degrees = (/** @type {Point} */ v) => (Math.atan2(v[1], v[0]) * 180) / Math.PI;
   const vector = (/** @type {number} */ d) => [Math.cos((d * Math.PI) / 180), Math.sin((d * Math.PI) / 180)];
   return slider(on, "query", {
-    label: "Its direction", min: vector(-179), max: vector(180), step: 1, show: (v) => `${fixed(degrees(v), 0)}°`,
-    place: (v) => Math.round(degrees(v)), value: (d) => stretched(vector(d), Math.hypot(...on.read("query"))),
+    label: "Its direction",
+    min: vector(-179),
+    max: vector(180),
+    step: 1,
+    show: (v) => `${fixed(degrees(v), 0)}°`,
+    place: (v) => Math.round(degrees(v)),
+    value: (d) => stretched(vector(d), Math.hypot(...on.read("query"))),
   });
 }
 
 /** A slider for the length of a vector; its direction stays. */
 function lengthSlider(on, path, label, plain = false) {
   return slider(on, path, {
-    label, min: [SHORTEST, 0], max: [LONGEST, 0], step: 0.1, plain, show: (v) => fixed(Math.hypot(...v)),
-    place: (v) => Number(Math.hypot(...v).toFixed(6)), value: (length) => stretched(on.read(path), length),
+    label,
+    min: [SHORTEST, 0],
+    max: [LONGEST, 0],
+    step: 0.1,
+    plain,
+    show: (v) => fixed(Math.hypot(...v)),
+    place: (v) => Number(Math.hypot(...v).toFixed(6)),
+    value: (length) => stretched(on.read(path), length),
   });
 }
 
 /** Keys and query over the colours of whoever wins there. */
 function queryPlane(part, weightsAt) {
-  const cells = svg("image", { x: x(-LONGEST), y: y(LONGEST), width: x(LONGEST) - x(-LONGEST), height: x(LONGEST) - x(-LONGEST) });
+  const cells = svg("image", {
+    x: x(-LONGEST),
+    y: y(LONGEST),
+    width: x(LONGEST) - x(-LONGEST),
+    height: x(LONGEST) - x(-LONGEST),
+  });
   const rim = svg("path", { class: "x-axis x-dashed" });
   const rays = svg("path", { class: "x-axis", style: "stroke: var(--quiet)" });
   const arrow = svg("path", { class: "x-line", style: "stroke: var(--ink)" });
   const drawing = plane("query and keys", cells, rim, rays, arrow);
   part.when(["key", "temperature", "similarity"], () => cells.setAttribute("href", painted(weightsAt)));
   part.when(["key"], () => {
-    rays.setAttribute("d", part.read("key").map((k) => `M${at([0, 0])}L${at(k)}`).join(""));
+    rays.setAttribute(
+      "d",
+      part
+        .read("key")
+        .map((k) => `M${at([0, 0])}L${at(k)}`)
+        .join(""),
+    );
     rim.setAttribute("d", outline(part.read("key")));
   });
   part.when(["query"], () => arrow.setAttribute("d", `M${at([0, 0])}L${at(part.read("query"))}`));
-  part.read("key").forEach((_, j) => handle(part, drawing, `key ${j + 1}`, dotFor(j), String(j + 1), "key",
-    () => part.read("key")[j], (v) => part.write(["key", j], ofGoodLength(v))));
-  handle(part, drawing, "query", ring(), "query", "query", () => part.read("query"), (v) => part.write("query", ofGoodLength(v)));
-  return html("figure", { class: "x-panel" }, drawing,
-    html("figcaption", {}, "Query and keys; drag any. The colour of a place is the mixture of keys that a query there would get. Dashed: the hull of the keys."));
+  part.read("key").forEach((_, j) =>
+    handle(
+      part,
+      drawing,
+      `key ${j + 1}`,
+      dotFor(j),
+      String(j + 1),
+      "key",
+      () => part.read("key")[j],
+      (v) => part.write(["key", j], ofGoodLength(v)),
+    ),
+  );
+  handle(
+    part,
+    drawing,
+    "query",
+    ring(),
+    "query",
+    "query",
+    () => part.read("query"),
+    (v) => part.write("query", ofGoodLength(v)),
+  );
+  return html(
+    "figure",
+    { class: "x-panel" },
+    drawing,
+    html(
+      "figcaption",
+      {},
+      "Query and keys; drag any. The colour of a place is the mixture of keys that a query there would get. Dashed: the hull of the keys.",
+    ),
+  );
 }
 
 /** Values, their hull, and the output. */
@@ -132,8 +213,22 @@ function valuePlane(part, values, weights) {
   const name = svg("text", { style: "fill: var(--ink)" }, "output");
   const drawing = plane("values and output", rim);
   part.when(["key", "value"], () => rim.setAttribute("d", outline(values())));
-  values().forEach((_, j) => handle(part, drawing, `value ${j + 1}`, dotFor(j), String(j + 1), ["key", "value"],
-    () => values()[j], (v) => part.write("value", values().map((old, i) => (i === j ? v.map((c) => Math.max(-LONGEST, Math.min(LONGEST, c))) : old)))));
+  values().forEach((_, j) =>
+    handle(
+      part,
+      drawing,
+      `value ${j + 1}`,
+      dotFor(j),
+      String(j + 1),
+      ["key", "value"],
+      () => values()[j],
+      (v) =>
+        part.write(
+          "value",
+          values().map((old, i) => (i === j ? v.map((c) => Math.max(-LONGEST, Math.min(LONGEST, c))) : old)),
+        ),
+    ),
+  );
   drawing.append(output, name);
   part.when(["key", "query", "value", "temperature", "similarity"], () => {
     const o = average(weights(), values());
@@ -142,15 +237,21 @@ function valuePlane(part, values, weights) {
     name.setAttribute("x", x(o[0]) + 11);
     name.setAttribute("y", y(o[1]) + 4);
   });
-  return html("figure", { class: "x-panel" }, drawing,
-    html("figcaption", {}, "Values; drag any. The output is their average, and never leaves the hull."));
+  return html(
+    "figure",
+    { class: "x-panel" },
+    drawing,
+    html("figcaption", {}, "Values; drag any. The output is their average, and never leaves the hull."),
+  );
 }
 
 /** A row for each key: its length, its angle with the query, its score, its weight. */
 function table(part, weights) {
   const rows = part.read("key").map((_, j) => ({
     bar: html("div", { class: "x-bar", style: `background: rgb(${COLOURS[j]})` }),
-    shown: html("span", { class: "x-value" }), angle: html("span", { class: "x-value" }), score: html("span", { class: "x-value" }),
+    shown: html("span", { class: "x-value" }),
+    angle: html("span", { class: "x-value" }),
+    score: html("span", { class: "x-value" }),
   }));
   part.when(["key", "query", "temperature", "similarity"], () => {
     const [query, keys, p] = [part.read("query"), part.read("key"), weights()];
@@ -162,19 +263,34 @@ function table(part, weights) {
       score.textContent = fixed(s[j]);
     });
   });
-  return html("div", { class: "x-grid", style: "--columns: auto 1fr 2.5rem 2.5rem 3rem 1fr 2.75rem; grid-column: 1 / -1" },
+  return html(
+    "div",
+    { class: "x-grid", style: "--columns: auto 1fr 2.5rem 2.5rem 3rem 1fr 2.75rem; grid-column: 1 / -1" },
     ...["key", "length", "", "angle", "score", "weight", ""].map((head) => html("span", { class: "x-head" }, head)),
     ...rows.flatMap(({ bar, shown, angle: turned, score }, j) => [
       html("span", { class: "x-name", "aria-hidden": "true" }, String(j + 1)),
       lengthSlider(part, ["key", j], `length of key ${j + 1}`, true),
-      turned, score, html("div", { class: "x-track" }, bar), shown,
-    ]));
+      turned,
+      score,
+      html("div", { class: "x-track" }, bar),
+      shown,
+    ]),
+  );
 }
 
 /** An empty plane with its axes. */
 function plane(label, ...nodes) {
-  const axes = svg("path", { class: "x-axis", d: `M${x(-REACH)} ${y(0)}H${x(REACH)}M${x(0)} ${y(REACH)}V${y(-REACH)}` });
-  return svg("svg", { viewBox: `0 0 ${SIZE} ${SIZE}`, role: "group", "aria-label": label }, ...nodes.slice(0, 1), axes, ...nodes.slice(1));
+  const axes = svg("path", {
+    class: "x-axis",
+    d: `M${x(-REACH)} ${y(0)}H${x(REACH)}M${x(0)} ${y(REACH)}V${y(-REACH)}`,
+  });
+  return svg(
+    "svg",
+    { viewBox: `0 0 ${SIZE} ${SIZE}`, role: "group", "aria-label": label },
+    ...nodes.slice(0, 1),
+    axes,
+    ...nodes.slice(1),
+  );
 }
 
 const at = (/** @type {Point} */ v) => `${x(v[0]).toFixed(1)} ${y(v[1]).toFixed(1)}`;
@@ -210,10 +326,20 @@ function painted(weightsAt, pixels = 96) {
 /** A point to take hold of, with a finger, a mouse, or the arrow keys. */
 function handle(part, drawing, name, mark, label, traits, read, write) {
   const words = svg("text", { "text-anchor": "middle", style: "fill: var(--ink)", "aria-hidden": "true" }, label);
-  const grip = svg("g", {
-    tabindex: 0, role: "slider", "aria-label": name, "aria-valuemin": -LONGEST, "aria-valuemax": LONGEST,
-    style: "cursor: grab; touch-action: none",
-  }, svg("circle", { r: 14, fill: "transparent" }), mark, words);
+  const grip = svg(
+    "g",
+    {
+      tabindex: 0,
+      role: "slider",
+      "aria-label": name,
+      "aria-valuemin": -LONGEST,
+      "aria-valuemax": LONGEST,
+      style: "cursor: grab; touch-action: none",
+    },
+    svg("circle", { r: 14, fill: "transparent" }),
+    mark,
+    words,
+  );
   const [right, up] = [linear([0, SIZE], [-REACH, REACH]), linear([0, SIZE], [REACH, -REACH])];
   draggable(grip, drawing, (place) => [right(place.x), up(place.y)], read, write);
   drawing.append(grip);

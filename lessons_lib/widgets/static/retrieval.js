@@ -55,8 +55,11 @@ function render({ model, el }) {
   const on = stage({ model, el });
   on.add(
     html("div", { class: "x-panels" }, direction(on), length(on)),
-    on.anew(["key", "value", "labels"], () => entries(on, "labels").join(), (part) =>
-      html("div", { class: "x-panels" }, dial(part), curve(part), table(part))),
+    on.anew(
+      ["key", "value", "labels"],
+      () => entries(on, "labels").join(),
+      (part) => html("div", { class: "x-panels" }, dial(part), curve(part), table(part)),
+    ),
   );
   const facts = html("p", { class: "x-facts" });
   on.add(facts);
@@ -64,24 +67,42 @@ function render({ model, el }) {
     const [q, k, v] = [on.read("query"), entries(on, "key"), entries(on, "value")];
     const soft = fixed(answer(q, k, v));
     const slope = fixed(perDegree(q, k, v), 3);
-    facts.replaceChildren("Soft answer ", html("b", {}, soft), "; one degree more changes it by ", html("b", {}, slope),
-      ". The best key alone says ", html("b", {}, fixed(best(q, k, v))), ", and one degree changes nothing, or everything.");
-    on.say(`The soft answer is ${soft}, the best key alone says ${fixed(best(q, k, v))}; one degree changes the soft answer by ${slope}.`);
+    facts.replaceChildren(
+      "Soft answer ",
+      html("b", {}, soft),
+      "; one degree more changes it by ",
+      html("b", {}, slope),
+      ". The best key alone says ",
+      html("b", {}, fixed(best(q, k, v))),
+      ", and one degree changes nothing, or everything.",
+    );
+    on.say(
+      `The soft answer is ${soft}, the best key alone says ${fixed(best(q, k, v))}; one degree changes the soft answer by ${slope}.`,
+    );
   });
   return on.leave;
 }
 
 function direction(on) {
   return slider(on, "query", {
-    label: "Direction", min: pointing(-179, 1), max: pointing(180, 1), step: 1, show: (q) => `${fixed(directionOf(q), 0)}°`,
-    place: (q) => Math.round(directionOf(q)), value: (d) => pointing(d, lengthOf(on.read("query"))),
+    label: "Direction",
+    min: pointing(-179, 1),
+    max: pointing(180, 1),
+    step: 1,
+    show: (q) => `${fixed(directionOf(q), 0)}°`,
+    place: (q) => Math.round(directionOf(q)),
+    value: (d) => pointing(d, lengthOf(on.read("query"))),
   });
 }
 
 function length(on) {
   return slider(on, "query", {
-    label: "Length of query", min: [SHORTEST, 0], max: [LONGEST, 0], step: Math.log(LONGEST / SHORTEST) / 100,
-    show: (q) => fixed(lengthOf(q)), place: (q) => Math.log(lengthOf(q)),
+    label: "Length of query",
+    min: [SHORTEST, 0],
+    max: [LONGEST, 0],
+    step: Math.log(LONGEST / SHORTEST) / 100,
+    show: (q) => fixed(lengthOf(q)),
+    place: (q) => Math.log(lengthOf(q)),
     value: (l) => pointing(directionOf(on.read("query")), Math.max(SHORTEST, Math.min(LONGEST, Math.exp(l)))),
   });
 }
@@ -89,18 +110,36 @@ function length(on) {
 /** Keys to drag, and the query as a hand that turns. */
 function dial(part) {
   const hand = svg("path", { class: "x-line x-first" });
-  const drawing = svg("svg", { viewBox: `0 0 ${SIZE} ${SIZE}`, role: "group", "aria-label": "query and keys" },
+  const drawing = svg(
+    "svg",
+    { viewBox: `0 0 ${SIZE} ${SIZE}`, role: "group", "aria-label": "query and keys" },
     svg("circle", { class: "x-axis", cx: x(0), cy: y(0), r: x(RIM) - x(0) }),
-    svg("path", { class: "x-axis", d: `M${x(-RIM)} ${y(0)}H${x(RIM)}M${x(0)} ${y(RIM)}V${y(-RIM)}` }), hand);
+    svg("path", { class: "x-axis", d: `M${x(-RIM)} ${y(0)}H${x(RIM)}M${x(0)} ${y(RIM)}V${y(-RIM)}` }),
+    hand,
+  );
   const tip = () => pointing(directionOf(part.read("query")), RIM);
   part.when(["query"], () => hand.setAttribute("d", `M${at([0, 0])}L${at(tip())}`));
   entries(part, "labels").forEach((/** @type {string} */ label, /** @type {number} */ j) =>
-    handle(part, drawing, `key ${label}`, svg("circle", { r: 6, fill: COLOURS[j] }), label, "key",
-      () => part.read(["key", j]), (v) => part.write(["key", j], within(v))));
-  const turn = (/** @type {Point} */ v) => lengthOf(v) && part.write("query", pointing(directionOf(v), lengthOf(part.read("query"))));
+    handle(
+      part,
+      drawing,
+      `key ${label}`,
+      svg("circle", { r: 6, fill: COLOURS[j] }),
+      label,
+      "key",
+      () => part.read(["key", j]),
+      (v) => part.write(["key", j], within(v)),
+    ),
+  );
+  const turn = (/** @type {Point} */ v) =>
+    lengthOf(v) && part.write("query", pointing(directionOf(v), lengthOf(part.read("query"))));
   handle(part, drawing, "query", svg("circle", { r: 7, class: "x-dot x-first" }), "query", "query", tip, turn);
-  return html("figure", { class: "x-panel" }, drawing,
-    html("figcaption", {}, "Turn the query by its hand; drag the keys."));
+  return html(
+    "figure",
+    { class: "x-panel" },
+    drawing,
+    html("figcaption", {}, "Turn the query by its hand; drag the keys."),
+  );
 }
 
 /** The answer for every direction of the query. */
@@ -108,11 +147,26 @@ function curve(part) {
   const soft = svg("path", { class: "x-line x-first" });
   const hard = svg("path", { class: "x-line x-second x-dashed" });
   const here = svg("circle", { r: 6, class: "x-dot x-first" });
-  const names = entries(part, "labels").map((/** @type {string} */ label) => svg("text", { "text-anchor": "middle", y: 278 }, label));
+  const names = entries(part, "labels").map((/** @type {string} */ label) =>
+    svg("text", { "text-anchor": "middle", y: 278 }, label),
+  );
   const marks = svg("path", { class: "x-axis", style: "stroke-dasharray: 2 4" });
-  const [bottom, top] = [svg("text", { x: LEFT - 5, y: BOTTOM + 4, "text-anchor": "end" }), svg("text", { x: LEFT - 5, y: TOP + 4, "text-anchor": "end" })];
-  const drawing = svg("svg", { viewBox: `0 0 ${SIZE} ${SIZE}`, role: "img", "aria-label": "the answer against the direction of the query" },
-    svg("path", { class: "x-axis", d: `M${LEFT} ${TOP}V${BOTTOM}H${RIGHT}` }), marks, hard, soft, here, ...names, bottom, top);
+  const [bottom, top] = [
+    svg("text", { x: LEFT - 5, y: BOTTOM + 4, "text-anchor": "end" }),
+    svg("text", { x: LEFT - 5, y: TOP + 4, "text-anchor": "end" }),
+  ];
+  const drawing = svg(
+    "svg",
+    { viewBox: `0 0 ${SIZE} ${SIZE}`, role: "img", "aria-label": "the answer against the direction of the query" },
+    svg("path", { class: "x-axis", d: `M${LEFT} ${TOP}V${BOTTOM}H${RIGHT}` }),
+    marks,
+    hard,
+    soft,
+    here,
+    ...names,
+    bottom,
+    top,
+  );
   const height = () => {
     const v = entries(part, "value");
     const [low, high] = [Math.min(...v), Math.max(...v)];
@@ -140,8 +194,12 @@ function curve(part) {
     });
     marks.setAttribute("d", places.map((/** @type {number} */ p) => `M${p.toFixed(1)} ${TOP}V${BOTTOM}`).join(""));
   });
-  return html("figure", { class: "x-panel" }, drawing,
-    html("figcaption", {}, "The answer against the direction of the query. Solid: soft. Dashed: the best key alone."));
+  return html(
+    "figure",
+    { class: "x-panel" },
+    drawing,
+    html("figcaption", {}, "The answer against the direction of the query. Solid: soft. Dashed: the best key alone."),
+  );
 }
 
 /** A row for each key: its score, its weight, its value. */
@@ -161,13 +219,25 @@ function table(part) {
       score.textContent = fixed(s[j]);
     });
   });
-  return html("div", { class: "x-grid", style: "--columns: auto 3.25rem 1fr 2.75rem 1fr 3.25rem; grid-column: 1 / -1" },
+  return html(
+    "div",
+    { class: "x-grid", style: "--columns: auto 3.25rem 1fr 2.75rem 1fr 3.25rem; grid-column: 1 / -1" },
     ...["key", "score", "weight", "", "value", ""].map((head) => html("span", { class: "x-head" }, head)),
     ...rows.flatMap(({ label, bar, shown, score }, j) => [
       html("span", { class: "x-name", "aria-hidden": "true" }, label),
-      score, html("div", { class: "x-track" }, bar), shown,
-      slider(part, ["value", j], { label: `value of ${label}`, min: -50, max: 50, step: 0.5, plain: true, show: (v) => fixed(v, 1) }),
-    ]));
+      score,
+      html("div", { class: "x-track" }, bar),
+      shown,
+      slider(part, ["value", j], {
+        label: `value of ${label}`,
+        min: -50,
+        max: 50,
+        step: 0.5,
+        plain: true,
+        show: (v) => fixed(v, 1),
+      }),
+    ]),
+  );
 }
 
 function within(/** @type {Point} */ v) {
@@ -177,10 +247,20 @@ function within(/** @type {Point} */ v) {
 /** A point to take hold of, with a finger, a mouse, or the arrow keys. */
 function handle(part, drawing, name, mark, label, trait, read, write) {
   const words = svg("text", { "text-anchor": "middle", style: "fill: var(--ink)", "aria-hidden": "true" }, label);
-  const grip = svg("g", {
-    tabindex: 0, role: "slider", "aria-label": name, "aria-valuemin": -180, "aria-valuemax": 180,
-    style: "cursor: grab; touch-action: none",
-  }, svg("circle", { r: 14, fill: "transparent" }), mark, words);
+  const grip = svg(
+    "g",
+    {
+      tabindex: 0,
+      role: "slider",
+      "aria-label": name,
+      "aria-valuemin": -180,
+      "aria-valuemax": 180,
+      style: "cursor: grab; touch-action: none",
+    },
+    svg("circle", { r: 14, fill: "transparent" }),
+    mark,
+    words,
+  );
   const [right, up] = [linear([0, SIZE], [-REACH, REACH]), linear([0, SIZE], [REACH, -REACH])];
   draggable(grip, drawing, (place) => [right(place.x), up(place.y)], read, write);
   drawing.append(grip);

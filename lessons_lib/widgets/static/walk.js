@@ -68,20 +68,39 @@ function render({ model, el }) {
     distances: () => places.map(apart),
   };
   on.add(
-    html("div", { class: "x-panels" },
-      html("div", { class: "x-panel", style: "gap: 0" },
-        on.anew(["n"], () => String(on.read("n")), (part) =>
-          slider(part, "start", { label: "From token", min: 0, max: part.read("n") - 1, step: 1 })),
-        slider(on, "layers", { label: "Layers back", min: 0, max: STEPS, step: 1 })),
-      html("div", { class: "x-panel", style: "gap: 0" },
+    html(
+      "div",
+      { class: "x-panels" },
+      html(
+        "div",
+        { class: "x-panel", style: "gap: 0" },
+        on.anew(
+          ["n"],
+          () => String(on.read("n")),
+          (part) => slider(part, "start", { label: "From token", min: 0, max: part.read("n") - 1, step: 1 }),
+        ),
+        slider(on, "layers", { label: "Layers back", min: 0, max: STEPS, step: 1 }),
+      ),
+      html(
+        "div",
+        { class: "x-panel", style: "gap: 0" },
         logSlider(on, "temperature", { label: "Temperature T", min: 0.05, max: 20, show: (t) => fixed(t) }),
-        slider(on, "residual", { label: "Residual share", min: 0, max: 1, step: 0.05, show: (r) => fixed(r) }))),
-    html("div", { class: "x-bench" },
+        slider(on, "residual", { label: "Residual share", min: 0, max: 1, step: 0.05, show: (r) => fixed(r) }),
+      ),
+    ),
+    html(
+      "div",
+      { class: "x-bench" },
       checkbox(on, "causal", { label: "causal" }),
       checkbox(on, "same", { label: "the same weights in every layer" }),
-      button("Draw again", () => on.write("seed", (on.read("seed") + 1) % 2 ** 31))),
-    on.anew(["n"], () => String(on.read("n")), (part) =>
-      html("div", { class: "x-panels" }, through(part, now), mass(part, now), curves(part, now), facts(part, now))),
+      button("Draw again", () => on.write("seed", (on.read("seed") + 1) % 2 ** 31)),
+    ),
+    on.anew(
+      ["n"],
+      () => String(on.read("n")),
+      (part) =>
+        html("div", { class: "x-panels" }, through(part, now), mass(part, now), curves(part, now), facts(part, now)),
+    ),
   );
   on.when(EVERYTHING, () => {
     const p = now.mass();
@@ -104,21 +123,40 @@ function through(on, now) {
   const y = linear([0, STEPS + 1], [TOP, BOTTOM]);
   const cells = Array.from({ length: STEPS + 1 }, (_, t) =>
     Array.from({ length: n }, (_, j) =>
-      svg("rect", { class: "x-solid", x: x(j) + 0.5, y: y(t) + 0.5, width: x(1) - x(0) - 1, height: y(1) - y(0) - 1 })));
-  const here = svg("rect", { x: LEFT - 1, width: RIGHT - LEFT + 2, height: y(1) - y(0), style: "fill: none; stroke: var(--ink)" });
+      svg("rect", { class: "x-solid", x: x(j) + 0.5, y: y(t) + 0.5, width: x(1) - x(0) - 1, height: y(1) - y(0) - 1 }),
+    ),
+  );
+  const here = svg("rect", {
+    x: LEFT - 1,
+    width: RIGHT - LEFT + 2,
+    height: y(1) - y(0),
+    style: "fill: none; stroke: var(--ink)",
+  });
   drawing.append(
     svg("rect", { class: "x-ground", x: LEFT, y: TOP, width: RIGHT - LEFT, height: BOTTOM - TOP }),
     ...cells.flat(),
     here,
-    ...[0, 4, 8, 12, 16].map((t) => svg("text", { x: LEFT - 6, y: (y(t) + y(t + 1)) / 2 + 4, "text-anchor": "end" }, String(t))),
+    ...[0, 4, 8, 12, 16].map((t) =>
+      svg("text", { x: LEFT - 6, y: (y(t) + y(t + 1)) / 2 + 4, "text-anchor": "end" }, String(t)),
+    ),
     ...tokens(n, x, BOTTOM + 16),
   );
   on.when([...WEIGHTS, "start"], () => {
-    now.through().forEach((p, t) => p.forEach((share, j) => cells[t][j].setAttribute("fill-opacity", share.toFixed(3))));
+    now
+      .through()
+      .forEach((p, t) => p.forEach((share, j) => cells[t][j].setAttribute("fill-opacity", share.toFixed(3))));
   });
   on.when(["layers"], () => here.setAttribute("y", String(y(on.read("layers")))));
-  return html("figure", { class: "x-panel" }, drawing,
-    html("figcaption", {}, "The walk, from top to bottom: a row for each layer back, a column for each token. The stronger the colour, the more mass."));
+  return html(
+    "figure",
+    { class: "x-panel" },
+    drawing,
+    html(
+      "figcaption",
+      {},
+      "The walk, from top to bottom: a row for each layer back, a column for each token. The stronger the colour, the more mass.",
+    ),
+  );
 }
 
 /** Where the walker is now, and where the average walker is. */
@@ -127,7 +165,9 @@ function mass(on, now) {
   const x = linear([0, n], [LEFT, RIGHT]);
   const y = linear([0, 1], [BOTTOM, TOP]);
   const side = x(1) - x(0);
-  const bars = Array.from({ length: n }, (_, j) => svg("rect", { class: "x-fill", x: x(j) + 0.15 * side, width: 0.7 * side }));
+  const bars = Array.from({ length: n }, (_, j) =>
+    svg("rect", { class: "x-fill", x: x(j) + 0.15 * side, width: 0.7 * side }),
+  );
   const common = svg("path", { class: "x-line x-second" });
   drawing.append(
     svg("path", { class: "x-axis", d: `M${LEFT} ${TOP}V${BOTTOM}H${RIGHT}` }),
@@ -142,10 +182,21 @@ function mass(on, now) {
       bars[j].setAttribute("height", String(BOTTOM - y(share)));
     });
     const marks = Array.from({ length: n }, (_, j) => y(sum(now.rows().map((p) => p[j])) / n).toFixed(1));
-    common.setAttribute("d", marks.map((at, j) => `M${(x(j) + 0.05 * side).toFixed(1)} ${at}h${(0.9 * side).toFixed(1)}`).join(""));
+    common.setAttribute(
+      "d",
+      marks.map((at, j) => `M${(x(j) + 0.05 * side).toFixed(1)} ${at}h${(0.9 * side).toFixed(1)}`).join(""),
+    );
   });
-  return html("figure", { class: "x-panel" }, drawing,
-    html("figcaption", {}, "Bars: the mass in the framed row. Orange marks: the mean over walkers from all tokens. When bars and marks agree, the start is forgotten."));
+  return html(
+    "figure",
+    { class: "x-panel" },
+    drawing,
+    html(
+      "figcaption",
+      {},
+      "Bars: the mass in the framed row. Orange marks: the mean over walkers from all tokens. When bars and marks agree, the start is forgotten.",
+    ),
+  );
 }
 
 /** How far apart walkers can still be, and how much has come to token 0, through all layers. */
@@ -165,11 +216,23 @@ function curves(on, now) {
   );
   on.when([...WEIGHTS, "start"], () => {
     [now.distances(), now.through().map((p) => p[0])].forEach((values, i) =>
-      lines[i].setAttribute("d", values.map((v, t) => `${t ? "L" : "M"}${x(t).toFixed(1)} ${y(v).toFixed(1)}`).join("")));
+      lines[i].setAttribute(
+        "d",
+        values.map((v, t) => `${t ? "L" : "M"}${x(t).toFixed(1)} ${y(v).toFixed(1)}`).join(""),
+      ),
+    );
   });
   on.when(["layers"], () => here.setAttribute("d", `M${x(on.read("layers"))} 10V${bottom}`));
-  return html("figure", { class: "x-panel" }, drawing,
-    html("figcaption", {}, "Against the layers. Line: the distance of the two walkers that are farthest apart. Dashed: this walker's mass on token 0."));
+  return html(
+    "figure",
+    { class: "x-panel" },
+    drawing,
+    html(
+      "figcaption",
+      {},
+      "Against the layers. Line: the distance of the two walkers that are farthest apart. Dashed: this walker's mass on token 0.",
+    ),
+  );
 }
 
 function facts(on, now) {
@@ -181,13 +244,18 @@ function facts(on, now) {
   ];
   const cells = measures.map(() => html("td"));
   on.when(EVERYTHING, () => measures.forEach(([, of], i) => (cells[i].textContent = fixed(of(now.mass()), 3))));
-  return html("table", { class: "x-table x-wide" },
-    ...measures.map(([name], i) => html("tr", {}, html("th", { scope: "row" }, name), cells[i])));
+  return html(
+    "table",
+    { class: "x-table x-wide" },
+    ...measures.map(([name], i) => html("tr", {}, html("th", { scope: "row" }, name), cells[i])),
+  );
 }
 
 /** The numbers of the tokens under their columns. */
 function tokens(n, x, y) {
-  return Array.from({ length: n }, (_, j) => svg("text", { x: (x(j) + x(j + 1)) / 2, y, "text-anchor": "middle" }, String(j)));
+  return Array.from({ length: n }, (_, j) =>
+    svg("text", { x: (x(j) + x(j + 1)) / 2, y, "text-anchor": "middle" }, String(j)),
+  );
 }
 
 export default { render };
