@@ -54,7 +54,7 @@ def library(model, words, off=()):
 
 
 def check_run(javascript, model, words, off):
-    ours = javascript("heads", "run", words.split(), off)
+    ours = javascript("heads.math", "run", words.split(), off)
     weights, p = library(model, words, off)
     assert_close(torch.tensor(ours["weights"], dtype=torch.float64), weights, rtol=0, atol=1e-12)
     assert_close(torch.tensor(ours["next"], dtype=torch.float64), p, rtol=0, atol=1e-12)
@@ -86,7 +86,7 @@ def test_the_still_picture_is_the_library(model, words, off):
     ],
 )
 def test_a_wrong_model_is_noticed(altered, model, right, wrong):
-    with altered("heads", right, wrong) as javascript, pytest.raises((AssertionError, ValueError)):
+    with altered("heads.math", right, wrong) as javascript, pytest.raises((AssertionError, ValueError)):
         check_run(javascript, model, *SENTENCES[2])
 
 
@@ -94,14 +94,14 @@ def test_a_wrong_model_is_noticed(altered, model, right, wrong):
 def test_agreement_counts_every_verb_once(javascript):
     p = torch.rand(len(VOCABULARY), dtype=torch.float64)
     of = [sum(p[VOCABULARY.index(verb)].item() for verb in VERBS if verb.endswith("s") == one) for one in (True, False)]
-    assert javascript("heads", "agreement", p.tolist()) == pytest.approx(of, abs=1e-12)
+    assert javascript("heads.math", "agreement", p.tolist()) == pytest.approx(of, abs=1e-12)
 
 
 @pytest.mark.browser
 def test_typed_sentences_are_read_as_the_library_reads_them(javascript):
-    parsed = javascript("heads", "parse", " The queen  waits. She sings.")
+    parsed = javascript("heads.math", "parse", " The queen  waits. She sings.")
     assert parsed == {"words": ["the", "queen", "waits", ".", "she", "sings", "."], "unknown": []}
-    assert javascript("heads", "parse", "The emperor waits")["unknown"] == ["emperor"]
+    assert javascript("heads.math", "parse", "The emperor waits")["unknown"] == ["emperor"]
 
 
 # --- what it has learned --------------------------------------------------------------------------------------------
