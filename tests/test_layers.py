@@ -34,6 +34,7 @@ READING_ORDER = [
     "distributed",
     # From here on a file may need a notebook, a figure or a page.
     "notebook",
+    "palette",
     "plots",
     "widgets",
     "checks",

@@ -1,8 +1,8 @@
-"""Figures that the reader can move, in a notebook and in a page without one. They need no torch.
+"""Figures that the reader can move, in a notebook and in a page without one.
 
-``explorer`` holds what every explorer is, made from ``assemble`` (one script in two forms), ``drawing`` and
-``arithmetic`` (still pictures) and ``traits`` (numbers with bounds); each further file is one explorer, and its script
-is in ``static/``.
+``explorer`` holds what every explorer is, made from ``assemble`` (one script in two forms), ``drawing`` (still
+pictures), ``arithmetic`` (random numbers) and ``traits`` (numbers with bounds). Each further file is one explorer; its
+script is ``static/NAME.js``, and what that computes is ``static/NAME.math.js``.
 """
 
 from lessons_lib.widgets.clocks import ClocksExplorer

@@ -15,6 +15,7 @@ STATIC = Path(__file__).parent / "static"
 _IMPORT = re.compile(r'^import (\{[\w\s,]+\}) from "\./([\w.]+)\.js";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:function|const|class) (\w+))", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]*(?:/\*.*?\*/[ \t]*\n?|//[^\n]*\n)", re.MULTILINE | re.DOTALL)
+_ASIDE = re.compile(r"/\*\* @type [^\n]*?\*/ ?|(?<=[;,{(\[]) //[^\n]*")
 _KEYWORD = re.compile(r"^\s*(?:import|export)\b", re.MULTILINE)
 _ANY_IMPORT = re.compile(r"\bimport\b\s*[\w{*\"'(]")
 _DEFAULT = re.compile(r"^export default (?=\{)", re.MULTILINE)
@@ -23,10 +24,13 @@ _DEFAULT = re.compile(r"^export default (?=\{)", re.MULTILINE)
 def read(file: str) -> str:
     """Return a file of ``static/`` without comments and indentation, refused if an element of a page cannot hold it.
 
-    Both are dropped at the beginning of a line, so a string must not go on over several lines.
+    Both are dropped at the beginning of a line, so a string must not go on over several lines; types, and remarks after
+    the end of a statement, are dropped everywhere. Line breaks stay where a statement may end.
     """
-    text = _COMMENT.sub("", (STATIC / file).read_text(encoding="utf-8"))
+    text = _ASIDE.sub("", _COMMENT.sub("", (STATIC / file).read_text(encoding="utf-8")))
     text = re.sub(r"^\s+", "", text, flags=re.MULTILINE)
+    text = re.sub(r"(?<=[(\[{,])\n|\n(?=[)\]}])", "", text)
+    assert " //" not in text, f"{file}: a remark in the middle of a statement would hide what follows it"
     for closing in ("</script", "</style", "<!--"):
         assert closing not in text.lower(), f"{file}: {closing} would end the element that holds it"
     return text

@@ -81,6 +81,19 @@ def test_a_shared_file_imports_what_is_there_and_exports_plain_names(static, lin
         assemble.es_module("good")
 
 
+def test_remarks_and_types_are_left_out_and_hide_nothing(static):
+    (static / "good.js").write_text(
+        "/** Says two. @param {number} x */\nexport function f(x) {\n  return { // a remark\n    y: x, // another\n  };\n}\n"
+        "const g = (/** @type {number} */ z) => z; // a third\nexport default { render: () => g(f(1).y) };\n"
+    )
+    assert assemble.read("good.js") == (
+        "export function f(x) {return {y: x,};}\nconst g = (z) => z;\nexport default { render: () => g(f(1).y) };\n"
+    )
+    (static / "good.js").write_text("export const x = 1 // no end\n  + 1;\n")
+    with pytest.raises(AssertionError, match=r"good\.js: a remark in the middle"):
+        assemble.read("good.js")
+
+
 @pytest.mark.browser
 def test_a_file_that_two_import_stands_once_and_before_them(static, browser):
     """``good`` needs ``twice`` of ``kit``, and of ``good.math`` what needs ``kit`` again."""

@@ -1,4 +1,4 @@
-"""The collapse explorer: one stack in three languages, its traits, and what a reader sees when a layer is added.
+"""The collapse explorer: one stack in two languages, its traits, and what a reader sees when a layer is added.
 
 Everything is float64 on both sides. A stack that keeps its tokens apart carries rounding on from layer to layer, so
 tolerances are for eight layers at most; colder or deeper stacks are tested by what they do.
@@ -74,7 +74,7 @@ def streams_in(javascript, explorer):
     )
 
 
-# --- one stack in three languages -----------------------------------------------------------------------------------
+# --- one stack in two languages ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.browser
@@ -155,7 +155,7 @@ def test_a_wrong_measure_is_noticed(altered, right, wrong):
         test_measures_are_the_librarys(javascript, SETTINGS[3])
 
 
-# --- traits ---------------------------------------------------------------------------------------------------------
+# --- traits -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.rejects
@@ -187,7 +187,7 @@ def test_the_still_picture_says_the_spread():
     assert f"after 3 layers: {explorer.spreads()[3]:.2g}" in explorer.still()
 
 
-# --- what a reader sees ---------------------------------------------------------------------------------------------
+# --- what a reader sees -----------------------------------------------------------------------------------------------
 
 
 def table(page):

@@ -1,4 +1,4 @@
-"""The heads explorer: one model in three languages, what it has learned, and what a reader does with it.
+"""The heads explorer: one model in two languages, what it has learned, and what a reader does with it.
 
 The script and Python compute in float64 on both sides, and so does the library here: its weights are the same rounded
 numbers. Largest difference measured over these sentences: 4e-15.
@@ -50,7 +50,7 @@ def library(model, words, off=()):
     return torch.cat(weights), p
 
 
-# --- one model in three languages -----------------------------------------------------------------------------------
+# --- one model in two languages ---------------------------------------------------------------------------------------
 
 
 def check_run(javascript, model, words, off):
@@ -67,9 +67,9 @@ def test_the_script_is_the_library(javascript, model, words, off):
 
 
 @pytest.mark.parametrize(("words", "off"), SENTENCES)
-def test_the_still_picture_is_the_library(model, words, off):
+def test_python_runs_the_model_with_heads_switched_off(model, words, off):
     explorer = HeadsExplorer(words, 1, off)
-    assert_close(torch.tensor(explorer.weights()), library(model, words, off)[0], rtol=0, atol=1e-12)
+    assert_close(explorer.weights(), library(model, words, off)[0], rtol=0, atol=1e-12)
 
 
 @pytest.mark.browser
@@ -104,7 +104,7 @@ def test_typed_sentences_are_read_as_the_library_reads_them(javascript):
     assert javascript("heads.math", "parse", "The emperor waits")["unknown"] == ["emperor"]
 
 
-# --- what it has learned --------------------------------------------------------------------------------------------
+# --- what it has learned ----------------------------------------------------------------------------------------------
 
 
 def test_it_knows_the_grammar(model):
@@ -130,7 +130,7 @@ def test_verbs_and_pronouns_agree(model):
     assert torch.equal(best, batch.inputs[row, place + 1])
 
 
-# --- traits ---------------------------------------------------------------------------------------------------------
+# --- traits -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.rejects
@@ -165,7 +165,7 @@ def test_the_still_picture_says_where_each_head_looks():
         assert f"{head} at {explorer.words.split()[row.argmax()]}" in explorer.still()
 
 
-# --- what a reader does ---------------------------------------------------------------------------------------------
+# --- what a reader does -----------------------------------------------------------------------------------------------
 
 
 def verbs(page):

@@ -1,4 +1,4 @@
-"""The masks explorer: three languages, one meaning; and a matrix that is painted by hand, by key, and from Python."""
+"""The masks explorer: two languages, one meaning; and a matrix that is painted by hand, by key, and from Python."""
 
 import pytest
 import torch
@@ -49,7 +49,7 @@ def bools(mask):
     return torch.tensor(mask, dtype=torch.bool)
 
 
-# --- three languages, one meaning -----------------------------------------------------------------------------------
+# --- two languages, one meaning ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.browser
@@ -133,7 +133,7 @@ def test_density_and_dead_rows(javascript):
         assert javascript("masks.math", "deadRows", mask.tolist()) == (~mask.any(-1)).nonzero().flatten().tolist()
 
 
-# --- traits ---------------------------------------------------------------------------------------------------------
+# --- traits -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_repr_names_what_was_given():
@@ -182,7 +182,7 @@ def test_nonsense_is_refused(arguments, complaint):
         MasksExplorer(**arguments)
 
 
-# --- what a reader sees and does ------------------------------------------------------------------------------------
+# --- what a reader sees and does --------------------------------------------------------------------------------------
 
 
 def shown(page):

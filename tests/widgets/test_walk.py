@@ -1,4 +1,4 @@
-"""The walk explorer: one walk in three languages, its traits, and what a reader sees when a layer is added.
+"""The walk explorer: one walk in two languages, its traits, and what a reader sees when a layer is added.
 
 Everything is float64 on both sides; the tolerance leaves room for another machine's ``exp``, ``log`` and ``cos``.
 """
@@ -37,7 +37,7 @@ def layers_of(javascript, explorer):
     return softmax(drawn, mask, temperature=explorer.temperature)
 
 
-# --- one walk in three languages ------------------------------------------------------------------------------------
+# --- one walk in two languages ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.browser
@@ -97,7 +97,7 @@ def test_wrong_weights_are_noticed(altered, right, wrong):
         test_weights_are_the_librarys(javascript, SETTINGS[1] | {"temperature": 2.0})
 
 
-# --- traits ---------------------------------------------------------------------------------------------------------
+# --- traits -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.rejects
@@ -134,7 +134,7 @@ def test_the_still_picture_says_the_mass():
         assert f"token {token} {share:.2f}" in explorer.still()
 
 
-# --- what a reader sees ---------------------------------------------------------------------------------------------
+# --- what a reader sees -----------------------------------------------------------------------------------------------
 
 
 def table(page):
