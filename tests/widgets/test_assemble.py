@@ -83,7 +83,7 @@ def test_a_shared_file_imports_what_is_there_and_exports_plain_names(static, lin
 
 def test_remarks_and_types_are_left_out_and_hide_nothing(static):
     (static / "good.js").write_text(
-        "/** Says two. @param {number} x */\nexport function f(x) {\n  return { // a remark\n    y: x, // another\n  };\n}\n"
+        "/** @param {number} x */\nexport function f(x) {\n  return { // a remark\n    y: x, // another\n  };\n}\n"
         "const g = (/** @type {number} */ z) => z; // a third\nexport default { render: () => g(f(1).y) };\n"
     )
     assert assemble.read("good.js") == (
