@@ -35,10 +35,19 @@ book-solutions: $(VENV)/.ready ## the instructors' site, exercises solved, into 
 serve: book ## build the site and open it
 	$(PY) tools/serve_book.py
 
-check: $(VENV)/.ready ## format, lint, types
+check: $(VENV)/.ready ## format, lint, types; of JavaScript too where Node is
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/pyright
+	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory check-javascript; else echo "JavaScript was not checked: no npm here (Debian and Ubuntu: apt-get install nodejs npm)"; test "$(REQUIRE_NODE)" != 1; fi
+
+.PHONY: check-javascript
+check-javascript: node_modules/.ready
+	npm run --silent check
+
+node_modules/.ready: package.json package-lock.json
+	npm ci --no-audit --no-fund
+	@touch $@
 
 test: $(VENV)/.ready ## all tests: library, kernels, shapes, notebooks, exercises, site
 	@echo "== 1/6 library, exercises, repository"

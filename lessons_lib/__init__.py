@@ -32,6 +32,7 @@
     flash           exact attention in linear memory, tile by tile; kernels for a GPU
     distributed     one sequence on several devices: ring attention, split caches
     notebook        what a chapter's notebook asks for
+    palette         the colours, the same everywhere
     plots           tensors in, axes out
     widgets         explorers: a class and a module for the page each
     checks          what an exercise is graded by

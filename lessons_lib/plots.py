@@ -1,8 +1,7 @@
 """Five figures: tensors in, ``Axes`` out. The caption is the title, so a figure has none; nothing here calls ``show``.
 
-Colours are those of Okabe and Ito, which readers with any common colour blindness can tell apart; curves and bars
-also differ in marker and hatching, for print in black and white. The size is that of a phone's screen, so that the
-lettering stays legible there.
+Colours are those of :mod:`lessons_lib.palette`; curves and bars also differ in marker and hatching, for print in black
+and white. The size is that of a phone's screen, so that the lettering stays legible there.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,8 @@ from matplotlib.patches import Polygon, Rectangle
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from torch import Tensor
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+from lessons_lib.palette import COLOURS
+
 _MARKERS = "os^Dv*x"
 _HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++")
 

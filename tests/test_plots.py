@@ -73,6 +73,34 @@ def test_heatmap_of_both_signs_meets_at_zero():
     assert (low, high) == (-4.0, 4.0)
 
 
+def colours_of(values):
+    """The colours that a heat map gives to these values, as red, green and blue."""
+    image = plots.heatmap(torch.tensor([values])).images[0]
+    return image.cmap(image.norm(values))[:, :3]
+
+
+def brightness(colours):
+    return colours @ [0.2126, 0.7152, 0.0722]
+
+
+def test_the_more_weight_the_darker_the_blue():
+    shades = colours_of([0.0, 0.25, 0.5, 0.75, 1.0])
+    assert brightness(shades)[0] > 0.95
+    assert (brightness(shades)[1:] < brightness(shades)[:-1]).all()
+    assert (shades[1:, 2] > shades[1:, 0]).all()
+
+
+def test_both_signs_have_a_colour_of_their_own_and_meet_at_zero():
+    shades = colours_of([-4.0, -2.0, 0.0, 2.0, 4.0])
+    light = brightness(shades)
+    assert light[2] > 0.95
+    assert (light[:2] < light[1:3]).all()
+    assert (light[3:] < light[2:4]).all()
+    red, _, blue = shades.T
+    assert (blue[:2] > red[:2]).all()
+    assert (red[3:] > blue[3:]).all()
+
+
 def test_heatmap_of_zeros_has_a_colour_scale():
     assert plots.heatmap(torch.zeros(2, 3)).images[0].get_clim() == (0.0, 1.0)
 

@@ -1,9 +1,10 @@
-"""Figures that the reader can move, in a notebook and in a page without one. They need no torch.
+"""Figures that the reader can move, in a notebook and in a page without one.
 
-Each explorer is a file here and a script in ``static/``. The files, in reading order:
+Each explorer is a file here and a script in ``static/``: ``NAME.js`` draws what ``NAME.math.js`` computes. The files, in
+reading order:
 
     traits       numbers with bounds
-    arithmetic   what several still pictures compute
+    arithmetic   random numbers, the same in both languages
     drawing      still pictures, as SVG
     assemble     one script in two forms
     explorer     what every explorer is

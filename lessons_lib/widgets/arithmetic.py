@@ -1,16 +1,7 @@
-"""The arithmetic that several explorers share for their still pictures: ``static/arithmetic.js`` in Python."""
+"""Random numbers for still pictures, the same as those of ``static/arithmetic.js``."""
 
 import math
 from collections.abc import Iterator
-
-import numpy as np
-
-
-def softmax(scores: np.ndarray, *, temperature: float = 1.0, visible: np.ndarray | None = None) -> np.ndarray:
-    """Turn each row of scores into weights that sum to one over what is visible; each row sees something."""
-    scores = scores if visible is None else np.where(visible, scores, -np.inf)
-    unnormalised = np.exp((scores - scores.max(axis=-1, keepdims=True)) / temperature)
-    return unnormalised / unnormalised.sum(axis=-1, keepdims=True)
 
 
 def uniform(seed: int) -> Iterator[float]:

@@ -1,9 +1,9 @@
 """One JavaScript source, two forms: an ES module for a live notebook, a classic script for a page.
 
-An explorer's file is a genuine ES module that may import from shared files beside it, which import nothing.
-Browsers load it as it is over http, and so do the tests. A live notebook takes a single module and a page opened
-from ``file://`` takes no module at all, so the shared files are put in front: each becomes an object of its exports.
-What cannot be put together by these few rules is refused.
+An explorer's file is a genuine ES module that may import from files beside it, which may do the same. Browsers load
+it as it is over http, and so do the tests. A live notebook takes a single module and a page opened from ``file://``
+takes no module at all, so what is imported is put in front, each file after those that it imports: it becomes an
+object of its exports. What cannot be put together by these few rules is refused.
 """
 
 import json
@@ -12,9 +12,10 @@ from pathlib import Path
 
 STATIC = Path(__file__).parent / "static"
 
-_IMPORT = re.compile(r'^import (\{[\w\s,]+\}) from "\./(\w+)\.js";$', re.MULTILINE)
+_IMPORT = re.compile(r'^import (\{[\w\s,]+\}) from "\./([\w.]+)\.js";$', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:function|const|class) (\w+))", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]*(?:/\*.*?\*/[ \t]*\n?|//[^\n]*\n)", re.MULTILINE | re.DOTALL)
+_ASIDE = re.compile(r"/\*\* @type [^\n]*?\*/ ?|(?<=[;,{(\[]) //[^\n]*")
 _KEYWORD = re.compile(r"^\s*(?:import|export)\b", re.MULTILINE)
 _ANY_IMPORT = re.compile(r"\bimport\b\s*[\w{*\"'(]")
 _DEFAULT = re.compile(r"^export default (?=\{)", re.MULTILINE)
@@ -23,10 +24,13 @@ _DEFAULT = re.compile(r"^export default (?=\{)", re.MULTILINE)
 def read(file: str) -> str:
     """Return a file of ``static/`` without comments and indentation, refused if an element of a page cannot hold it.
 
-    Both are dropped at the beginning of a line, so a string must not go on over several lines.
+    Both are dropped at the beginning of a line, so a string must not go on over several lines; types, and remarks after
+    the end of a statement, are dropped everywhere. Line breaks stay where a statement may end.
     """
-    text = _COMMENT.sub("", (STATIC / file).read_text(encoding="utf-8"))
+    text = _ASIDE.sub("", _COMMENT.sub("", (STATIC / file).read_text(encoding="utf-8")))
     text = re.sub(r"^\s+", "", text, flags=re.MULTILINE)
+    text = re.sub(r"(?<=[(\[{,])\n|\n(?=[)\]}])", "", text)
+    assert " //" not in text, f"{file}: a remark in the middle of a statement would hide what follows it"
     for closing in ("</script", "</style", "<!--"):
         assert closing not in text.lower(), f"{file}: {closing} would end the element that holds it"
     return text
@@ -35,9 +39,8 @@ def read(file: str) -> str:
 def es_module(name: str) -> str:
     """Return ``static/NAME.js`` and what it imports as one ES module."""
     module = read(f"{name}.js")
-    shared = dict.fromkeys(imported[2] for imported in _IMPORT.finditer(module))
-    text = "\n".join([*map(_as_object, shared), _IMPORT.sub(r"const \1 = \2;", module)])
-    assert not _ANY_IMPORT.search(text), f"{name}.js: imports more than names from shared files beside it"
+    text = "\n".join([*map(_as_object, _imported(name)), _with_objects(module)])
+    assert not _ANY_IMPORT.search(text), f"{name}.js: imports more than names from files beside it"
     assert len(_DEFAULT.findall(text)) == 1, f"{name}.js: needs exactly one `export default {{ render }}`"
     return text
 
@@ -50,9 +53,28 @@ def classic_script(name: str, state: dict[str, object]) -> str:
     return f'(() => {{\n"use strict";\n{read("host.js")}\n{module}\nhost(explorer, {start});\n}})();'
 
 
+def _imported(name: str, above: tuple[str, ...] = ()) -> list[str]:
+    """The files that a file needs, each once and after all that it needs itself."""
+    path = (*above, name)
+    assert name not in above, f"{name}.js: imports itself, by way of {' and '.join(path[path.index(name) + 1 : -1])}"
+    assert (STATIC / f"{name}.js").exists(), f"{above[-1] if above else name}.js: imports {name}.js, which is not there"
+    needed = [
+        other for found in _IMPORT.finditer(read(f"{name}.js")) for other in (*_imported(found[2], path), found[2])
+    ]
+    return list(dict.fromkeys(needed))
+
+
+def _with_objects(text: str) -> str:
+    return _IMPORT.sub(lambda found: f"const {found[1]} = {_variable(found[2])};", text)
+
+
 def _as_object(name: str) -> str:
-    text = read(f"{name}.js")
+    text = _with_objects(read(f"{name}.js"))
     exports = _EXPORT.findall(text)
     body = _EXPORT.sub("", text)
-    assert not _KEYWORD.search(body), f"{name}.js: a shared file imports nothing and exports plain names"
-    return f"const {name} = (() => {{\n{body}\nreturn {{ {', '.join(exports)} }};\n}})();"
+    assert not _KEYWORD.search(body), f"{name}.js: a file that others import exports plain names, and imports such"
+    return f"const {_variable(name)} = (() => {{\n{body}\nreturn {{ {', '.join(exports)} }};\n}})();"
+
+
+def _variable(name: str) -> str:
+    return name.replace(".", "_")

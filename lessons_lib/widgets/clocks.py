@@ -2,8 +2,11 @@
 
 import math
 
+import torch
 import traitlets
 
+from lessons_lib.positions import RotaryEmbedding
+from lessons_lib.rope_scaling import NTKAware, PositionInterpolation
 from lessons_lib.widgets.drawing import element, picture, text
 from lessons_lib.widgets.explorer import Explorer
 from lessons_lib.widgets.traits import Real, Whole
@@ -41,23 +44,11 @@ class ClocksExplorer(Explorer):
     scaling = traitlets.Enum(("none", "interpolation", "ntk"), "none").tag(sync=True)
     factor = Real(4.0, min=1.0, max=8.0).tag(sync=True)
 
-    def __init__(
-        self,
-        query: int = 20,
-        key: int = 12,
-        shift: int = 0,
-        back: int = 0,
-        base: float = 10_000.0,
-        scaling: str = "none",
-        factor: float = 4.0,
-    ) -> None:
-        super().__init__(query=query, key=key, shift=shift, back=back, base=base, scaling=scaling, factor=factor)
-
     def frequencies(self) -> list[float]:
         """Return how far each hand turns per token, in radians."""
-        raised = self.base * self.factor ** (CLOCKS / (CLOCKS - 1)) if self.scaling == "ntk" else self.base
-        slower = self.factor if self.scaling == "interpolation" else 1.0
-        return [raised ** (-i / CLOCKS) / slower for i in range(CLOCKS)]
+        scaling = {"none": lambda _: None, "interpolation": PositionInterpolation, "ntk": NTKAware}[self.scaling]
+        rotary = RotaryEmbedding(2 * CLOCKS, base=self.base, scaling=scaling(self.factor))
+        return rotary.frequencies(torch.arange(1)).tolist()
 
     def score(self) -> float:
         """Return the dot product of the rotated query and key."""

@@ -3,10 +3,15 @@
 import math
 from collections.abc import Iterator
 
-import numpy as np
+import torch
 import traitlets
+from torch import Tensor
 
-from lessons_lib.widgets.arithmetic import normal, softmax, uniform
+from lessons_lib import masks
+from lessons_lib.attention import attention
+from lessons_lib.diagnostics import token_spread
+from lessons_lib.norms import RMSNorm
+from lessons_lib.widgets.arithmetic import normal, uniform
 from lessons_lib.widgets.drawing import element, picture, text
 from lessons_lib.widgets.explorer import Explorer
 from lessons_lib.widgets.traits import Real, Whole
@@ -44,31 +49,19 @@ class CollapseExplorer(Explorer):
     causal = traitlets.Bool(False).tag(sync=True)
     seed = Whole(0, min=0, max=2**31 - 1).tag(sync=True)
 
-    def __init__(
-        self,
-        depth: int = 8,
-        residual: float = 0.0,
-        temperature: float = 1.0,
-        norm: str = "after",
-        causal: bool = False,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(depth=depth, residual=residual, temperature=temperature, norm=norm, causal=causal, seed=seed)
-
     def spreads(self) -> list[float]:
         """Return how different the tokens are after 0 .. ``depth`` layers: 1 is unrelated, 0 is all the same."""
-        random = uniform(self.seed)
-        visible = np.tri(TOKENS, dtype=bool) if self.causal else np.ones((TOKENS, TOKENS), dtype=bool)
-        x = _unit(_drawn(random, TOKENS))
-        found = [_spread(x)]
+        random, unit = uniform(self.seed), RMSNorm(WIDTH, eps=0.0).double().requires_grad_(False)
+        mask = masks.causal(TOKENS) if self.causal else None
+        x = unit(_drawn(random, TOKENS))
+        found = [token_spread(x).item()]
         for _ in range(self.depth):
             bilinear, values = _drawn(random, WIDTH), _drawn(random, WIDTH) / math.sqrt(WIDTH)
-            normed = _unit(x)
-            scores = normed @ bilinear @ normed.T / WIDTH
-            weights = softmax(scores, temperature=self.temperature, visible=visible)
-            x = self.residual * x + weights @ normed @ values
-            x = _unit(x) if self.norm == "after" else x
-            found.append(_spread(x))
+            normed = unit(x)
+            mixed = attention(normed @ bilinear, normed, normed @ values, mask, scale=1 / WIDTH / self.temperature)
+            x = self.residual * x + mixed
+            x = unit(x) if self.norm == "after" else x
+            found.append(token_spread(x).item())
         return found
 
     def still(self) -> str:
@@ -88,14 +81,5 @@ class CollapseExplorer(Explorer):
 _LEVELS = ("1", "10⁻⁴", "10⁻⁸", "10⁻¹²")
 
 
-def _drawn(random: Iterator[float], rows: int) -> np.ndarray:
-    return np.reshape([normal(random) for _ in range(rows * WIDTH)], (rows, WIDTH))
-
-
-def _unit(x: np.ndarray) -> np.ndarray:
-    """Each token at root mean square 1."""
-    return x / np.sqrt(np.square(x).mean(axis=1, keepdims=True))
-
-
-def _spread(x: np.ndarray) -> float:
-    return float(np.linalg.norm(x - x.mean(axis=0)) / np.linalg.norm(x))
+def _drawn(random: Iterator[float], rows: int) -> Tensor:
+    return torch.tensor([normal(random) for _ in range(rows * WIDTH)], dtype=torch.float64).reshape(rows, WIDTH)

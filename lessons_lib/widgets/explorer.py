@@ -5,6 +5,7 @@ page shows the HTML that is stored beside it, which needs no kernel and no netwo
 """
 
 import inspect
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import anywidget
@@ -16,11 +17,12 @@ from lessons_lib.widgets.assemble import STATIC, classic_script, es_module, read
 class Explorer(anywidget.AnyWidget):
     """A figure that the reader can move; a subclass names its script, its traits, and its still picture.
 
-    ``script`` stands for the file ``static/SCRIPT.js``, ``sentence`` says what the live figure does, and the
-    constructor lists what a reader may begin with. Traits tagged ``sync=True`` have the same names, values and
-    meanings in Python and in JavaScript.
+    ``script`` stands for the file ``static/SCRIPT.js``, ``sentence`` says what the live figure does. Traits tagged
+    ``sync=True`` have the same names, values and meanings in Python and in JavaScript; the constructor takes them, in
+    the order in which the class lists them, and those tagged ``required=True`` must be given. So a trait is said once.
 
     Raises:
+        TypeError: from the constructor, for a name that is no trait, or without a trait that must be given.
         ValueError: from the constructor, if a value breaks the rule of its trait. Assigning such a value later raises
             ``traitlets.TraitError``, as in every widget, and the old value stays.
     """
@@ -31,9 +33,19 @@ class Explorer(anywidget.AnyWidget):
     _esm = traitlets.Unicode().tag(sync=True)
     _css = STATIC / "explorer.css"
 
-    def __init__(self, **traits: Any) -> None:
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.__signature__ = inspect.Signature([_parameter(name, trait) for name, trait in _synced(cls).items()])
+
+    def __init__(self, *values: Any, **traits: Any) -> None:
+        synced = _synced(type(self))
         try:
-            super().__init__(**traits)
+            given = inspect.signature(type(self)).bind(*values, **traits)
+        except TypeError as error:
+            raise TypeError(f"{type(self).__name__} {error}; it takes {', '.join(synced) or 'nothing'}") from None
+        given.apply_defaults()
+        try:
+            super().__init__(**{name: _as_lists(value) for name, value in given.arguments.items()})
         except traitlets.TraitError as error:
             raise ValueError(str(error)) from error
 
@@ -54,8 +66,7 @@ class Explorer(anywidget.AnyWidget):
         )
 
     def _state(self) -> dict[str, Any]:
-        names = sorted(set(self.trait_names(sync=True)) - set(Explorer.class_trait_names()))
-        return {name: getattr(self, name) for name in names if not name.startswith("_")}
+        return {name: getattr(self, name) for name in sorted(_synced(type(self)))}
 
     def _repr_mimebundle_(self, **kwargs: Any) -> tuple[dict, dict] | None:
         bundle = super()._repr_mimebundle_(**kwargs)
@@ -65,6 +76,47 @@ class Explorer(anywidget.AnyWidget):
         return {**data, "text/html": self.to_html()}, metadata
 
     def __repr__(self) -> str:
-        given = {name: getattr(self, name) for name in inspect.signature(self.__init__).parameters}
+        given = {name: getattr(self, name) for name in _synced(type(self))}
         arguments = ", ".join(f"{name}={value!r}" for name, value in given.items() if value not in (None, []))
         return f"{type(self).__name__}({arguments})"
+
+
+_KINDS: dict[type[traitlets.TraitType], type] = {
+    traitlets.Float: float,
+    traitlets.Int: int,
+    traitlets.Bool: bool,
+    traitlets.Unicode: str,
+    traitlets.List: list,
+}
+
+
+def _synced(cls: type[Explorer]) -> dict[str, traitlets.TraitType]:
+    """The traits that Python and the script share, in the order in which the class lists them."""
+    own = [vars(base) for base in reversed(cls.__mro__) if issubclass(base, Explorer) and base is not Explorer]
+    members = {name: member for attributes in own for name, member in attributes.items()}
+    return {
+        name: trait
+        for name, trait in members.items()
+        if isinstance(trait, traitlets.TraitType) and trait.metadata.get("sync") and not name.startswith("_")
+    }
+
+
+def _parameter(name: str, trait: traitlets.TraitType) -> inspect.Parameter:
+    kinds = [kind for base, kind in _KINDS.items() if isinstance(trait, base)]
+    default = inspect.Parameter.empty if trait.metadata.get("required") else trait.default()
+    annotation = kinds[0] if kinds else type(default)
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        default=default,
+        annotation=annotation | None if trait.allow_none else annotation,
+    )
+
+
+def _as_lists(value: Any) -> Any:
+    """Sequences and tensors as the lists that a trait holds, copied."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        return [_as_lists(one) for one in value]
+    return value

@@ -1,18 +1,17 @@
-"""The heads explorer: what eight trained heads look at in a sentence of the reader's, and what each is good for.
-
-The model is computed here once more, without torch, because a page is drawn without it; the tests hold this, the script
-and ``lessons_lib.gpt`` together.
-"""
+"""The heads explorer: what eight trained heads look at in a sentence of the reader's, and what each is good for."""
 
 import base64
 import json
-from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 import traitlets
+from jaxtyping import Float
+from torch import Tensor
 
-from lessons_lib.widgets.arithmetic import softmax
+from lessons_lib.diagnostics import observe
+from lessons_lib.gpt import GPT, GPTConfig
 from lessons_lib.widgets.assemble import read
 from lessons_lib.widgets.drawing import element, picture, text
 from lessons_lib.widgets.explorer import Explorer
@@ -49,11 +48,6 @@ class HeadsExplorer(Explorer):
     query = Whole(5, min=0, max=LONGEST - 1).tag(sync=True)
     off = traitlets.List(traitlets.Enum(HEADS)).tag(sync=True)
 
-    def __init__(
-        self, words: str = "the queen that these dogs follow", query: int = 5, off: Sequence[str] = ()
-    ) -> None:
-        super().__init__(words=words, query=query, off=list(off))
-
     @traitlets.validate("words")
     def _words_are_known(self, proposal: Any) -> str:
         words = proposal["value"].split(" ")
@@ -65,9 +59,13 @@ class HeadsExplorer(Explorer):
             raise traitlets.TraitError(f"words must be 2 to {LONGEST}, got {len(words)}")
         return proposal["value"]
 
-    def weights(self) -> np.ndarray:
-        """Return the weights of the eight heads over ``(8, n, n)``, in the order of their names."""
-        return _weights(self.words.split(), self.off)
+    def weights(self) -> Float[Tensor, "8 n n"]:
+        """Return the weights of the eight heads, in the order of their names."""
+        model, words = _gpt(self.off), _model()["vocabulary"].split()
+        tokens = torch.tensor([[words.index(word) for word in self.words.split()]])
+        with observe(model) as seen, torch.no_grad():
+            model(tokens)
+        return torch.cat([seen.weights[f"blocks.{layer}.attention.sublayer"][0] for layer in (0, 1)])
 
     def still(self) -> str:
         """Draw where each head looks from the word that asks."""
@@ -101,27 +99,17 @@ def story_model() -> dict[str, np.ndarray]:
     }
 
 
+def _gpt(off: list[str]) -> GPT:
+    """The model, in which the heads that are off add nothing."""
+    parameters = {name: torch.tensor(value) for name, value in story_model().items()}
+    for layer, head in ((int(layer), int(head)) for layer, head in (name.split(".") for name in off)):
+        parameters[f"blocks.{layer - 1}.attention.sublayer.w_o.weight"][:, 8 * (head - 1) : 8 * head] = 0.0
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]):  # what is replaced at once leaves no trace
+        model = GPT(GPTConfig(72, 16, 32, 2, 4, feedforward="none", norm="rms", bias=False))
+    model.load_state_dict(parameters | {"head.weight": parameters["embedding.weight"]}, assign=True)
+    return model.eval()
+
+
 def _model() -> dict[str, Any]:
     """What the script knows of the model."""
     return json.loads(read("heads_model.js").removeprefix("export const MODEL = ").rstrip(";\n"))
-
-
-def _weights(words: Sequence[str], off: Collection[str]) -> np.ndarray:
-    vocabulary, of = _model()["vocabulary"].split(), story_model()
-    x = of["embedding.weight"][[vocabulary.index(word) for word in words]] + of["positions.weight"][: len(words)]
-    seen = []
-    for layer in range(2):
-        at = f"blocks.{layer}.attention"
-        normed = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-5) * of[f"{at}.norm.weight"]
-        q, k, v = (_split(normed @ of[f"{at}.sublayer.w_{name}.weight"].T) for name in "qkv")
-        scores = q @ k.swapaxes(-2, -1) / np.sqrt(q.shape[-1])
-        seen.append(softmax(scores, visible=np.tri(len(words), dtype=bool)))
-        on = [float(f"{layer + 1}.{head + 1}" not in off) for head in range(4)]
-        heads = seen[-1] @ v * np.reshape(on, (4, 1, 1))
-        x = x + heads.swapaxes(0, 1).reshape(len(words), -1) @ of[f"{at}.sublayer.w_o.weight"].T
-    return np.concatenate(seen)
-
-
-def _split(rows: np.ndarray) -> np.ndarray:
-    """From ``(n, d_model)`` to ``(heads, n, d_head)``."""
-    return rows.reshape(len(rows), 4, -1).swapaxes(0, 1)

@@ -1,17 +1,18 @@
-"""The masks explorer: who may look at whom, composed, painted, and followed through layers.
-
-The masks are defined here once more, without torch, because a page is drawn without it; the tests hold these
-definitions, the script's and those of ``lessons_lib.masks`` together.
-"""
+"""The masks explorer: who may look at whom, composed, painted, and followed through layers."""
 
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import islice, pairwise
 from typing import Any
 
-import numpy as np
+import torch
 import traitlets
+from jaxtyping import Bool
+from torch import Tensor
 
+from lessons_lib import masks
 from lessons_lib.widgets.arithmetic import uniform
 from lessons_lib.widgets.drawing import element, picture, text
 from lessons_lib.widgets.explorer import Explorer
@@ -22,27 +23,39 @@ LARGEST = 32
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of mask: may query ``i`` attend to key ``j`` among ``n``, and the numbers that this depends on."""
+    """A kind of mask: ``mask(n, *numbers)``, and the numbers that it takes."""
 
-    allows: Callable[..., Any]
+    mask: Callable[..., Bool[Tensor, "n n"]]
     defaults: tuple[int | float, ...] = ()
     least: tuple[int, ...] = ()
     many: bool = False  # any number of numbers, each bound as the first is
 
 
+def _documents(n: int, *lengths: int) -> Tensor:
+    """Documents of these lengths, and one more of what they leave over."""
+    ends = torch.tensor(lengths).cumsum(0)
+    return masks.documents(torch.searchsorted(ends, torch.arange(n), right=True))
+
+
+def _random_sparse(n: int, density: float, seed: int) -> Tensor:
+    """``masks.random_sparse`` with the numbers that the script draws from the seed."""
+    drawn = torch.tensor(list(islice(uniform(seed), n * n)), dtype=torch.float64).reshape(n, n)
+    return (drawn < density) | torch.eye(n, dtype=torch.bool)
+
+
 KINDS = {
-    "causal": Kind(lambda i, j, n: j <= i),
-    "bidirectional": Kind(lambda i, j, n: np.full((n, n), True)),
-    "sliding_window": Kind(lambda i, j, n, window: (j <= i) & (i - j < window), (4,), (1,)),
-    "two_sided_window": Kind(lambda i, j, n, window: abs(i - j) < window, (3,), (1,)),
-    "dilated": Kind(
-        lambda i, j, n, window, step: (j <= i) & (i - j < window * step) & ((i - j) % step == 0), (3, 2), (1, 1)
+    "causal": Kind(masks.causal),
+    "bidirectional": Kind(masks.bidirectional),
+    "sliding_window": Kind(masks.sliding_window, (4,), (1,)),
+    "two_sided_window": Kind(partial(masks.sliding_window, causal=False), (3,), (1,)),
+    "dilated": Kind(masks.dilated, (3, 2), (1, 1)),
+    "block": Kind(masks.block, (4,), (1,)),
+    "documents": Kind(_documents, (5,), (1,), many=True),
+    "prefix": Kind(lambda n, prefix: masks.prefix(n, min(n, prefix)), (4,), (0,)),
+    "global_tokens": Kind(
+        lambda n, *positions: masks.global_tokens(n, [i for i in positions if i < n]), (0,), (0,), many=True
     ),
-    "block": Kind(lambda i, j, n, size: i // size == j // size, (4,), (1,)),
-    "documents": Kind(lambda i, j, n, *lengths: _document(i, lengths) == _document(j, lengths), (5,), (1,), many=True),
-    "prefix": Kind(lambda i, j, n, prefix: (j <= i) | (j < prefix), (4,), (0,)),
-    "global_tokens": Kind(lambda i, j, n, *places: np.isin(i, places) | np.isin(j, places), (0,), (0,), many=True),
-    "random_sparse": Kind(lambda i, j, n, density, seed: (i == j) | (_uniform(n, seed) < density), (0.2, 0), (0, 0)),
+    "random_sparse": Kind(_random_sparse, (0.2, 0), (0, 0)),
 }
 
 
@@ -79,15 +92,6 @@ class MasksExplorer(Explorer):
     painted = traitlets.List(traitlets.List(Whole(min=0, max=LARGEST - 1), minlen=3, maxlen=3)).tag(sync=True)
     mask = traitlets.List(traitlets.List(traitlets.Bool()), read_only=True)
 
-    def __init__(
-        self,
-        n: int = 12,
-        parts: Sequence[str] = ("causal",),
-        layers: int = 1,
-        painted: Sequence[Sequence[int]] = (),
-    ) -> None:
-        super().__init__(n=n, parts=list(parts), layers=layers, painted=[list(cell) for cell in painted])
-
     @traitlets.validate("parts")
     def _parts_can_be_read(self, proposal: Any) -> list[str]:
         for index, part in enumerate(proposal["value"]):
@@ -121,13 +125,12 @@ class MasksExplorer(Explorer):
         return picture(300, 308, said, ground, cells, text("rows: queries, columns: keys", x=0, y=304))
 
 
-def compose(n: int, parts: Sequence[str]) -> np.ndarray:
+def compose(n: int, parts: Sequence[str]) -> Bool[Tensor, "n n"]:
     """Return the mask of the parts, joined from left to right."""
-    i, j = np.indices((n, n))
-    mask = np.full((n, n), False)
+    mask = torch.zeros(n, n, dtype=torch.bool)
     for index, part in enumerate(parts):
         operation, kind, numbers = _parse(index, part)
-        allowed = KINDS[kind].allows(i, j, n, *numbers)
+        allowed = KINDS[kind].mask(n, *numbers)
         mask = mask & allowed if operation == "&" else mask | allowed
     return mask
 
@@ -160,14 +163,5 @@ def _parse(index: int, part: str) -> tuple[str, str, tuple[int | float, ...]]:
 
 def _runs(row: Sequence[bool]) -> list[tuple[int, int]]:
     """Where a row allows one cell after another: first cell, and the one behind the last."""
-    edges = np.flatnonzero(np.diff([0, *row, 0])).tolist()
+    edges = [i for i, (before, after) in enumerate(pairwise([False, *row, False])) if before != after]
     return list(zip(edges[::2], edges[1::2], strict=True))
-
-
-def _document(position: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
-    return np.searchsorted(np.cumsum(lengths), position, side="right")
-
-
-def _uniform(n: int, seed: int) -> np.ndarray:
-    """The numbers that the script draws from the same seed."""
-    return np.fromiter(uniform(seed), float, n * n).reshape(n, n)

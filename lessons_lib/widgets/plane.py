@@ -1,19 +1,20 @@
 """The plane explorer: lengths and angles of keys and query, who wins where, and where the average can land."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
+import torch
 import traitlets
+from torch import Tensor
 
-from lessons_lib.widgets.arithmetic import softmax
+from lessons_lib.geometry import cosine_similarity
+from lessons_lib.palette import COLOURS
+from lessons_lib.softmax import softmax
 from lessons_lib.widgets.drawing import element, picture, text
 from lessons_lib.widgets.explorer import Explorer
 from lessons_lib.widgets.traits import Real
 
 SHORTEST, LONGEST = 0.1, 3.0
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 
 
 class PlaneExplorer(Explorer):
@@ -36,29 +37,13 @@ class PlaneExplorer(Explorer):
         "the weights, the regions in which each key wins, and the averaged value follow."
     )
 
-    query = traitlets.List(Real(), minlen=2, maxlen=2).tag(sync=True)
-    key = traitlets.List(traitlets.List(Real(), minlen=2, maxlen=2), minlen=1, maxlen=6).tag(sync=True)
+    query = traitlets.List(Real(), minlen=2, maxlen=2).tag(sync=True, required=True)
+    key = traitlets.List(traitlets.List(Real(), minlen=2, maxlen=2), minlen=1, maxlen=6).tag(sync=True, required=True)
     value = traitlets.List(
         traitlets.List(Real(min=-3.0, max=3.0), minlen=2, maxlen=2), default_value=None, allow_none=True
     ).tag(sync=True)
     temperature = Real(1.0, min=0.05, max=20.0).tag(sync=True)
     similarity = traitlets.Enum(("dot", "cosine"), default_value="dot").tag(sync=True)
-
-    def __init__(
-        self,
-        query: Sequence[float],
-        key: Sequence[Sequence[float]],
-        value: Sequence[Sequence[float]] | None = None,
-        temperature: float = 1.0,
-        similarity: str = "dot",
-    ) -> None:
-        super().__init__(
-            query=list(query),
-            key=[list(point) for point in key],
-            value=None if value is None else [list(point) for point in value],
-            temperature=temperature,
-            similarity=similarity,
-        )
 
     @traitlets.validate("query", "key")
     def _neither_short_nor_long(self, proposal: Any) -> list:
@@ -82,27 +67,25 @@ class PlaneExplorer(Explorer):
 
     def still(self) -> str:
         """Draw keys and query on the left, values and their average on the right."""
-        keys, query = np.array(self.key), np.array(self.query)
-        values = keys if self.value is None else np.array(self.value)
-        scores = keys @ query
-        if self.similarity == "cosine":
-            scores = scores / (np.linalg.norm(keys, axis=1) * np.linalg.norm(query))
-        weights = softmax(scores, temperature=self.temperature)
+        keys, query = torch.tensor(self.key, dtype=torch.float64), torch.tensor([self.query], dtype=torch.float64)
+        values = keys if self.value is None else torch.tensor(self.value, dtype=torch.float64)
+        scores = cosine_similarity(query, keys) if self.similarity == "cosine" else query @ keys.T
+        [weights] = softmax(scores, temperature=self.temperature)
         output = weights @ values
         said = ", ".join(f"key {j + 1} {weight:.2f}" for j, weight in enumerate(weights))
         return picture(
             320,
             160,
             f"query, keys and values in the plane; weights: {said}; output at {output[0]:.2f}, {output[1]:.2f}",
-            *_plane(80, keys, query, "query", rays=True),
+            *_plane(80, keys, query[0], "query", rays=True),
             *_plane(240, values, output, "output", rays=False),
         )
 
 
-def _plane(middle: float, points: np.ndarray, special: np.ndarray, name: str, *, rays: bool) -> list[str]:
+def _plane(middle: float, points: Tensor, special: Tensor, name: str, *, rays: bool) -> list[str]:
     """Numbered points and one special point, seen from above."""
 
-    def place(point: np.ndarray) -> tuple[float, float]:
+    def place(point: Tensor) -> tuple[float, float]:
         return float(middle + 22 * point[0]), float(80 - 22 * point[1])
 
     drawn = []
@@ -111,7 +94,7 @@ def _plane(middle: float, points: np.ndarray, special: np.ndarray, name: str, *,
         last = j == len(points)
         if rays:
             drawn.append(element("line", class_="x-axis", x1=middle, y1=80, x2=x, y2=y))
-        look = {"class_": "x-dot x-first"} if last else {"fill": _COLOURS[j]}
+        look = {"class_": "x-dot x-first"} if last else {"fill": COLOURS[j]}
         drawn.append(element("circle", cx=x, cy=y, r=5, **look))
         drawn.append(text(name if last else str(j + 1), x=x + 7, y=y - 5))
     return drawn

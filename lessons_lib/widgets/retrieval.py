@@ -1,20 +1,21 @@
 """The retrieval explorer: a look-up by vectors, soft beside hard, for every direction of the query at once."""
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
+import torch
 import traitlets
+from jaxtyping import Float
+from torch import Tensor
 
-from lessons_lib.widgets.arithmetic import softmax
+from lessons_lib.attention import attention
+from lessons_lib.palette import COLOURS
 from lessons_lib.widgets.drawing import element, picture, text
 from lessons_lib.widgets.explorer import Explorer
 from lessons_lib.widgets.traits import Real
 
 SHORTEST, LONGEST = 0.1, 20.0
 FARTHEST = 2.0
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 
 
 class RetrievalExplorer(Explorer):
@@ -33,19 +34,10 @@ class RetrievalExplorer(Explorer):
         "the weights and the answer follow, and the curve shows the answer for every direction of the query."
     )
 
-    query = traitlets.List(Real(), minlen=2, maxlen=2).tag(sync=True)
-    key = traitlets.List(traitlets.List(Real(), minlen=2, maxlen=2), minlen=2, maxlen=6).tag(sync=True)
-    value = traitlets.List(Real(min=-50.0, max=50.0)).tag(sync=True)
-    labels = traitlets.List(traitlets.Unicode()).tag(sync=True)
-
-    def __init__(
-        self,
-        query: Sequence[float],
-        key: Sequence[Sequence[float]],
-        value: Sequence[float],
-        labels: Sequence[str],
-    ) -> None:
-        super().__init__(query=list(query), key=[list(point) for point in key], value=list(value), labels=list(labels))
+    query = traitlets.List(Real(), minlen=2, maxlen=2).tag(sync=True, required=True)
+    key = traitlets.List(traitlets.List(Real(), minlen=2, maxlen=2), minlen=2, maxlen=6).tag(sync=True, required=True)
+    value = traitlets.List(Real(min=-50.0, max=50.0)).tag(sync=True, required=True)
+    labels = traitlets.List(traitlets.Unicode()).tag(sync=True, required=True)
 
     @traitlets.validate("query")
     def _neither_short_nor_long(self, proposal: Any) -> list[float]:
@@ -71,23 +63,24 @@ class RetrievalExplorer(Explorer):
             raise traitlets.TraitError(f"{name} must be as many as key, got {len(given)} for {len(self.key)} keys")
         return given
 
-    def answer(self, query: np.ndarray) -> np.ndarray:
-        """Average the values for queries of shape ``(p, 2)``."""
-        return softmax(query @ np.array(self.key).T) @ np.array(self.value)
+    def answer(self, query: Float[Tensor, "p 2"]) -> Float[Tensor, "p"]:
+        """Average the values for each of the queries, which are float64."""
+        key, value = (torch.tensor(trait, dtype=torch.float64) for trait in (self.key, self.value))
+        return attention(query, key, value[:, None], scale=1.0)[:, 0]
 
     def still(self) -> str:
         """Draw the keys and the query's direction on the left, the answer against that direction on the right."""
-        turn = np.linspace(-np.pi, np.pi, 121)
+        turn = torch.linspace(-math.pi, math.pi, 121, dtype=torch.float64)
         length, angle = math.hypot(*self.query), math.atan2(self.query[1], self.query[0])
-        answers = self.answer(length * np.stack([np.cos(turn), np.sin(turn)], -1))
-        now = self.answer(np.array([self.query]))[0]
+        answers = self.answer(length * torch.stack([turn.cos(), turn.sin()], dim=-1))
+        now = self.answer(torch.tensor([self.query], dtype=torch.float64)).item()
         low, high = min(self.value), max(self.value)
 
         def place(theta: float, height: float) -> tuple[float, float]:
             return 250 + 60 * theta / math.pi, 130 - 100 * (height - low) / (high - low or 1.0)
 
         x, y = place(angle, now)
-        path = " ".join(f"{a:.1f},{b:.1f}" for a, b in (place(t, o) for t, o in zip(turn, answers, strict=True)))
+        path = " ".join(f"{a:.1f},{b:.1f}" for a, b in map(place, turn.tolist(), answers.tolist()))
         return picture(
             320,
             160,
@@ -112,6 +105,6 @@ class RetrievalExplorer(Explorer):
         drawn = []
         for j, (point, label) in enumerate(zip(self.key, self.labels, strict=True)):
             x, y = 80 + 25 * point[0], 80 - 25 * point[1]
-            drawn.append(element("circle", cx=x, cy=y, r=5, fill=_COLOURS[j]))
+            drawn.append(element("circle", cx=x, cy=y, r=5, fill=COLOURS[j]))
             drawn.append(text(label, x=x + 7, y=y - 5))
         return drawn

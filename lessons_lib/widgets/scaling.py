@@ -40,9 +40,6 @@ class ScalingExplorer(Explorer):
     scaling = traitlets.Enum(list(SCALES), "1/sqrt(d)").tag(sync=True)
     seed = Whole(0, min=0, max=2**31 - 1).tag(sync=True)
 
-    def __init__(self, width: int = 64, n_keys: int = 16, scaling: str = "1/sqrt(d)", seed: int = 0) -> None:
-        super().__init__(width=width, n_keys=n_keys, scaling=scaling, seed=seed)
-
     def still(self) -> str:
         """Draw the law of the scores beside the standard normal curve."""
         std = SCALES[self.scaling](self.width) * math.sqrt(self.width)

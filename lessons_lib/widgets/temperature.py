@@ -1,12 +1,11 @@
 """The temperature explorer: softmax as the best balance of expected score and entropy."""
 
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
+import torch
 import traitlets
 
-from lessons_lib.widgets.arithmetic import softmax
+from lessons_lib.softmax import softmax
 from lessons_lib.widgets.drawing import element, picture, text
 from lessons_lib.widgets.explorer import Explorer
 from lessons_lib.widgets.traits import Real
@@ -28,17 +27,9 @@ class TemperatureExplorer(Explorer):
         "and the balance of expected score against temperature times entropy follow."
     )
 
-    scores = traitlets.List(Real(), minlen=1).tag(sync=True)
+    scores = traitlets.List(Real(), minlen=1).tag(sync=True, required=True)
     labels = traitlets.List(traitlets.Unicode(), default_value=None, allow_none=True).tag(sync=True)
     temperature = Real(1.0, min=0.05, max=20.0).tag(sync=True)
-
-    def __init__(
-        self,
-        scores: Sequence[float | int],
-        labels: Sequence[str] | None = None,
-        temperature: float | int = 1.0,
-    ) -> None:
-        super().__init__(scores=scores, labels=labels, temperature=temperature)
 
     @traitlets.validate("scores", "labels")
     def _one_label_per_score(self, proposal: Any) -> list | None:
@@ -52,11 +43,11 @@ class TemperatureExplorer(Explorer):
 
     def still(self) -> str:
         """Draw one bar for each weight."""
-        weights = softmax(np.array(self.scores), temperature=self.temperature)
+        weights = softmax(torch.tensor(self.scores, dtype=torch.float64), temperature=self.temperature).tolist()
         labels = self.labels or [str(i + 1) for i in range(len(weights))]
         rows = [
             text(label, x=70, y=20 * i + 15, anchor="end")
-            + element("rect", class_="x-solid", x=80, y=20 * i + 4, width=float(180 * weight), height=14)
+            + element("rect", class_="x-solid", x=80, y=20 * i + 4, width=180 * weight, height=14)
             + text(f"{weight:.3f}", x=270, y=20 * i + 15)
             for i, (label, weight) in enumerate(zip(labels, weights, strict=True))
         ]

@@ -53,30 +53,6 @@ class TilesExplorer(Explorer):
     step = Whole(0, min=0).tag(sync=True)
     seed = Whole(8, min=0, max=2**31 - 1).tag(sync=True)
 
-    def __init__(
-        self,
-        n: int = 8,
-        block_q: int = 4,
-        block_k: int = 2,
-        is_causal: bool = False,
-        order: str = "drawn",
-        rescale: bool = True,
-        memory: int = 128,
-        step: int = 0,
-        seed: int = 8,
-    ) -> None:
-        super().__init__(
-            n=n,
-            block_q=block_q,
-            block_k=block_k,
-            is_causal=is_causal,
-            order=order,
-            rescale=rescale,
-            memory=memory,
-            step=step,
-            seed=seed,
-        )
-
     def still(self) -> str:
         """Draw the tiles: those that were visited, the present one, and the frames of those to come."""
         side = 288 / self.n

@@ -2,10 +2,15 @@
 
 from typing import Any
 
-import numpy as np
+import torch
 import traitlets
+from jaxtyping import Float
+from torch import Tensor
 
-from lessons_lib.widgets.arithmetic import normal, softmax, uniform
+from lessons_lib import masks
+from lessons_lib.markov import rollout
+from lessons_lib.softmax import softmax
+from lessons_lib.widgets.arithmetic import normal, uniform
 from lessons_lib.widgets.drawing import element, picture, text
 from lessons_lib.widgets.explorer import Explorer
 from lessons_lib.widgets.traits import Real, Whole
@@ -42,28 +47,6 @@ class WalkExplorer(Explorer):
     same = traitlets.Bool(False).tag(sync=True)
     seed = Whole(0, min=0, max=2**31 - 1).tag(sync=True)
 
-    def __init__(
-        self,
-        n: int = 10,
-        start: int = 9,
-        layers: int = 4,
-        causal: bool = False,
-        temperature: float = 1.0,
-        residual: float = 0.0,
-        same: bool = False,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            n=n,
-            start=start,
-            layers=layers,
-            causal=causal,
-            temperature=temperature,
-            residual=residual,
-            same=same,
-            seed=seed,
-        )
-
     @traitlets.validate("n", "start")
     def _start_is_a_token(self, proposal: Any) -> int:
         given = proposal["value"]
@@ -72,27 +55,26 @@ class WalkExplorer(Explorer):
             raise traitlets.TraitError(f"start must be one of the tokens 0 .. n - 1 = {n - 1}, got {start}")
         return given
 
-    def mass(self) -> np.ndarray:
+    def mass(self) -> Float[Tensor, "n"]:
         """Return where the walker is after ``layers`` steps, one share for each token."""
-        random = uniform(self.seed)
-        visible = np.tri(self.n, dtype=bool) if self.causal else np.ones((self.n, self.n), dtype=bool)
-        drawn = [[normal(random) for _ in range(self.n**2)] for _ in range(1 if self.same else STEPS)]
-        p = np.eye(self.n)[self.start]
-        for step in range(self.layers):
-            scores = np.reshape(drawn[0 if self.same else step], (self.n, self.n))
-            weights = softmax(scores, temperature=self.temperature, visible=visible)
-            p = self.residual * p + (1 - self.residual) * p @ weights
-        return p
+        if self.layers == 0:
+            return torch.eye(self.n, dtype=torch.float64)[self.start]
+        random, n_drawn = uniform(self.seed), 1 if self.same else self.layers
+        scores = torch.tensor([normal(random) for _ in range(n_drawn * self.n**2)], dtype=torch.float64)
+        mask = masks.causal(self.n) if self.causal else None
+        met = softmax(scores.reshape(n_drawn, self.n, self.n), mask, temperature=self.temperature)
+        layers = met.expand(self.layers, self.n, self.n).flip(0)  # the walker meets the last one first
+        return rollout(layers, residual=self.residual)[self.start]
 
     def still(self) -> str:
         """Draw where the walker is after ``layers`` steps."""
-        mass, side = self.mass(), 288 / self.n
+        mass, side = self.mass().tolist(), 288 / self.n
         said = ", ".join(f"token {token} {share:.2f}" for token, share in enumerate(mass))
         bars = [
             element(
                 "rect", class_="x-solid", x=16 + (i + 0.15) * side, y=130 - 110 * p, width=0.7 * side, height=110 * p
             )
-            for i, p in enumerate(mass.tolist())
+            for i, p in enumerate(mass)
         ]
         names = [text(str(i), x=16 + (i + 0.5) * side, y=148, anchor="middle") for i in range(self.n)]
         axis = element("path", class_="x-axis", d="M16 130H304")

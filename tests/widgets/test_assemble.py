@@ -73,11 +73,49 @@ def test_what_cannot_be_put_together_is_refused(static, change, complaint):
 
 
 @pytest.mark.parametrize("line", ['import { a } from "./b.js";\n', "export default 1;\n", "export { hidden };\n"])
-def test_a_shared_file_imports_nothing_and_exports_plain_names(static, line):
+def test_a_shared_file_imports_what_is_there_and_exports_plain_names(static, line):
     (static / "good.js").write_text(GOOD)
     kit = static / "kit.js"
     kit.write_text(line + kit.read_text())
     with pytest.raises(AssertionError, match=r"kit\.js"):
+        assemble.es_module("good")
+
+
+def test_remarks_and_types_are_left_out_and_hide_nothing(static):
+    (static / "good.js").write_text(
+        "/** @param {number} x */\nexport function f(x) {\n  return { // a remark\n    y: x, // another\n  };\n}\n"
+        "const g = (/** @type {number} */ z) => z; // a third\nexport default { render: () => g(f(1).y) };\n"
+    )
+    assert assemble.read("good.js") == (
+        "export function f(x) {return {y: x,};}\nconst g = (z) => z;\nexport default { render: () => g(f(1).y) };\n"
+    )
+    (static / "good.js").write_text("export const x = 1 // no end\n  + 1;\n")
+    with pytest.raises(AssertionError, match=r"good\.js: a remark in the middle"):
+        assemble.read("good.js")
+
+
+@pytest.mark.browser
+def test_a_file_that_two_import_stands_once_and_before_them(static, browser):
+    """``good`` needs ``twice`` of ``kit``, and of ``good.math`` what needs ``kit`` again."""
+    (static / "good.math.js").write_text(
+        'import {\n  twice,\n} from "./kit.js";\nexport function four(x) {\n  return twice(twice(x));\n}\n'
+    )
+    (static / "good.js").write_text(
+        'import { four } from "./good.math.js";\nimport { twice } from "./kit.js";\n'
+        "export default { render: () => [twice(5), four(5)] };\n"
+    )
+    assert assemble.es_module("good").count("const hidden") == 1
+    page = browser.new_page()
+    page.evaluate(assemble.classic_script("good", {}))
+    assert page.evaluate("window.seen[0]") == [10, 20]
+    page.close()
+
+
+def test_files_that_import_each_other_are_refused(static):
+    (static / "good.js").write_text(GOOD)
+    (static / "kit.js").write_text('import { a } from "./b.js";\nexport const twice = a;\n')
+    (static / "b.js").write_text('import { twice } from "./kit.js";\nexport const a = twice;\n')
+    with pytest.raises(AssertionError, match=r"kit\.js: imports itself, by way of b"):
         assemble.es_module("good")
 
 

@@ -43,7 +43,7 @@ def librarys_score(explorer):
 def test_frequencies_are_the_librarys(javascript, setting):
     explorer = ClocksExplorer(**setting)
     theirs = rotary(explorer).frequencies(torch.arange(1))
-    ours = javascript("clocks", "frequencies", explorer.base, explorer.scaling, explorer.factor)
+    ours = javascript("clocks.math", "frequencies", explorer.base, explorer.scaling, explorer.factor)
     assert_close(torch.tensor(ours, dtype=torch.float64), theirs, rtol=1e-13, atol=0)
     assert_close(torch.tensor(explorer.frequencies(), dtype=torch.float64), theirs, rtol=1e-13, atol=0)
 
@@ -52,9 +52,9 @@ def test_frequencies_are_the_librarys(javascript, setting):
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_scores_are_those_of_rotated_vectors(javascript, setting):
     explorer = ClocksExplorer(**setting)
-    omega = javascript("clocks", "frequencies", explorer.base, explorer.scaling, explorer.factor)
-    angles = javascript("clocks", "between", omega, explorer.key - explorer.query, explorer.back)
-    assert javascript("clocks", "score", angles) == pytest.approx(librarys_score(explorer), abs=1e-11)
+    omega = javascript("clocks.math", "frequencies", explorer.base, explorer.scaling, explorer.factor)
+    angles = javascript("clocks.math", "between", omega, explorer.key - explorer.query, explorer.back)
+    assert javascript("clocks.math", "score", angles) == pytest.approx(librarys_score(explorer), abs=1e-11)
     assert explorer.score() == pytest.approx(librarys_score(explorer), abs=1e-11)
 
 
@@ -69,7 +69,7 @@ def test_scores_are_those_of_rotated_vectors(javascript, setting):
     ],
 )
 def test_wrong_arithmetic_is_noticed(altered, right, wrong):
-    with altered("clocks", right, wrong) as javascript:
+    with altered("clocks.math", right, wrong) as javascript:
         noticed = 0
         for setting in SETTINGS:
             try:
@@ -83,11 +83,11 @@ def test_wrong_arithmetic_is_noticed(altered, right, wrong):
 def test_what_training_has_seen(javascript):
     """A clock that went half round has shown every cosine; a slower one knows distances up to 31, stretched or not."""
     base = 10_000.0
-    trained = javascript("clocks", "frequencies", base, "none", 1)
+    trained = javascript("clocks.math", "frequencies", base, "none", 1)
 
     def seen(scaling, factor, distance):
-        omega = javascript("clocks", "frequencies", base, scaling, factor)
-        return javascript("clocks", "seen", omega, trained, distance)
+        omega = javascript("clocks.math", "frequencies", base, scaling, factor)
+        return javascript("clocks.math", "seen", omega, trained, distance)
 
     assert seen("none", 1, -31) == [True] * 4
     assert seen("none", 1, 32) == [True, False, False, False]

@@ -1,4 +1,4 @@
-"""The collapse explorer: one stack in three languages, its traits, and what a reader sees when a layer is added.
+"""The collapse explorer: one stack in two languages, its traits, and what a reader sees when a layer is added.
 
 Everything is float64 on both sides. A stack that keeps its tokens apart carries rounding on from layer to layer, so
 tolerances are for eight layers at most; colder or deeper stacks are tested by what they do.
@@ -38,7 +38,7 @@ def unit(x):
 
 
 def drawn(javascript, seed):
-    found = javascript("collapse", "draw", seed)
+    found = javascript("collapse.math", "draw", seed)
     layers = [{name: torch.tensor(matrix, dtype=torch.float64) for name, matrix in y.items()} for y in found["layers"]]
     return torch.tensor(found["tokens"], dtype=torch.float64), layers
 
@@ -65,16 +65,16 @@ def streams_of(explorer, tokens, layers):
 
 
 def streams_in(javascript, explorer):
-    given = javascript("collapse", "draw", explorer.seed)
+    given = javascript("collapse.math", "draw", explorer.seed)
     return torch.tensor(
         javascript(
-            "collapse", "streams", given, explorer.residual, explorer.norm, explorer.causal, explorer.temperature
+            "collapse.math", "streams", given, explorer.residual, explorer.norm, explorer.causal, explorer.temperature
         ),
         dtype=torch.float64,
     )
 
 
-# --- one stack in three languages -----------------------------------------------------------------------------------
+# --- one stack in two languages ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.browser
@@ -93,15 +93,15 @@ def test_the_stack_is_made_of_the_librarys_parts(javascript, setting):
 def test_measures_are_the_librarys(javascript, setting):
     explorer = CollapseExplorer(**setting)
     x = streams_in(javascript, explorer)[explorer.depth]
-    close(javascript("collapse", "spread", x.tolist()), token_spread(x))
-    close(javascript("collapse", "cosines", x.tolist()), cosine_similarity(x, x))
-    close(javascript("collapse", "effectiveRank", x.tolist()), effective_rank(x))
-    raw = javascript("collapse", "draw", explorer.seed)["layers"][explorer.depth]
-    ours = javascript("collapse", "weights", x.tolist(), raw, explorer.causal, explorer.temperature)
+    close(javascript("collapse.math", "spread", x.tolist()), token_spread(x))
+    close(javascript("collapse.math", "cosines", x.tolist()), cosine_similarity(x, x))
+    close(javascript("collapse.math", "effectiveRank", x.tolist()), effective_rank(x))
+    raw = javascript("collapse.math", "draw", explorer.seed)["layers"][explorer.depth]
+    ours = javascript("collapse.math", "weights", x.tolist(), raw, explorer.causal, explorer.temperature)
     layer = {name: torch.tensor(matrix, dtype=torch.float64) for name, matrix in raw.items()}
     close(ours, weights_of(explorer, x, layer))
     entropy = attention_entropy(torch.tensor(ours, dtype=torch.float64)[None, None], mask_of(explorer))
-    close(javascript("collapse", "undecided", ours, explorer.causal), entropy[0])
+    close(javascript("collapse.math", "undecided", ours, explorer.causal), entropy[0])
 
 
 @pytest.mark.browser
@@ -109,7 +109,9 @@ def test_a_rank_is_found_where_the_tokens_are_nearly_one(javascript):
     direction, noise = torch.randn(1, WIDTH, dtype=torch.float64), torch.randn(TOKENS, WIDTH, dtype=torch.float64)
     for size in (0.0, 1e-9, 1e-3, 1.0):
         x = direction + size * noise
-        assert javascript("collapse", "effectiveRank", x.tolist()) == pytest.approx(effective_rank(x).item(), rel=1e-6)
+        assert javascript("collapse.math", "effectiveRank", x.tolist()) == pytest.approx(
+            effective_rank(x).item(), rel=1e-6
+        )
 
 
 @pytest.mark.browser
@@ -134,7 +136,7 @@ def test_fresh_scores_spread_like_standard_normal_numbers(javascript):
     ],
 )
 def test_a_wrong_stack_is_noticed(altered, right, wrong):
-    with altered("collapse", right, wrong) as javascript, pytest.raises((AssertionError, ValueError)):
+    with altered("collapse.math", right, wrong) as javascript, pytest.raises((AssertionError, ValueError)):
         test_the_stack_is_made_of_the_librarys_parts(javascript, SETTINGS[3])
 
 
@@ -149,11 +151,11 @@ def test_a_wrong_stack_is_noticed(altered, right, wrong):
     ],
 )
 def test_a_wrong_measure_is_noticed(altered, right, wrong):
-    with altered("collapse", right, wrong) as javascript, pytest.raises(AssertionError, match="not"):
+    with altered("collapse.math", right, wrong) as javascript, pytest.raises(AssertionError, match="not"):
         test_measures_are_the_librarys(javascript, SETTINGS[3])
 
 
-# --- traits ---------------------------------------------------------------------------------------------------------
+# --- traits -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.rejects
@@ -185,7 +187,7 @@ def test_the_still_picture_says_the_spread():
     assert f"after 3 layers: {explorer.spreads()[3]:.2g}" in explorer.still()
 
 
-# --- what a reader sees ---------------------------------------------------------------------------------------------
+# --- what a reader sees -----------------------------------------------------------------------------------------------
 
 
 def table(page):

@@ -1,21 +1,21 @@
 """What holds of every explorer: its shape in Python, and its life on a page without kernel, network, or scripts."""
 
+import inspect
 import re
-import subprocess
-import sys
 
+import numpy as np
 import pytest
+import torch
 import traitlets
 from axe_playwright_python.sync_playwright import Axe
 from examples import NAMES, changes, example
 
-from lessons_lib import widgets
+from lessons_lib import palette, widgets
 from lessons_lib.widgets.explorer import Explorer
+from lessons_lib.widgets.traits import Whole
 
 WIDGET_VIEW = "application/vnd.jupyter.widget-view+json"
 LOOK = "root => [...root.querySelectorAll('svg, .x-bar, .x-value')].map(e => e.outerHTML).join() + root.innerText"
-
-A_PIECE_NOT_A_PAGE = {"rules": {"page-has-heading-one": {"enabled": False}}}
 
 every_explorer = pytest.mark.parametrize("name", NAMES)
 
@@ -31,13 +31,47 @@ def test_every_explorer_has_an_example():
 # --- in Python ------------------------------------------------------------------------------------------------------
 
 
-def test_widgets_need_no_torch():
-    code = (
-        "import sys; sys.modules['torch'] = None\n"
-        "from lessons_lib import widgets\n"
-        "print(len(widgets.TemperatureExplorer(scores=[1.0, 2.0]).to_html()))"
+@every_explorer
+def test_the_constructor_takes_the_traits_in_their_order(name):
+    explorer = example(name)
+    parameters = inspect.signature(type(explorer)).parameters
+    assert set(parameters) == set(explorer._state())
+    assert repr(type(explorer)(*(getattr(explorer, trait) for trait in parameters))) == repr(explorer)
+    assert all(parameter.annotation is not parameter.empty for parameter in parameters.values())
+
+
+def test_a_new_slider_is_one_line_of_python():
+    class Wider(widgets.ScalingExplorer):
+        n_heads = Whole(4, min=1).tag(sync=True)
+
+    assert str(inspect.signature(Wider)) == (
+        "(width: int = 64, n_keys: int = 16, scaling: str = '1/sqrt(d)', seed: int = 0, n_heads: int = 4)"
     )
-    assert int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout) > 0
+    assert Wider(n_heads=7)._state()["n_heads"] == 7
+    assert repr(Wider()).endswith("seed=0, n_heads=4)")
+    with pytest.raises(ValueError, match=r"n_heads.*at least 1"):
+        Wider(n_heads=0)
+
+
+@pytest.mark.parametrize("given", [torch.tensor, np.array, tuple], ids=["tensor", "array", "tuple"])
+def test_lists_may_be_given_as_tensors_arrays_and_tuples(given):
+    explorer = widgets.PlaneExplorer(query=given([1.0, 0.5]), key=given([[1.0, 0.0], [0.0, 2.0]]))
+    assert (explorer.query, explorer.key) == ([1.0, 0.5], [[1.0, 0.0], [0.0, 2.0]])
+
+
+def test_no_two_explorers_share_a_list():
+    first, second = widgets.MasksExplorer(), widgets.MasksExplorer()
+    first.parts.append("| block 2")
+    assert second.parts == ["causal"]
+
+
+@every_explorer
+@pytest.mark.parametrize("precision", [torch.float32, torch.float64])
+def test_a_still_picture_draws_no_random_number_and_no_precision_changes_it(name, precision):
+    before, wanted = torch.get_rng_state(), example(name).to_html()
+    torch.set_default_dtype(precision)
+    assert example(name).to_html() == wanted
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @every_explorer
@@ -75,18 +109,32 @@ def test_the_page_weighs_little(name):
 @pytest.mark.rejects
 @every_explorer
 def test_unknown_arguments_are_refused(name):
-    with pytest.raises(TypeError, match="unexpected keyword argument 'nonsense'"):
-        type(example(name))(nonsense=1)
+    with pytest.raises(TypeError, match=f"{name} got an unexpected keyword argument 'nonsense'; it takes .*"):
+        type(example(name))(**example(name)._state(), nonsense=1)
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(("name", "missing"), [("Plane", "key"), ("Retrieval", "labels"), ("Temperature", "scores")])
+def test_a_trait_that_must_be_given_is_asked_for(name, missing):
+    explorer = example(f"{name}Explorer")
+    given = {trait: value for trait, value in explorer._state().items() if trait != missing}
+    with pytest.raises(
+        TypeError, match=f"{name}Explorer missing a required argument: '{missing}'; it takes .*{missing}"
+    ):
+        type(explorer)(**given)
 
 
 @every_explorer
 def test_traits_can_be_observed_and_linked(name):
     first, second = example(name), example(name)
-    seen = []
-    trait = next(iter(first._state()))
-    first.observe(seen.append, trait)
-    traitlets.link((first, trait), (second, trait))
-    assert not seen
+    for trait, value in changes(name).items():
+        heard = []
+        first.observe(heard.append, trait)
+        linked = traitlets.link((first, trait), (second, trait))
+        setattr(first, trait, value)
+        assert [change["new"] for change in heard] == [value] == [getattr(second, trait)], trait
+        linked.unlink()
+    assert first.to_html() == second.to_html() != example(name).to_html()
 
 
 def test_a_subclass_draws_its_own_still_picture():
@@ -158,56 +206,46 @@ def test_the_live_region_speaks_when_the_hand_rests(name, show):
 
 @pytest.mark.browser
 @every_explorer
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing(name, theme, show):
-    style = {"dark": "background: #14181e; color: #ced6dd", "light": ""}[theme]
-    with show(example(name), theme=theme) as page:
-        page.evaluate("style => { document.body.style = style; }", style)
-        violations = (
-            Axe().run(page, options={"rules": {"page-has-heading-one": {"enabled": False}}}).response["violations"]
-        )
-    assert not [(v["id"], node["html"][:120]) for v in violations for node in v["nodes"]]
+def test_axe_finds_nothing_and_dark_mode_follows_at_once(name, show):
+    colours = "root => [getComputedStyle(root).getPropertyValue('--first'), getComputedStyle(root).colorScheme]"
+    light, dark = "", "background: #14181e; color: #ced6dd"
+    with show(example(name)) as page:
+        assert page.locator(".x-still").count() == 0
+        before = page.locator("div.explorer").evaluate(colours)
+        for theme, style in (("light", light), ("dark", dark)):
+            page.evaluate("theme => { document.documentElement.dataset.theme = theme; }", theme)
+            page.evaluate("style => { document.body.style = style; }", style)
+            found = (
+                Axe().run(page, options={"rules": {"page-has-heading-one": {"enabled": False}}}).response["violations"]
+            )
+            assert not [(theme, v["id"], node["html"][:120]) for v in found for node in v["nodes"]]
+        assert page.locator("div.explorer").evaluate(colours) == [palette.DARK_QUERY, "dark"] != before
+
+
+def right_edge(page):
+    return max(page.locator("div.explorer *").evaluate_all("all => all.map(e => e.getBoundingClientRect().right)"))
 
 
 @pytest.mark.browser
 @every_explorer
-def test_without_scripts_a_picture_and_a_sentence_remain(name, show):
+def test_without_scripts_a_picture_and_a_sentence_remain_and_fit_a_phone(name, show):
     explorer = example(name)
-    with show(explorer, java_script_enabled=False) as page:
+    with show(explorer, width=360, java_script_enabled=False) as page:
         assert page.locator("svg[role=img]").is_visible()
         assert len(page.locator("svg[role=img]").get_attribute("aria-label").split()) > 3
         assert explorer.sentence in page.locator("div.explorer").inner_text()
-    with show(explorer) as page:
-        assert page.locator(".x-still").count() == 0
+        assert right_edge(page) <= 360
 
 
 @pytest.mark.browser
 @every_explorer
-@pytest.mark.parametrize("java_script_enabled", [True, False], ids=["live", "still"])
-def test_a_phone_needs_no_sideways_scroll(name, java_script_enabled, show):
-    with show(example(name), width=360, java_script_enabled=java_script_enabled) as page:
-        edges = page.locator("div.explorer *").evaluate_all("all => all.map(e => e.getBoundingClientRect().right)")
-        assert max(edges) <= 360
-
-
-@pytest.mark.browser
-@every_explorer
-def test_controls_are_large_enough_for_a_finger(name, show):
+def test_a_phone_needs_no_sideways_scroll_and_controls_are_large_enough_for_a_finger(name, show):
+    sizes = "all => all.map(c => [c.outerHTML, c.getBoundingClientRect().width, c.getBoundingClientRect().height])"
     with show(example(name), width=360) as page:
-        for control in page.locator("input:visible, select:visible, button:visible").all():
-            box = control.bounding_box()
-            assert box["height"] >= 24, control.evaluate("c => c.outerHTML")
-            assert box["width"] >= 24, control.evaluate("c => c.outerHTML")
-
-
-@pytest.mark.browser
-@every_explorer
-def test_dark_mode_follows_at_once(name, show):
-    colours = "root => [getComputedStyle(root).getPropertyValue('--first'), getComputedStyle(root).colorScheme]"
-    with show(example(name)) as page:
-        light = page.locator("div.explorer").evaluate(colours)
-        page.evaluate("document.documentElement.dataset.theme = 'dark'")
-        assert page.locator("div.explorer").evaluate(colours) == ["#56b4e9", "dark"] != light
+        assert right_edge(page) <= 360
+        measured = page.locator("input:visible, select:visible, button:visible").evaluate_all(sizes)
+        assert measured
+        assert not [(control, width, height) for control, width, height in measured if min(width, height) < 24]
 
 
 @pytest.mark.browser

@@ -1,4 +1,4 @@
-"""The heads explorer: one model in three languages, what it has learned, and what a reader does with it.
+"""The heads explorer: one model in two languages, what it has learned, and what a reader does with it.
 
 The script and Python compute in float64 on both sides, and so does the library here: its weights are the same rounded
 numbers. Largest difference measured over these sentences: 4e-15.
@@ -50,11 +50,11 @@ def library(model, words, off=()):
     return torch.cat(weights), p
 
 
-# --- one model in three languages -----------------------------------------------------------------------------------
+# --- one model in two languages ---------------------------------------------------------------------------------------
 
 
 def check_run(javascript, model, words, off):
-    ours = javascript("heads", "run", words.split(), off)
+    ours = javascript("heads.math", "run", words.split(), off)
     weights, p = library(model, words, off)
     assert_close(torch.tensor(ours["weights"], dtype=torch.float64), weights, rtol=0, atol=1e-12)
     assert_close(torch.tensor(ours["next"], dtype=torch.float64), p, rtol=0, atol=1e-12)
@@ -67,9 +67,9 @@ def test_the_script_is_the_library(javascript, model, words, off):
 
 
 @pytest.mark.parametrize(("words", "off"), SENTENCES)
-def test_the_still_picture_is_the_library(model, words, off):
+def test_python_runs_the_model_with_heads_switched_off(model, words, off):
     explorer = HeadsExplorer(words, 1, off)
-    assert_close(torch.tensor(explorer.weights()), library(model, words, off)[0], rtol=0, atol=1e-12)
+    assert_close(explorer.weights(), library(model, words, off)[0], rtol=0, atol=1e-12)
 
 
 @pytest.mark.browser
@@ -86,7 +86,7 @@ def test_the_still_picture_is_the_library(model, words, off):
     ],
 )
 def test_a_wrong_model_is_noticed(altered, model, right, wrong):
-    with altered("heads", right, wrong) as javascript, pytest.raises((AssertionError, ValueError)):
+    with altered("heads.math", right, wrong) as javascript, pytest.raises((AssertionError, ValueError)):
         check_run(javascript, model, *SENTENCES[2])
 
 
@@ -94,17 +94,17 @@ def test_a_wrong_model_is_noticed(altered, model, right, wrong):
 def test_agreement_counts_every_verb_once(javascript):
     p = torch.rand(len(VOCABULARY), dtype=torch.float64)
     of = [sum(p[VOCABULARY.index(verb)].item() for verb in VERBS if verb.endswith("s") == one) for one in (True, False)]
-    assert javascript("heads", "agreement", p.tolist()) == pytest.approx(of, abs=1e-12)
+    assert javascript("heads.math", "agreement", p.tolist()) == pytest.approx(of, abs=1e-12)
 
 
 @pytest.mark.browser
 def test_typed_sentences_are_read_as_the_library_reads_them(javascript):
-    parsed = javascript("heads", "parse", " The queen  waits. She sings.")
+    parsed = javascript("heads.math", "parse", " The queen  waits. She sings.")
     assert parsed == {"words": ["the", "queen", "waits", ".", "she", "sings", "."], "unknown": []}
-    assert javascript("heads", "parse", "The emperor waits")["unknown"] == ["emperor"]
+    assert javascript("heads.math", "parse", "The emperor waits")["unknown"] == ["emperor"]
 
 
-# --- what it has learned --------------------------------------------------------------------------------------------
+# --- what it has learned ----------------------------------------------------------------------------------------------
 
 
 def test_it_knows_the_grammar(model):
@@ -130,7 +130,7 @@ def test_verbs_and_pronouns_agree(model):
     assert torch.equal(best, batch.inputs[row, place + 1])
 
 
-# --- traits ---------------------------------------------------------------------------------------------------------
+# --- traits -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.rejects
@@ -165,7 +165,7 @@ def test_the_still_picture_says_where_each_head_looks():
         assert f"{head} at {explorer.words.split()[row.argmax()]}" in explorer.still()
 
 
-# --- what a reader does ---------------------------------------------------------------------------------------------
+# --- what a reader does -----------------------------------------------------------------------------------------------
 
 
 def verbs(page):

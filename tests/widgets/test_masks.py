@@ -1,4 +1,4 @@
-"""The masks explorer: three languages, one meaning; and a matrix that is painted by hand, by key, and from Python."""
+"""The masks explorer: two languages, one meaning; and a matrix that is painted by hand, by key, and from Python."""
 
 import pytest
 import torch
@@ -49,16 +49,16 @@ def bools(mask):
     return torch.tensor(mask, dtype=torch.bool)
 
 
-# --- three languages, one meaning -----------------------------------------------------------------------------------
+# --- two languages, one meaning ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.browser
 @pytest.mark.parametrize("parts", COMPOSITIONS, ids=" ".join)
 def test_the_figure_the_trait_and_the_library_agree(javascript, parts):
     for n in SIZES:
-        shown = javascript("masks", "expression", n, parts)
+        shown = javascript("masks.math", "expression", n, parts)
         library = eval(shown, PYTHON.copy())
-        assert torch.equal(bools(javascript("masks", "compose", n, parts)), library), shown
+        assert torch.equal(bools(javascript("masks.math", "compose", n, parts)), library), shown
         assert torch.equal(bools(MasksExplorer(n, parts).mask), library), shown
 
 
@@ -73,7 +73,7 @@ def test_random_masks_are_the_same_in_both_and_as_dense_as_the_librarys(javascri
     counts = []
     for seed in range(20):
         ours = bools(MasksExplorer(n, [f"random_sparse {density} {seed}"]).mask)
-        assert torch.equal(ours, bools(javascript("masks", "compose", n, [f"random_sparse {density} {seed}"])))
+        assert torch.equal(ours, bools(javascript("masks.math", "compose", n, [f"random_sparse {density} {seed}"])))
         assert ours.diagonal().all()
         counts.append(masks.density(ours))
     expected = density + (1 - density) / n
@@ -84,10 +84,10 @@ def test_random_masks_are_the_same_in_both_and_as_dense_as_the_librarys(javascri
 @pytest.mark.browser
 def test_the_first_part_decides_the_grouping(javascript):
     """Python binds & before |, the figure from left to right: the line it shows has the brackets that this needs."""
-    assert javascript("masks", "expression", 4, ["causal", "| block 2", "& prefix 1"]) == (
+    assert javascript("masks.math", "expression", 4, ["causal", "| block 2", "& prefix 1"]) == (
         "(causal(4) | block(4, 2)) & prefix(4, 1)"
     )
-    assert javascript("masks", "expression", 4, ["causal", "& block 2", "| prefix 1"]) == (
+    assert javascript("masks.math", "expression", 4, ["causal", "& block 2", "| prefix 1"]) == (
         "causal(4) & block(4, 2) | prefix(4, 1)"
     )
 
@@ -100,7 +100,7 @@ def random_masks():
 def check_reach(javascript):
     for mask in random_masks():
         for n_layers in (0, 1, 2, 5):
-            ours = bools(javascript("masks", "reach", mask.tolist(), n_layers))
+            ours = bools(javascript("masks.math", "reach", mask.tolist(), n_layers))
             assert torch.equal(ours, masks.reach(mask, n_layers)), "reach differs"
 
 
@@ -120,18 +120,20 @@ def test_reach_is_the_librarys(javascript):
     ],
 )
 def test_a_wrong_reach_is_noticed(altered, right, wrong):
-    with altered("masks", right, wrong) as javascript, pytest.raises(AssertionError, match="reach differs"):
+    with altered("masks.math", right, wrong) as javascript, pytest.raises(AssertionError, match="reach differs"):
         check_reach(javascript)
 
 
 @pytest.mark.browser
 def test_density_and_dead_rows(javascript):
     for mask in random_masks():
-        assert javascript("masks", "density", mask.tolist()) == pytest.approx(masks.density(mask).item(), abs=1e-15)
-        assert javascript("masks", "deadRows", mask.tolist()) == (~mask.any(-1)).nonzero().flatten().tolist()
+        assert javascript("masks.math", "density", mask.tolist()) == pytest.approx(
+            masks.density(mask).item(), abs=1e-15
+        )
+        assert javascript("masks.math", "deadRows", mask.tolist()) == (~mask.any(-1)).nonzero().flatten().tolist()
 
 
-# --- traits ---------------------------------------------------------------------------------------------------------
+# --- traits -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_repr_names_what_was_given():
@@ -180,7 +182,7 @@ def test_nonsense_is_refused(arguments, complaint):
         MasksExplorer(**arguments)
 
 
-# --- what a reader sees and does ------------------------------------------------------------------------------------
+# --- what a reader sees and does --------------------------------------------------------------------------------------
 
 
 def shown(page):

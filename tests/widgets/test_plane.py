@@ -29,31 +29,31 @@ def close(ours, theirs):
 def test_scores_and_angles_are_the_librarys(javascript):
     for m in (1, 3, 5):
         q, k = torch.randn(1, 2), torch.randn(m, 2)
-        close(javascript("plane", "scores", q[0].tolist(), k.tolist(), "dot"), (q @ k.T)[0])
-        close(javascript("plane", "scores", q[0].tolist(), k.tolist(), "cosine"), cosine_similarity(q, k)[0])
-        close(javascript.each("plane", "angle", [[q[0].tolist(), key.tolist()] for key in k]), angles(q, k)[0])
+        close(javascript("plane.math", "scores", q[0].tolist(), k.tolist(), "dot"), (q @ k.T)[0])
+        close(javascript("plane.math", "scores", q[0].tolist(), k.tolist(), "cosine"), cosine_similarity(q, k)[0])
+        close(javascript.each("plane.math", "angle", [[q[0].tolist(), key.tolist()] for key in k]), angles(q, k)[0])
 
 
 @pytest.mark.browser
 def test_small_angles_keep_their_digits(javascript):
     turned = [math.cos(1e-9), math.sin(1e-9)]
-    assert javascript("plane", "angle", [1.0, 0.0], turned) == pytest.approx(math.degrees(1e-9), rel=1e-9)
-    assert javascript("plane", "angle", [1.0, 0.0], [-2.0, 0.0]) == 180
+    assert javascript("plane.math", "angle", [1.0, 0.0], turned) == pytest.approx(math.degrees(1e-9), rel=1e-9)
+    assert javascript("plane.math", "angle", [1.0, 0.0], [-2.0, 0.0]) == 180
 
 
 @pytest.mark.browser
 def test_scores_weights_and_average_make_attention(javascript):
     q, k, v = torch.randn(1, 2), torch.randn(5, 2), torch.randn(5, 2)
-    scores = javascript("plane", "scores", q[0].tolist(), k.tolist(), "dot")
+    scores = javascript("plane.math", "scores", q[0].tolist(), k.tolist(), "dot")
     p = javascript("arithmetic", "softmax", scores, 0.7)
-    close(javascript("plane", "average", p, v.tolist()), attention(q, k, v, scale=1 / 0.7)[0])
+    close(javascript("plane.math", "average", p, v.tolist()), attention(q, k, v, scale=1 / 0.7)[0])
 
 
 @pytest.mark.browser
 def test_the_hull_holds_every_point_and_no_corner_is_idle(javascript):
     for m in (3, 4, 6, 11):
         points = torch.randn(m, 2)
-        corners = torch.tensor(javascript("plane", "hull", points.tolist()), dtype=torch.float64)
+        corners = torch.tensor(javascript("plane.math", "hull", points.tolist()), dtype=torch.float64)
         assert all((corner == points).all(-1).any() for corner in corners)
         assert (outside(corners, points) <= 1e-12).all()
         for j in range(len(corners)):
@@ -78,13 +78,13 @@ def outside(corners, points):
     ],
 )
 def test_flat_hulls(javascript, points, n_corners):
-    assert len(javascript("plane", "hull", points)) == n_corners
+    assert len(javascript("plane.math", "hull", points)) == n_corners
 
 
 @pytest.mark.browser
 def test_a_stretched_vector_keeps_its_direction(javascript):
     v = torch.randn(2)
-    close(javascript("plane", "stretched", v.tolist(), 2.5), 2.5 * v / v.norm())
+    close(javascript("plane.math", "stretched", v.tolist(), 2.5), 2.5 * v / v.norm())
 
 
 @pytest.mark.browser
@@ -97,7 +97,7 @@ def test_a_stretched_vector_keeps_its_direction(javascript):
     ],
 )
 def test_wrong_arithmetic_is_noticed(altered, right, wrong):
-    with altered("plane", right, wrong) as javascript, pytest.raises(AssertionError, match="not close"):
+    with altered("plane.math", right, wrong) as javascript, pytest.raises(AssertionError, match="not close"):
         test_scores_and_angles_are_the_librarys(javascript)
 
 

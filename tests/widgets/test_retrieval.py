@@ -41,9 +41,9 @@ def test_the_soft_answer_is_the_librarys_attention(javascript):
     for m in (2, 3, 5):
         q, k, v = torch.randn(7, 2) * 3, torch.randn(m, 2), torch.randn(m) * 20
         calls = [[query.tolist(), k.tolist(), v.tolist()] for query in q]
-        close(javascript.each("retrieval", "answer", calls), looked_up(q, k, v))
-        close(javascript.each("retrieval", "scores", [call[:2] for call in calls]), q @ k.T)
-        close(javascript.each("retrieval", "best", calls), v[(q @ k.T).argmax(-1)])
+        close(javascript.each("retrieval.math", "answer", calls), looked_up(q, k, v))
+        close(javascript.each("retrieval.math", "scores", [call[:2] for call in calls]), q @ k.T)
+        close(javascript.each("retrieval.math", "best", calls), v[(q @ k.T).argmax(-1)])
 
 
 @pytest.mark.browser
@@ -53,13 +53,13 @@ def test_the_slope_is_autograds(javascript):
         degrees = (360 * torch.rand(()) - 180).requires_grad_()
         q = length * torch.stack([degrees.deg2rad().cos(), degrees.deg2rad().sin()])
         (slope,) = torch.autograd.grad(looked_up(q[None], k, v)[0], degrees)
-        close(javascript("retrieval", "perDegree", q.tolist(), k.tolist(), v.tolist()), slope)
+        close(javascript("retrieval.math", "perDegree", q.tolist(), k.tolist(), v.tolist()), slope)
 
 
 @pytest.mark.browser
 def test_a_direction_and_a_length_make_a_vector(javascript):
-    close(javascript("retrieval", "pointing", -90, 2.5), torch.tensor([0.0, -2.5]))
-    close(javascript("retrieval", "pointing", 60, 2), torch.tensor([1.0, math.sqrt(3)]))
+    close(javascript("retrieval.math", "pointing", -90, 2.5), torch.tensor([0.0, -2.5]))
+    close(javascript("retrieval.math", "pointing", 60, 2), torch.tensor([1.0, math.sqrt(3)]))
 
 
 @pytest.mark.browser
@@ -72,7 +72,7 @@ def test_a_direction_and_a_length_make_a_vector(javascript):
     ],
 )
 def test_a_wrong_look_up_is_noticed(altered, right, wrong):
-    with altered("retrieval", right, wrong) as javascript, pytest.raises(AssertionError, match="not close"):
+    with altered("retrieval.math", right, wrong) as javascript, pytest.raises(AssertionError, match="not close"):
         test_the_soft_answer_is_the_librarys_attention(javascript)
 
 
@@ -81,7 +81,7 @@ def test_a_wrong_look_up_is_noticed(altered, right, wrong):
     ("right", "wrong"), [("(values[j] - o)", "values[j] * (1 - p)"), ("[-query[1], query[0]]", "[query[1], -query[0]]")]
 )
 def test_a_wrong_slope_is_noticed(altered, right, wrong):
-    with altered("retrieval", right, wrong) as javascript, pytest.raises(AssertionError, match="not close"):
+    with altered("retrieval.math", right, wrong) as javascript, pytest.raises(AssertionError, match="not close"):
         test_the_slope_is_autograds(javascript)
 
 

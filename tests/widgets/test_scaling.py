@@ -18,7 +18,7 @@ from lessons_lib.widgets.scaling import SCALES, WIDTHS
 def test_the_norm_of_the_jacobian_is_the_librarys(javascript):
     """The library's entries p - p^2 carry a rounding error of 1e-16, which the norm cannot undo; measured 1.7e-16."""
     weights = [softmax(torch.randn(n) * spread) for n in (1, 2, 5, 17) for spread in (0.1, 1.0, 6.0)]
-    ours = torch.tensor(javascript.each("scaling", "jacobianNorm", [[p.tolist()] for p in weights]))
+    ours = torch.tensor(javascript.each("scaling.math", "jacobianNorm", [[p.tolist()] for p in weights]))
     assert_close(ours, torch.stack([softmax_jacobian(p).norm() for p in weights]), rtol=0, atol=1e-15)
 
 
@@ -26,7 +26,9 @@ def test_the_norm_of_the_jacobian_is_the_librarys(javascript):
 @pytest.mark.parametrize("rest", [1e-3, 1e-9, 1e-15, 1e-200])
 def test_the_norm_keeps_its_digits_when_one_weight_has_nearly_all(javascript, rest):
     """Of two weights 1 - r and r the Jacobian is r (1 - r) [[1, -1], [-1, 1]], whose norm is 2 r (1 - r)."""
-    assert javascript("scaling", "jacobianNorm", [1 - rest, rest]) == pytest.approx(2 * rest * (1 - rest), rel=1e-12)
+    assert javascript("scaling.math", "jacobianNorm", [1 - rest, rest]) == pytest.approx(
+        2 * rest * (1 - rest), rel=1e-12
+    )
 
 
 @pytest.mark.browser
@@ -40,7 +42,7 @@ def test_the_norm_keeps_its_digits_when_one_weight_has_nearly_all(javascript, re
     ],
 )
 def test_a_wrong_norm_is_noticed(altered, right, wrong):
-    with altered("scaling", right, wrong) as javascript, pytest.raises(AssertionError, match="not close"):
+    with altered("scaling.math", right, wrong) as javascript, pytest.raises(AssertionError, match="not close"):
         test_the_norm_of_the_jacobian_is_the_librarys(javascript)
 
 
@@ -48,9 +50,9 @@ def test_a_wrong_norm_is_noticed(altered, right, wrong):
 def test_scales_are_the_same_in_both_languages(javascript):
     for scaling, factor in SCALES.items():
         for width in WIDTHS:
-            assert javascript("scaling", "scale", scaling, width) == pytest.approx(factor(width), rel=1e-15)
+            assert javascript("scaling.math", "scale", scaling, width) == pytest.approx(factor(width), rel=1e-15)
             std = factor(width) * math.sqrt(width)
-            assert javascript("scaling", "scoreStd", scaling, width) == pytest.approx(std, rel=1e-15)
+            assert javascript("scaling.math", "scoreStd", scaling, width) == pytest.approx(std, rel=1e-15)
 
 
 # --- the law of the scores ------------------------------------------------------------------------------------------
@@ -58,7 +60,7 @@ def test_scales_are_the_same_in_both_languages(javascript):
 
 def drawn_scores(javascript, width, seed, n_keys=16):
     script = """async ([width, seed, n]) => {
-      const { draw, scores } = await import("./scaling.js");
+      const { draw, scores } = await import("./scaling.math.js");
       return scores(draw(seed, n), "1", width);
     }"""
     return torch.tensor(javascript.page.evaluate(script, [width, seed, n_keys]), dtype=torch.float64)

@@ -20,7 +20,7 @@ SCORES = [2.0, 1.5, 0.5, -1.0]
 def test_free_energy_is_the_scaled_log_sum_exp(javascript):
     for n, temperature in [(1, 0.05), (3, 0.7), (7, 20.0), (13, 1.0)]:
         scores = torch.randn(n) * 5
-        ours = javascript("temperature", "freeEnergy", scores.tolist(), temperature)
+        ours = javascript("temperature.math", "freeEnergy", scores.tolist(), temperature)
         assert_close(torch.tensor(ours), temperature * log_sum_exp(scores / temperature), rtol=1e-13, atol=1e-13)
 
 
@@ -28,15 +28,15 @@ def test_free_energy_is_the_scaled_log_sum_exp(javascript):
 def test_the_softmax_earns_the_free_energy_and_no_others_earn_more(javascript):
     for temperature in (0.05, 1.0, 20.0):
         scores = torch.randn(5) * 3
-        most = javascript("temperature", "freeEnergy", scores.tolist(), temperature)
+        most = javascript("temperature.math", "freeEnergy", scores.tolist(), temperature)
         p = softmax(scores, temperature=temperature).tolist()
 
         def earned(weights, scores=scores, temperature=temperature):
-            score = javascript("temperature", "expectedScore", weights, scores.tolist())
+            score = javascript("temperature.math", "expectedScore", weights, scores.tolist())
             return score + temperature * javascript("arithmetic", "entropy", weights)
 
         assert earned(p) == pytest.approx(most, rel=1e-12)
-        others = javascript("temperature", "otherWeights", 5, 40)
+        others = javascript("temperature.math", "otherWeights", 5, 40)
         assert all(sum(weights) == pytest.approx(1.0) and min(weights) >= 0 for weights in others)
         assert max(map(earned, others)) < most
 

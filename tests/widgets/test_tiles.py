@@ -31,15 +31,15 @@ def close(ours, theirs):
 
 def rows_after(javascript, scores, steps, is_causal, rescale=True):
     """The running maxima, sums and outputs after the steps, which are not yet divided by their sums."""
-    rows = javascript("tiles", "run", scores.tolist(), steps, is_causal, rescale)
+    rows = javascript("tiles.math", "run", scores.tolist(), steps, is_causal, rescale)
     return [tensor([row[name] for row in rows]) for name in ("peak", "total", "out")]
 
 
 def check_that_the_result_is_attention(javascript):
     for n, block_q, block_k in SHAPES:
         for order, is_causal in zip([*ORDERS, "drawn"], [False, True, False, True], strict=True):
-            scores = tensor(javascript("tiles", "scores", n, 3, order))
-            steps = javascript("tiles", "schedule", n, block_q, block_k, is_causal)
+            scores = tensor(javascript("tiles.math", "scores", n, 3, order))
+            steps = javascript("tiles.math", "schedule", n, block_q, block_k, is_causal)
             peak, total, out = rows_after(javascript, scores, steps, is_causal)
 
             one = torch.eye(n)
@@ -69,15 +69,15 @@ def test_in_the_end_the_outputs_are_attention(javascript):
     ],
 )
 def test_a_wrong_merge_is_noticed(altered, right, wrong):
-    with altered("tiles", right, wrong) as javascript, pytest.raises(AssertionError, match="not close"):
+    with altered("tiles.math", right, wrong) as javascript, pytest.raises(AssertionError, match="not close"):
         check_that_the_result_is_attention(javascript)
 
 
 @pytest.mark.browser
 def test_every_step_between_is_the_librarys_merge(javascript):
     n, block_q, block_k = 11, 4, 3
-    scores = tensor(javascript("tiles", "scores", n, 5, "drawn"))
-    steps = javascript("tiles", "schedule", n, block_q, block_k, True)
+    scores = tensor(javascript("tiles.math", "scores", n, 5, "drawn"))
+    steps = javascript("tiles.math", "schedule", n, block_q, block_k, True)
     mask = masks.causal(n)
     out, lse = torch.zeros(n, n), torch.full((n,), -torch.inf)
     for at, step in enumerate(steps, start=1):
@@ -97,29 +97,29 @@ def test_every_step_between_is_the_librarys_merge(javascript):
 @pytest.mark.browser
 def test_the_factor_is_what_a_larger_score_costs(javascript):
     row = {"peak": 1.0, "factor": 1, "total": 2.0, "out": [1.5, 0.5, 0.0]}
-    merged = javascript("tiles", "merge", row, [2], [3.0], True)
+    merged = javascript("tiles.math", "merge", row, [2], [3.0], True)
     assert merged["factor"] == pytest.approx(torch.e**-2)
     assert merged["out"] == pytest.approx([1.5 * torch.e**-2, 0.5 * torch.e**-2, 1.0])
-    assert javascript("tiles", "merge", row, [2], [0.9], True)["factor"] == 1.0
+    assert javascript("tiles.math", "merge", row, [2], [0.9], True)["factor"] == 1.0
 
 
 @pytest.mark.browser
 def test_without_rescaling_only_falling_scores_come_out_right(javascript):
-    n, steps = 8, javascript("tiles", "schedule", 8, 4, 2, False)
+    n, steps = 8, javascript("tiles.math", "schedule", 8, 4, 2, False)
     for order in ORDERS:
-        scores = tensor(javascript("tiles", "scores", n, 3, order))
+        scores = tensor(javascript("tiles.math", "scores", n, 3, order))
         *_, out = rows_after(javascript, scores, steps, False, rescale=False)
         assert torch.allclose(out, softmax(scores)) == (order == "falling")
 
 
 @pytest.mark.browser
 def test_scores_have_one_decimal_and_orders_sort_them(javascript):
-    drawn, rising, falling = (tensor(javascript("tiles", "scores", 9, 3, order)) for order in ORDERS)
+    drawn, rising, falling = (tensor(javascript("tiles.math", "scores", 9, 3, order)) for order in ORDERS)
     assert torch.equal(rising, drawn.sort(-1).values)
     assert torch.equal(falling, rising.flip(-1))
     assert torch.equal(drawn, (10 * drawn).round() / 10)
-    assert torch.equal(tensor(javascript("tiles", "scores", 5, 3, "drawn")), drawn[:5, :5])
-    assert not torch.equal(tensor(javascript("tiles", "scores", 9, 4, "drawn")), drawn)
+    assert torch.equal(tensor(javascript("tiles.math", "scores", 5, 3, "drawn")), drawn[:5, :5])
+    assert not torch.equal(tensor(javascript("tiles.math", "scores", 9, 4, "drawn")), drawn)
 
 
 # --- what is moved --------------------------------------------------------------------------------------------------
@@ -130,7 +130,7 @@ def test_scores_have_one_decimal_and_orders_sort_them(javascript):
 def test_tiles_are_the_same_in_both_languages_and_cover_what_is_seen_once(javascript, is_causal):
     for n, block_q, block_k in SHAPES:
         steps = schedule(n, block_q, block_k, is_causal)
-        ours = javascript("tiles", "schedule", n, block_q, block_k, is_causal)
+        ours = javascript("tiles.math", "schedule", n, block_q, block_k, is_causal)
         assert [(s["doing"], s["rows"], s["keys"]) for s in ours] == [(d, list(r), list(k)) for d, r, k in steps]
         visits = torch.zeros(n, n)
         for doing, rows, keys in steps:
@@ -178,10 +178,10 @@ def test_the_bytes_are_those_of_a_machine_with_two_memories(javascript, is_causa
             machine.write("O")
             machine.write("sum")  # in its place the log-sum-exp
             machine.fast.clear()
-        steps = javascript("tiles", "schedule", n, block_q, block_k, is_causal)
-        assert javascript("tiles", "moved", steps, d) == machine.moved
-        assert javascript("tiles", "traffic", n, d, block_q, block_k, is_causal) == machine.moved
-        assert javascript("tiles", "held", d, min(n, block_q), min(n, block_k)) == machine.most
+        steps = javascript("tiles.math", "schedule", n, block_q, block_k, is_causal)
+        assert javascript("tiles.math", "moved", steps, d) == machine.moved
+        assert javascript("tiles.math", "traffic", n, d, block_q, block_k, is_causal) == machine.moved
+        assert javascript("tiles.math", "held", d, min(n, block_q), min(n, block_k)) == machine.most
 
 
 @pytest.mark.browser
@@ -192,26 +192,26 @@ def test_the_naive_algorithm_passes_the_scores_four_times(javascript):
             machine.read(name, n, n if name in "SP" else d)
         machine.make(made, *({"n": n, "d": d}[axis] for axis in shape))
         machine.write(made)
-    assert javascript("tiles", "naiveTraffic", n, d) == machine.moved == 4 * n * d + 4 * n * n
+    assert javascript("tiles.math", "naiveTraffic", n, d) == machine.moved == 4 * n * d + 4 * n * n
 
 
 @pytest.mark.browser
 def test_more_queries_in_a_tile_move_less_and_more_keys_do_not(javascript):
     """2 d n m / block_q is what counts: less than the naive 4 n m from about block_q = d / 2 on."""
     n, d = 4096, 64
-    by_queries = [javascript("tiles", "traffic", n, d, block, 32, False) for block in (16, 32, 64, 128)]
+    by_queries = [javascript("tiles.math", "traffic", n, d, block, 32, False) for block in (16, 32, 64, 128)]
     assert by_queries == sorted(by_queries, reverse=True)
-    assert len({javascript("tiles", "traffic", n, d, 32, block, False) for block in (16, 32, 64, 128)}) == 1
-    naive = javascript("tiles", "naiveTraffic", n, d)
+    assert len({javascript("tiles.math", "traffic", n, d, 32, block, False) for block in (16, 32, 64, 128)}) == 1
+    naive = javascript("tiles.math", "naiveTraffic", n, d)
     assert by_queries[0] > naive > by_queries[1]
 
 
 @pytest.mark.browser
 def test_the_largest_block_fits_and_a_larger_one_does_not(javascript):
     for numbers in (4096, 8192, 16384, 32768, 65536):
-        side = javascript("tiles", "largestBlock", numbers, 64)
-        assert javascript("tiles", "held", 64, side, side) <= numbers
-        assert javascript("tiles", "held", 64, 2 * side, 2 * side) > numbers
+        side = javascript("tiles.math", "largestBlock", numbers, 64)
+        assert javascript("tiles.math", "held", 64, side, side) <= numbers
+        assert javascript("tiles.math", "held", 64, 2 * side, 2 * side) > numbers
 
 
 # --- traits ---------------------------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ def step(page):
 @pytest.mark.browser
 def test_the_factor_is_asked_for_and_then_shown(javascript, show):
     explorer = TilesExplorer(n=5, block_q=3, block_k=2)
-    scores = tensor(javascript("tiles", "scores", 5, explorer.seed, "drawn"))
+    scores = tensor(javascript("tiles.math", "scores", 5, explorer.seed, "drawn"))
     with show(explorer) as page:
         for _ in range(3):  # load and merge the first tile, load the second
             step(page)

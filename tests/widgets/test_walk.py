@@ -1,4 +1,4 @@
-"""The walk explorer: one walk in three languages, its traits, and what a reader sees when a layer is added.
+"""The walk explorer: one walk in two languages, its traits, and what a reader sees when a layer is added.
 
 Everything is float64 on both sides; the tolerance leaves room for another machine's ``exp``, ``log`` and ``cos``.
 """
@@ -30,14 +30,14 @@ def close(ours, theirs):
 
 def layers_of(javascript, explorer):
     """The library's weights for the scores that the script draws, in the order in which the walker meets them."""
-    drawn = torch.tensor(javascript("walk", "draw", explorer.seed, explorer.n), dtype=torch.float64)
+    drawn = torch.tensor(javascript("walk.math", "draw", explorer.seed, explorer.n), dtype=torch.float64)
     if explorer.same:
         drawn = drawn[:1].expand_as(drawn)
     mask = causal(explorer.n) if explorer.causal else bidirectional(explorer.n)
     return softmax(drawn, mask, temperature=explorer.temperature)
 
 
-# --- one walk in three languages ------------------------------------------------------------------------------------
+# --- one walk in two languages ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.browser
@@ -45,7 +45,7 @@ def layers_of(javascript, explorer):
 def test_the_walk_is_the_librarys_rollout(javascript, setting):
     explorer = WalkExplorer(**setting)
     layers = layers_of(javascript, explorer)
-    ours = javascript("walk", "walks", layers.tolist(), explorer.residual)
+    ours = javascript("walk.math", "walks", layers.tolist(), explorer.residual)
     assert len(ours) == STEPS + 1
     close(ours[0], torch.eye(explorer.n))
     for t in range(1, STEPS + 1):
@@ -57,10 +57,10 @@ def test_the_walk_is_the_librarys_rollout(javascript, setting):
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_weights_are_the_librarys(javascript, setting):
     explorer = WalkExplorer(**setting)
-    drawn = javascript("walk", "draw", explorer.seed, explorer.n)
+    drawn = javascript("walk.math", "draw", explorer.seed, explorer.n)
     mask = causal(explorer.n) if explorer.causal else None
     for scores in drawn[:3]:
-        ours = javascript("walk", "weights", scores, explorer.causal, explorer.temperature)
+        ours = javascript("walk.math", "weights", scores, explorer.causal, explorer.temperature)
         close(ours, softmax(torch.tensor(scores), mask, temperature=explorer.temperature))
 
 
@@ -68,7 +68,7 @@ def test_weights_are_the_librarys(javascript, setting):
 def test_the_distance_is_the_ergodicity_coefficient(javascript):
     for n in (1, 2, 5, 11):
         rows = softmax(torch.randn(n, n) * 3)
-        assert javascript("walk", "apart", rows.tolist()) == pytest.approx(
+        assert javascript("walk.math", "apart", rows.tolist()) == pytest.approx(
             ergodicity_coefficient(rows).item(), abs=1e-13
         )
 
@@ -84,7 +84,7 @@ def test_the_distance_is_the_ergodicity_coefficient(javascript):
     ],
 )
 def test_a_wrong_walk_is_noticed(altered, right, wrong):
-    with altered("walk", right, wrong) as javascript, pytest.raises(AssertionError, match="not close"):
+    with altered("walk.math", right, wrong) as javascript, pytest.raises(AssertionError, match="not close"):
         test_the_walk_is_the_librarys_rollout(javascript, SETTINGS[2])
 
 
@@ -93,11 +93,11 @@ def test_a_wrong_walk_is_noticed(altered, right, wrong):
     ("right", "wrong"), [("i + 1) : row", "i) : row"), ("temperature);\n    return", "1);\n    return")]
 )
 def test_wrong_weights_are_noticed(altered, right, wrong):
-    with altered("walk", right, wrong) as javascript, pytest.raises((AssertionError, ValueError)):
+    with altered("walk.math", right, wrong) as javascript, pytest.raises((AssertionError, ValueError)):
         test_weights_are_the_librarys(javascript, SETTINGS[1] | {"temperature": 2.0})
 
 
-# --- traits ---------------------------------------------------------------------------------------------------------
+# --- traits -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.rejects
@@ -134,7 +134,7 @@ def test_the_still_picture_says_the_mass():
         assert f"token {token} {share:.2f}" in explorer.still()
 
 
-# --- what a reader sees ---------------------------------------------------------------------------------------------
+# --- what a reader sees -----------------------------------------------------------------------------------------------
 
 
 def table(page):
@@ -143,7 +143,7 @@ def table(page):
 
 
 def expected_table(javascript, explorer):
-    rows = torch.tensor(javascript("walk", "walks", layers_of(javascript, explorer).tolist(), explorer.residual))
+    rows = torch.tensor(javascript("walk.math", "walks", layers_of(javascript, explorer).tolist(), explorer.residual))
     p = rows[explorer.layers][explorer.start].double()
     distance = ergodicity_coefficient(rows[explorer.layers].double())
     return [p[explorer.start].item(), p[0].item(), effective_count(p / p.sum()).item(), distance.item()]

@@ -1,4 +1,3 @@
-// @ts-check
 /** The arithmetic that several explorers share. The tests compare each function with the library's. */
 
 /**

@@ -1,81 +1,83 @@
-// @ts-check
 /** A query and a key as clocks: every pair of coordinates is a hand that turns with the position, each at its own rate. */
 
-import { sum } from "./arithmetic.js";
 import { fixed, html, linear, logSlider, picture, select, slider, stage, svg } from "./kit.js";
-
-export const CLOCKS = 4;
-export const TRAINED = 32;
-const REACH = 100;
+import { CLOCKS, REACH, TRAINED, between, frequencies, score, seen } from "./clocks.math.js";
 
 /**
- * How far each hand turns per token, in radians: base^(-2i/d), and what the two scalings make of it.
- * @param {number} base @param {string} scaling @param {number} factor
+ * @typedef {{ query: number, key: number, shift: number, back: number, base: number, scaling: string,
+ *   factor: number }} Traits
+ * @typedef {import("./kit.js").Scope<Traits>} Scope
+ * @typedef {{ omega(): number[], trained(): number[], distance(): number, angles(): number[] }} Now
  */
-export function frequencies(base, scaling, factor) {
-  const raised = scaling === "ntk" ? base * factor ** (CLOCKS / (CLOCKS - 1)) : base;
-  const slower = scaling === "interpolation" ? factor : 1;
-  return Array.from({ length: CLOCKS }, (_, i) => raised ** (-i / CLOCKS) / slower);
-}
 
-/**
- * The angle from each hand of the query to that of the key, which was turned ahead by `back` tokens before.
- * @param {number[]} omega @param {number} distance key's position minus query's @param {number} back
- */
-export function between(omega, distance, back) {
-  return omega.map((w) => (distance + back) * w);
-}
-
-/** The dot product of hands of length one: the sum of the cosines. @param {number[]} angles */
-export function score(angles) {
-  return sum(angles.map(Math.cos));
-}
-
-/**
- * Whether training on TRAINED tokens, with the frequencies unscaled, has shown each clock this distance.
- * @param {number[]} omega @param {number[]} trained @param {number} distance
- */
-export function seen(omega, trained, distance) {
-  return omega.map((w, i) => (TRAINED - 1) * trained[i] >= Math.PI || Math.abs(distance) * w <= (TRAINED - 1) * trained[i] * (1 + 1e-12));
-}
-
+/** @type {(keyof Traits)[]} */
 const RATES = ["base", "scaling", "factor"];
+/** @type {(keyof Traits)[]} */
 const PLACES = ["query", "key", "shift", "back"];
 
-function render({ model, el }) {
-  const on = stage({ model, el });
+/** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
+function render(context) {
+  const scope = stage(context);
   const now = {
-    omega: () => frequencies(on.read("base"), on.read("scaling"), on.read("factor")),
-    trained: () => frequencies(on.read("base"), "none", 1),
-    distance: () => on.read("key") - on.read("query"),
-    angles: () => between(now.omega(), now.distance(), on.read("back")),
+    omega: () => frequencies(scope.read("base"), scope.read("scaling"), scope.read("factor")),
+    trained: () => frequencies(scope.read("base"), "none", 1),
+    distance: () => scope.read("key") - scope.read("query"),
+    angles: () => between(now.omega(), now.distance(), scope.read("back")),
   };
-  const stretch = slider(on, "factor", { label: "by the factor", min: 1, max: 8, step: 0.5, show: (f) => fixed(f, 1) });
-  on.when(["scaling"], () => {
-    stretch.querySelector("input").disabled = on.read("scaling") === "none";
+  const stretch = slider(scope.value("factor"), {
+    label: "by the factor",
+    min: 1,
+    max: 8,
+    step: 0.5,
+    show: (f) => fixed(f, 1),
   });
-  on.add(
-    html("div", { class: "x-panels" },
-      html("div", { class: "x-panel", style: "gap: 0" },
-        slider(on, "query", { label: "Query at", min: 0, max: REACH, step: 1 }),
-        slider(on, "key", { label: "Key at", min: 0, max: REACH, step: 1 }),
-        slider(on, "shift", { label: "Both later by", min: 0, max: 1000, step: 1 })),
-      html("div", { class: "x-panel", style: "gap: 0" },
-        slider(on, "back", { label: "Looks back by", min: 0, max: 20, step: 1 }),
-        logSlider(on, "base", { label: "Base", min: 10, max: 1e6, show: thousands }),
-        html("div", { class: "x-bench" }, select(on, "scaling", {
-          label: "Stretched", options: [["none", "not at all"], ["interpolation", "interpolation"], ["ntk", "NTK-aware"]],
-        })),
-        stretch)),
-    html("div", { class: "x-panels" }, clocks(on, now), curve(on, now)),
+  const [input] = stretch.getElementsByTagName("input");
+  scope.when(["scaling"], () => {
+    input.disabled = scope.read("scaling") === "none";
+  });
+  scope.add(
+    html(
+      "div",
+      { class: "x-panels" },
+      html(
+        "div",
+        { class: "x-panel", style: "gap: 0" },
+        slider(scope.value("query"), { label: "Query at", min: 0, max: REACH, step: 1 }),
+        slider(scope.value("key"), { label: "Key at", min: 0, max: REACH, step: 1 }),
+        slider(scope.value("shift"), { label: "Both later by", min: 0, max: 1000, step: 1 }),
+      ),
+      html(
+        "div",
+        { class: "x-panel", style: "gap: 0" },
+        slider(scope.value("back"), { label: "Looks back by", min: 0, max: 20, step: 1 }),
+        logSlider(scope.value("base"), { label: "Base", min: 10, max: 1e6, show: thousands }),
+        html(
+          "div",
+          { class: "x-bench" },
+          select(scope.value("scaling"), {
+            label: "Stretched",
+            options: [
+              ["none", "not at all"],
+              ["interpolation", "interpolation"],
+              ["ntk", "NTK-aware"],
+            ],
+          }),
+        ),
+        stretch,
+      ),
+    ),
+    html("div", { class: "x-panels" }, clocks(scope, now), curve(scope, now)),
   );
-  on.when([...PLACES, ...RATES], () => {
+  scope.when([...PLACES, ...RATES], () => {
     const distance = now.distance();
-    const where = distance === 0 ? "at the query" : `${Math.abs(distance)} ${distance < 0 ? "before" : "after"} the query`;
+    const where =
+      distance === 0 ? "at the query" : `${Math.abs(distance)} ${distance < 0 ? "before" : "after"} the query`;
     const known = seen(now.omega(), now.trained(), distance).filter(Boolean).length;
-    on.say(`The key is ${where}; the score is ${fixed(score(now.angles()))}; ${known} of ${CLOCKS} clocks have seen this distance in training.`);
+    scope.announce(
+      `The key is ${where}; the score is ${fixed(score(now.angles()))}; ${known} of ${CLOCKS} clocks have seen this distance in training.`,
+    );
   });
-  return on.leave;
+  return scope.dispose;
 }
 
 /** Three digits at most, thousands as k, millions as M. @param {number} x */
@@ -85,29 +87,46 @@ function thousands(x) {
   return String(Number(x.toPrecision(3)));
 }
 
-/** The clocks, fastest first, and beneath each of them what it says. */
-function clocks(on, now) {
+/** The clocks, fastest first, and beneath each of them what it says. @param {Scope} scope @param {Now} now */
+function clocks(scope, now) {
   const dials = Array.from({ length: CLOCKS }, (_, i) => dial(i));
-  const rows = ["a turn takes", "angle between", "its cosine", "in training"].map((name) => ({ name, cells: dials.map(() => html("td")) }));
-  on.when([...PLACES, ...RATES], () => {
+  const rows = ["a turn takes", "angle between", "its cosine", "in training"].map((name) => ({
+    name,
+    cells: dials.map(() => html("td")),
+  }));
+  scope.when([...PLACES, ...RATES], () => {
     const [omega, angles] = [now.omega(), now.angles()];
     const known = seen(omega, now.trained(), now.distance());
     omega.forEach((w, i) => {
-      const at = (on.read("query") + on.read("shift")) * w;
+      const at = (scope.read("query") + scope.read("shift")) * w;
       dials[i].point(at, at + angles[i]);
       const degrees = (((angles[i] * 180) / Math.PI) % 360) + (angles[i] < 0 ? 360 : 0);
-      [thousands((2 * Math.PI) / w), `${fixed(Math.min(degrees, 360 - degrees), 0)}°`, fixed(Math.cos(angles[i])), known[i] ? "seen" : "new"]
-        .forEach((words, row) => {
-          rows[row].cells[i].textContent = words;
-        });
+      [
+        thousands((2 * Math.PI) / w),
+        `${fixed(Math.min(degrees, 360 - degrees), 0)}°`,
+        fixed(Math.cos(angles[i])),
+        known[i] ? "seen" : "new",
+      ].forEach((words, row) => {
+        rows[row].cells[i].textContent = words;
+      });
       rows[3].cells[i].style.color = known[i] ? "" : "var(--second)";
     });
   });
-  return html("figure", { class: "x-panel" },
-    html("table", { class: "x-table" },
+  return html(
+    "figure",
+    { class: "x-panel" },
+    html(
+      "table",
+      { class: "x-table" },
       html("tr", {}, html("th", { scope: "row" }, "clock"), ...dials.map(({ drawing }) => html("td", {}, drawing))),
-      ...rows.map(({ name, cells }) => html("tr", {}, html("th", { scope: "row" }, name), ...cells))),
-    html("figcaption", {}, `Thick hand: the query. Thin hand with a ring: the key. A turn is counted in tokens; "new" is an angle that training on ${TRAINED} tokens never showed.`));
+      ...rows.map(({ name, cells }) => html("tr", {}, html("th", { scope: "row" }, name), ...cells)),
+    ),
+    html(
+      "figcaption",
+      {},
+      `Thick hand: the query. Thin hand with a ring: the key. A turn is counted in tokens; "new" is an angle that training on ${TRAINED} tokens never showed.`,
+    ),
+  );
 }
 
 /** One clock with two hands that start at twelve and go round as the hands of clocks do. @param {number} i */
@@ -116,13 +135,27 @@ function dial(i) {
   const query = svg("path", { class: "x-line x-first", style: "stroke-width: 5; stroke-linecap: round" });
   const key = svg("path", { class: "x-line x-second" });
   const ring = svg("circle", { class: "x-dot", r: 5, style: "stroke: var(--second)" });
-  drawing.append(svg("circle", { class: "x-ground", cx: 50, cy: 50, r: 46 }), svg("path", { class: "x-axis", d: "M50 4v8M96 50h-8M50 96v-8M4 50h8" }), query, key, ring);
-  const tip = (/** @type {number} */ angle, /** @type {number} */ length) => [50 + length * Math.sin(angle), 50 - length * Math.cos(angle)];
+  drawing.append(
+    svg("circle", { class: "x-ground", cx: 50, cy: 50, r: 46 }),
+    svg("path", { class: "x-axis", d: "M50 4v8M96 50h-8M50 96v-8M4 50h8" }),
+    query,
+    key,
+    ring,
+  );
+  const tip = (/** @type {number} */ angle, /** @type {number} */ length) => [
+    50 + length * Math.sin(angle),
+    50 - length * Math.cos(angle),
+  ];
   return {
     drawing,
     point(/** @type {number} */ q, /** @type {number} */ k) {
       const [end, mark] = [tip(k, 35), tip(k, 40)];
-      query.setAttribute("d", `M50 50L${tip(q, 30).map((c) => c.toFixed(2)).join(" ")}`);
+      query.setAttribute(
+        "d",
+        `M50 50L${tip(q, 30)
+          .map((c) => c.toFixed(2))
+          .join(" ")}`,
+      );
       key.setAttribute("d", `M50 50L${end.map((c) => c.toFixed(2)).join(" ")}`);
       ring.setAttribute("cx", mark[0].toFixed(2));
       ring.setAttribute("cy", mark[1].toFixed(2));
@@ -130,8 +163,8 @@ function dial(i) {
   };
 }
 
-/** The score at every distance, with the distances that training has seen. */
-function curve(on, now) {
+/** The score at every distance, with the distances that training has seen. @param {Scope} scope @param {Now} now */
+function curve(scope, now) {
   const [left, right, top, bottom] = [24, 312, 14, 190];
   const drawing = picture(320, 230, "score against the distance from query to key");
   const x = linear([-REACH, REACH], [left, right]);
@@ -142,27 +175,52 @@ function curve(on, now) {
   const shown = svg("text", { x: left + 6, y: bottom - 8, style: "fill: var(--ink)" });
   const spots = Array.from({ length: 2 * REACH + 1 }, (_, i) => i - REACH);
   const path = (/** @type {number[]} */ omega) =>
-    spots.map((d, i) => `${i ? "L" : "M"}${x(d).toFixed(1)} ${y(score(between(omega, d, on.read("back")))).toFixed(1)}`).join("");
+    spots
+      .map((d, i) => `${i ? "L" : "M"}${x(d).toFixed(1)} ${y(score(between(omega, d, scope.read("back")))).toFixed(1)}`)
+      .join("");
   drawing.append(
-    svg("rect", { class: "x-ground", x: x(1 - TRAINED), width: x(TRAINED - 1) - x(1 - TRAINED), y: top, height: bottom - top }),
+    svg("rect", {
+      class: "x-ground",
+      x: x(1 - TRAINED),
+      width: x(TRAINED - 1) - x(1 - TRAINED),
+      y: top,
+      height: bottom - top,
+    }),
     svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${right}M${left} ${y(0)}H${right}` }),
     ...[-CLOCKS, 0, CLOCKS].map((s) => svg("text", { x: left - 6, y: y(s) + 4, "text-anchor": "end" }, fixed(s, 0))),
-    ...[-100, -50, 0, 50, 100].map((d) => svg("text", { x: x(d), y: bottom + 16, "text-anchor": Math.abs(d) === REACH ? (d < 0 ? "start" : "end") : "middle" }, fixed(d, 0))),
+    ...[-100, -50, 0, 50, 100].map((d) =>
+      svg(
+        "text",
+        { x: x(d), y: bottom + 16, "text-anchor": Math.abs(d) === REACH ? (d < 0 ? "start" : "end") : "middle" },
+        fixed(d, 0),
+      ),
+    ),
     svg("text", { x: (left + right) / 2, y: bottom + 34, "text-anchor": "middle" }, "key's position minus query's"),
-    before, line, here, shown,
+    before,
+    line,
+    here,
+    shown,
   );
-  on.when(["back", ...RATES], () => {
+  scope.when(["back", ...RATES], () => {
     line.setAttribute("d", path(now.omega()));
-    before.setAttribute("d", on.read("scaling") === "none" ? "" : path(now.trained()));
+    before.setAttribute("d", scope.read("scaling") === "none" ? "" : path(now.trained()));
   });
-  on.when(["query", "key", "back", ...RATES], () => {
+  scope.when(["query", "key", "back", ...RATES], () => {
     const s = score(now.angles());
     here.setAttribute("cx", x(now.distance()).toFixed(1));
     here.setAttribute("cy", y(s).toFixed(1));
     shown.textContent = `score ${fixed(s)}`;
   });
-  return html("figure", { class: "x-panel" }, drawing,
-    html("figcaption", {}, `The score is the sum of the ${CLOCKS} cosines. Ring: this query and key. Shaded: the distances seen in training on ${TRAINED} tokens. Dashed: before stretching.`));
+  return html(
+    "figure",
+    { class: "x-panel" },
+    drawing,
+    html(
+      "figcaption",
+      {},
+      `The score is the sum of the ${CLOCKS} cosines. Ring: this query and key. Shaded: the distances seen in training on ${TRAINED} tokens. Dashed: before stretching.`,
+    ),
+  );
 }
 
 export default { render };

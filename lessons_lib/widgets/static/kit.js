@@ -1,30 +1,50 @@
-// @ts-check
 /** What explorers are built from: a stage that can be left without a trace, elements, labelled controls, numbers. */
 
 /**
+ * The traits, in the notebook or on the page.
+ * @template T
  * @typedef {{
- *   get(name: string): any, set(name: string, value: any): void, save_changes(): void,
- *   on(event: string, f: () => void): void, off(event: string, f: () => void): void,
- * }} Model the traits, in the notebook or on the page
- * @typedef {string | [string, number]} Path a trait, or one entry of a trait that is a list
+ *   get<K extends keyof T>(name: K): T[K],
+ *   set<K extends keyof T>(name: K, value: T[K]): void,
+ *   save_changes(): void,
+ *   on(event: string, listener: () => void): void,
+ *   off(event: string, listener: () => void): void,
+ * }} Model
+ */
+
+/**
+ * What a control shows and changes.
+ * @template V
+ * @typedef {{ get(): V, set(value: V): void, watch(draw: () => void): void }} Value
+ */
+
+/**
+ * Reads and writes traits and follows their changes, until it is disposed of.
+ *
+ * `when` draws now, and again whenever one of the traits changes. `value` is a trait as a control sees it.
+ * `rebuild` makes a part that is built again when its key changes: what the old part followed is forgotten first.
+ * @template T
  * @typedef {{
- *   read(path: Path): any,
- *   write(path: Path, value: any): void,
- *   when(traits: string[], draw: () => void): void,
- *   anew(traits: string[], key: () => string, build: (on: Scope) => Node): HTMLElement,
- *   leave(): void,
+ *   read<K extends keyof T>(trait: K): T[K],
+ *   write<K extends keyof T>(trait: K, value: T[K]): void,
+ *   when(traits: (keyof T)[], draw: () => void): void,
+ *   value<K extends keyof T>(trait: K): Value<T[K]>,
+ *   rebuild(traits: (keyof T)[], key: () => string, build: (part: Scope<T>) => Node): HTMLElement,
+ *   dispose(): void,
  * }} Scope
  */
 
 /**
- * Where one explorer lives. `leave` undoes all that was done here: it is what `render` returns.
- * @param {{ model: Model, el: HTMLElement }} context
+ * Where one explorer lives. `dispose` undoes all that was done here: it is what `render` returns.
+ * @template T
+ * @param {{ model: Model<T>, el: HTMLElement }} context
  */
 export function stage({ model, el }) {
-  const said = html("p", { class: "x-said", "aria-live": "polite" });
-  const body = html("div", { class: "x-body" }, said);
+  const liveRegion = html("p", { class: "x-said", "aria-live": "polite" });
+  const body = html("div", { class: "x-body" }, liveRegion);
   const scope = follow(model);
-  let rest = 0;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let waiting;
   el.classList.add("explorer");
   el.append(body);
   return {
@@ -34,76 +54,76 @@ export function stage({ model, el }) {
     add: (...nodes) => body.append(...nodes),
 
     /** Say what the figure shows to those who cannot see it, once the hand rests. @param {string} words */
-    say(words) {
+    announce(words) {
       const speak = () => {
-        if (said.textContent !== words) said.textContent = words;
+        if (liveRegion.textContent !== words) liveRegion.textContent = words;
       };
-      clearTimeout(rest);
-      if (said.textContent) rest = setTimeout(speak, 400);
+      clearTimeout(waiting);
+      if (liveRegion.textContent) waiting = setTimeout(speak, 400);
       else speak();
     },
 
-    leave() {
-      scope.leave();
-      clearTimeout(rest);
+    dispose() {
+      scope.dispose();
+      clearTimeout(waiting);
       body.remove();
     },
   };
 }
 
 /**
- * Read and write traits and follow their changes, until `leave`.
- * @param {Model} model
- * @returns {Scope}
+ * @template T
+ * @param {Model<T>} model
+ * @returns {Scope<T>}
  */
 function follow(model) {
   /** @type {(() => void)[]} */
   const undo = [];
-  let left = false;
-  /** @type {Scope} */
+  let disposed = false;
+  /** @type {Scope<T>} */
   const scope = {
-    read: (path) => (typeof path === "string" ? model.get(path) : model.get(path[0])[path[1]]),
+    read: (trait) => model.get(trait),
 
-    write(path, value) {
-      if (typeof path === "string") model.set(path, value);
-      else
-        model.set(
-          path[0],
-          model.get(path[0]).map((/** @type {any} */ old, /** @type {number} */ i) => (i === path[1] ? value : old)),
-        );
+    write(trait, value) {
+      model.set(trait, value);
       model.save_changes();
     },
 
-    // Draw now, and again whenever one of the traits changes.
     when(traits, draw) {
-      const heard = () => {
-        if (!left) draw();
+      const listener = () => {
+        if (!disposed) draw();
       };
       for (const trait of traits) {
-        model.on(`change:${trait}`, heard);
-        undo.push(() => model.off(`change:${trait}`, heard));
+        const event = `change:${String(trait)}`;
+        model.on(event, listener);
+        undo.push(() => model.off(event, listener));
       }
       draw();
     },
 
-    // A part that is built anew when `key` changes: what it followed before is forgotten first.
-    anew(traits, key, build) {
+    value: (trait) => ({
+      get: () => scope.read(trait),
+      set: (value) => scope.write(trait, value),
+      watch: (draw) => scope.when([trait], draw),
+    }),
+
+    rebuild(traits, key, build) {
       const place = html("div", { class: "x-part" });
       let built = "";
       let part = follow(model);
       scope.when(traits, () => {
         if (key() === built) return;
         built = key();
-        part.leave();
+        part.dispose();
         part = follow(model);
         place.replaceChildren(build(part));
       });
-      undo.push(() => part.leave());
+      undo.push(() => part.dispose());
       return place;
     },
 
-    leave() {
-      left = true;
+    dispose() {
+      disposed = true;
       for (const f of undo.splice(0)) f();
     },
   };
@@ -111,29 +131,54 @@ function follow(model) {
 }
 
 /**
+ * One entry of a list.
+ * @template E
+ * @param {Value<E[]>} list
+ * @param {number} index
+ * @returns {Value<E>}
+ */
+export function entry(list, index) {
+  return {
+    get: () => list.get()[index],
+    set: (value) => list.set(list.get().map((old, i) => (i === index ? value : old))),
+    watch: list.watch,
+  };
+}
+
+/** @typedef {Record<string, string | number | boolean | null | undefined>} Attributes */
+
+/**
  * @template {keyof HTMLElementTagNameMap} K
  * @param {K} tag
- * @param {Record<string, any>} [attributes] those that are null or undefined are left out
+ * @param {Attributes} [attributes] those that are null or undefined are left out
  * @param {(Node | string)[]} children
  * @returns {HTMLElementTagNameMap[K]}
  */
 export function html(tag, attributes = {}, ...children) {
-  return furnish(document.createElement(tag), attributes, children);
-}
-
-/** As `html`. @param {string} tag @param {Record<string, any>} [attributes] @param {(Node | string)[]} children */
-export function svg(tag, attributes = {}, ...children) {
-  return furnish(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+  const element = document.createElement(tag);
+  setAttributes(element, attributes);
+  element.append(...children);
+  return element;
 }
 
 /**
- * @template {Element} E
- * @param {E} element @param {Record<string, any>} attributes @param {(Node | string)[]} children
+ * As `html`.
+ * @template {keyof SVGElementTagNameMap} K
+ * @param {K} tag
+ * @param {Attributes} [attributes]
+ * @param {(Node | string)[]} children
+ * @returns {SVGElementTagNameMap[K]}
  */
-function furnish(element, attributes, children) {
-  for (const [name, value] of Object.entries(attributes)) if (value != null) element.setAttribute(name, value);
+export function svg(tag, attributes = {}, ...children) {
+  const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  setAttributes(element, attributes);
   element.append(...children);
   return element;
+}
+
+/** @param {Element} element @param {Attributes} attributes */
+export function setAttributes(element, attributes) {
+  for (const [name, value] of Object.entries(attributes)) if (value != null) element.setAttribute(name, String(value));
 }
 
 /** A drawing that says in words what it shows. @param {number} width @param {number} height @param {string} label */
@@ -147,15 +192,15 @@ export function linear([a, b], [c, d]) {
 }
 
 /**
- * A labelled slider for a trait. `place` and `value` map the trait to the slider's own scale and back.
- * @param {Scope} on
- * @param {Path} path
- * @param {{ label: string, min: number, max: number, step: number | "any", show?: (value: number) => string,
- *   place?: (value: number) => number, value?: (place: number) => number, plain?: boolean }} options
+ * A labelled slider. `toPlace` and `toValue` map the value to the slider's own scale and back.
+ * @template V
+ * @param {Value<V>} value
+ * @param {{ label: string, min: V, max: V, step: number | "any", show?: (value: V) => string,
+ *   toPlace: (value: V) => number, toValue: (place: number) => V, plain?: boolean }} options
  *   `show` writes the value; `plain` leaves the label to a screen reader alone
  */
-export function slider(on, path, { label, min, max, step, show = String, place = (v) => v, value = (v) => v, plain }) {
-  const input = html("input", { type: "range", min: place(min), max: place(max), step });
+export function mappedSlider(value, { label, min, max, step, show = String, toPlace, toValue, plain }) {
+  const input = html("input", { type: "range", min: toPlace(min), max: toPlace(max), step });
   const shown = html("span", { class: "x-value", "aria-hidden": "true" });
   const control = html(
     "label",
@@ -164,10 +209,10 @@ export function slider(on, path, { label, min, max, step, show = String, place =
     input,
     shown,
   );
-  input.addEventListener("input", () => on.write(path, value(input.valueAsNumber)));
-  on.when([trait(path)], () => {
-    const now = on.read(path);
-    input.value = String(place(now));
+  input.addEventListener("input", () => value.set(toValue(input.valueAsNumber)));
+  value.watch(() => {
+    const now = value.get();
+    input.value = String(toPlace(now));
     input.setAttribute("aria-valuetext", show(now));
     shown.textContent = show(now);
   });
@@ -175,25 +220,37 @@ export function slider(on, path, { label, min, max, step, show = String, place =
 }
 
 /**
+ * A labelled slider for a number.
+ * @param {Value<number>} value
+ * @param {{ label: string, min: number, max: number, step: number, show?: (value: number) => string,
+ *   plain?: boolean }} options as in `mappedSlider`
+ */
+export function slider(value, options) {
+  return mappedSlider(value, { ...options, toPlace: (v) => v, toValue: (v) => v });
+}
+
+/**
  * A slider on a logarithmic scale, in a hundred steps; it writes three digits.
- * @param {Scope} on @param {Path} path
+ * @param {Value<number>} value
  * @param {{ label: string, min: number, max: number, show?: (value: number) => string }} options
  */
-export function logSlider(on, path, options) {
+export function logSlider(value, options) {
   const step = Math.log(options.max / options.min) / 100;
-  const value = (/** @type {number} */ place) => Number(Math.exp(place).toPrecision(3));
-  return slider(on, path, { ...options, step, place: Math.log, value });
+  const toValue = (/** @type {number} */ place) => Number(Math.exp(place).toPrecision(3));
+  return mappedSlider(value, { ...options, step, toPlace: Math.log, toValue });
 }
 
 /**
  * A labelled choice among values; `options` pairs each value with what is read. `plain` is as in `slider`.
- * @param {Scope} on @param {Path} path @param {{ label: string, options: [string, string][], plain?: boolean }} options
+ * @template {string | number} V
+ * @param {Value<V>} value
+ * @param {{ label: string, options: [V, string][], plain?: boolean }} options
  */
-export function select(on, path, { label, options, plain }) {
-  const input = html("select", {}, ...options.map(([value, words]) => html("option", { value }, words)));
-  input.addEventListener("change", () => on.write(path, input.value));
-  on.when([trait(path)], () => {
-    input.value = on.read(path);
+export function select(value, { label, options, plain }) {
+  const input = html("select", {}, ...options.map(([option, words]) => html("option", { value: option }, words)));
+  input.addEventListener("change", () => value.set(options[input.selectedIndex][0]));
+  value.watch(() => {
+    input.value = String(value.get());
   });
   return html(
     "label",
@@ -203,12 +260,12 @@ export function select(on, path, { label, options, plain }) {
   );
 }
 
-/** @param {Scope} on @param {Path} path @param {{ label: string }} options */
-export function checkbox(on, path, { label }) {
+/** @param {Value<boolean>} value @param {{ label: string }} options */
+export function checkbox(value, { label }) {
   const input = html("input", { type: "checkbox" });
-  input.addEventListener("change", () => on.write(path, input.checked));
-  on.when([trait(path)], () => {
-    input.checked = on.read(path);
+  input.addEventListener("change", () => value.set(input.checked));
+  value.watch(() => {
+    input.checked = value.get();
   });
   return html("label", { class: "x-check" }, input, label);
 }
@@ -221,11 +278,6 @@ export function button(label, press, name) {
   const made = html("button", { type: "button", "aria-label": name }, label);
   made.addEventListener("click", press);
   return made;
-}
-
-/** The trait that a path leads into. @param {Path} path */
-function trait(path) {
-  return typeof path === "string" ? path : path[0];
 }
 
 /** A number with so many decimals, and a minus sign that is one. @param {number} x */

@@ -1,125 +1,169 @@
-// @ts-check
 /** A look-up by vectors: the soft answer and the best key's, for every direction of the query. */
 
-import { softmax, sum } from "./arithmetic.js";
+import { softmax } from "./arithmetic.js";
 import { draggable } from "./drag.js";
-import { fixed, html, linear, slider, stage, svg } from "./kit.js";
+import { entry, fixed, html, linear, mappedSlider, slider, stage, svg } from "./kit.js";
+import { COLOURS } from "./palette.js";
+import { answer, best, directionOf, lengthOf, perDegree, pointing, scores } from "./retrieval.math.js";
 
-/** @typedef {number[]} Point two coordinates */
-
-/** Dot products of the query with the keys. @param {Point} query @param {Point[]} keys */
-export function scores(query, keys) {
-  return keys.map((key) => query[0] * key[0] + query[1] * key[1]);
-}
-
-/** The values averaged with the softmax of the scores. @param {Point} query @param {Point[]} keys @param {number[]} values */
-export function answer(query, keys, values) {
-  return sum(softmax(scores(query, keys)).map((p, j) => p * values[j]));
-}
-
-/** The value of the best key alone. @param {Point} query @param {Point[]} keys @param {number[]} values */
-export function best(query, keys, values) {
-  const s = scores(query, keys);
-  return values[s.indexOf(Math.max(...s))];
-}
-
-/** How much the soft answer grows when the query turns left by one degree. @param {Point} query @param {Point[]} keys @param {number[]} values */
-export function perDegree(query, keys, values) {
-  const o = answer(query, keys, values);
-  const turned = scores([-query[1], query[0]], keys);
-  return (sum(softmax(scores(query, keys)).map((p, j) => p * (values[j] - o) * turned[j])) * Math.PI) / 180;
-}
-
-/** The vector of a length in a direction. @param {number} degrees @param {number} length @returns {Point} */
-export function pointing(degrees, length) {
-  return [length * Math.cos((degrees * Math.PI) / 180), length * Math.sin((degrees * Math.PI) / 180)];
-}
+/**
+ * @typedef {number[]} Point two coordinates
+ * @typedef {{ query: Point, key: Point[], value: number[], labels: string[] }} Traits
+ * @typedef {import("./kit.js").Scope<Traits>} Scope
+ * @typedef {import("./kit.js").Value<Point>} PointValue
+ */
 
 const [SHORTEST, LONGEST, FARTHEST] = [0.1, 20, 2];
-const COLOURS = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00"];
 const [SIZE, REACH, RIM] = [300, 2.7, 2.2];
 const x = linear([-REACH, REACH], [0, SIZE]);
 const y = linear([REACH, -REACH], [0, SIZE]);
 const [LEFT, RIGHT, TOP, BOTTOM] = [34, 296, 16, 262];
 const across = linear([-180, 180], [LEFT, RIGHT]);
+/** @type {(keyof Traits)[]} */
 const ALL = ["query", "key", "value", "labels"];
 
-const lengthOf = (/** @type {Point} */ v) => Math.hypot(...v);
-const directionOf = (/** @type {Point} */ v) => (Math.atan2(v[1], v[0]) * 180) / Math.PI;
 const at = (/** @type {Point} */ v) => `${x(v[0]).toFixed(1)} ${y(v[1]).toFixed(1)}`;
 
-/** A trait's entries, of which there may for a moment be more than of another's. */
-const entries = (on, trait) => on.read(trait).slice(0, Math.min(...ALL.slice(1).map((name) => on.read(name).length)));
+/**
+ * A trait's entries, of which there may for a moment be more than of another's.
+ * @template {"key" | "value" | "labels"} K
+ * @param {Scope} scope @param {K} trait
+ */
+function entries(scope, trait) {
+  const least = Math.min(scope.read("key").length, scope.read("value").length, scope.read("labels").length);
+  return /** @type {Traits[K]} */ (scope.read(trait).slice(0, least));
+}
 
-function render({ model, el }) {
-  const on = stage({ model, el });
-  on.add(
-    html("div", { class: "x-panels" }, direction(on), length(on)),
-    on.anew(["key", "value", "labels"], () => entries(on, "labels").join(), (part) =>
-      html("div", { class: "x-panels" }, dial(part), curve(part), table(part))),
+/** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
+function render(context) {
+  const scope = stage(context);
+  scope.add(
+    html("div", { class: "x-panels" }, direction(scope), length(scope)),
+    scope.rebuild(
+      ["key", "value", "labels"],
+      () => entries(scope, "labels").join(),
+      (part) => html("div", { class: "x-panels" }, dial(part), curve(part), table(part)),
+    ),
   );
   const facts = html("p", { class: "x-facts" });
-  on.add(facts);
-  on.when(ALL, () => {
-    const [q, k, v] = [on.read("query"), entries(on, "key"), entries(on, "value")];
+  scope.add(facts);
+  scope.when(ALL, () => {
+    const [q, k, v] = looked(scope);
     const soft = fixed(answer(q, k, v));
     const slope = fixed(perDegree(q, k, v), 3);
-    facts.replaceChildren("Soft answer ", html("b", {}, soft), "; one degree more changes it by ", html("b", {}, slope),
-      ". The best key alone says ", html("b", {}, fixed(best(q, k, v))), ", and one degree changes nothing, or everything.");
-    on.say(`The soft answer is ${soft}, the best key alone says ${fixed(best(q, k, v))}; one degree changes the soft answer by ${slope}.`);
+    facts.replaceChildren(
+      "Soft answer ",
+      html("b", {}, soft),
+      "; one degree more changes it by ",
+      html("b", {}, slope),
+      ". The best key alone says ",
+      html("b", {}, fixed(best(q, k, v))),
+      ", and one degree changes nothing, or everything.",
+    );
+    scope.announce(
+      `The soft answer is ${soft}, the best key alone says ${fixed(best(q, k, v))}; one degree changes the soft answer by ${slope}.`,
+    );
   });
-  return on.leave;
+  return scope.dispose;
 }
 
-function direction(on) {
-  return slider(on, "query", {
-    label: "Direction", min: pointing(-179, 1), max: pointing(180, 1), step: 1, show: (q) => `${fixed(directionOf(q), 0)}°`,
-    place: (q) => Math.round(directionOf(q)), value: (d) => pointing(d, lengthOf(on.read("query"))),
+/** Query, keys and values. @param {Scope} scope @returns {[Point, Point[], number[]]} */
+function looked(scope) {
+  return [scope.read("query"), entries(scope, "key"), entries(scope, "value")];
+}
+
+/** @param {Scope} scope */
+function direction(scope) {
+  return mappedSlider(scope.value("query"), {
+    label: "Direction",
+    min: pointing(-179, 1),
+    max: pointing(180, 1),
+    step: 1,
+    show: (q) => `${fixed(directionOf(q), 0)}°`,
+    toPlace: (q) => Math.round(directionOf(q)),
+    toValue: (d) => pointing(d, lengthOf(scope.read("query"))),
   });
 }
 
-function length(on) {
-  return slider(on, "query", {
-    label: "Length of query", min: [SHORTEST, 0], max: [LONGEST, 0], step: Math.log(LONGEST / SHORTEST) / 100,
-    show: (q) => fixed(lengthOf(q)), place: (q) => Math.log(lengthOf(q)),
-    value: (l) => pointing(directionOf(on.read("query")), Math.max(SHORTEST, Math.min(LONGEST, Math.exp(l)))),
+/** @param {Scope} scope */
+function length(scope) {
+  return mappedSlider(scope.value("query"), {
+    label: "Length of query",
+    min: [SHORTEST, 0],
+    max: [LONGEST, 0],
+    step: Math.log(LONGEST / SHORTEST) / 100,
+    show: (q) => fixed(lengthOf(q)),
+    toPlace: (q) => Math.log(lengthOf(q)),
+    toValue: (l) => pointing(directionOf(scope.read("query")), Math.max(SHORTEST, Math.min(LONGEST, Math.exp(l)))),
   });
 }
 
-/** Keys to drag, and the query as a hand that turns. */
+/** Keys to drag, and the query as a hand that turns. @param {Scope} part */
 function dial(part) {
   const hand = svg("path", { class: "x-line x-first" });
-  const drawing = svg("svg", { viewBox: `0 0 ${SIZE} ${SIZE}`, role: "group", "aria-label": "query and keys" },
+  const drawing = svg(
+    "svg",
+    { viewBox: `0 0 ${SIZE} ${SIZE}`, role: "group", "aria-label": "query and keys" },
     svg("circle", { class: "x-axis", cx: x(0), cy: y(0), r: x(RIM) - x(0) }),
-    svg("path", { class: "x-axis", d: `M${x(-RIM)} ${y(0)}H${x(RIM)}M${x(0)} ${y(RIM)}V${y(-RIM)}` }), hand);
+    svg("path", { class: "x-axis", d: `M${x(-RIM)} ${y(0)}H${x(RIM)}M${x(0)} ${y(RIM)}V${y(-RIM)}` }),
+    hand,
+  );
   const tip = () => pointing(directionOf(part.read("query")), RIM);
   part.when(["query"], () => hand.setAttribute("d", `M${at([0, 0])}L${at(tip())}`));
-  entries(part, "labels").forEach((/** @type {string} */ label, /** @type {number} */ j) =>
-    handle(part, drawing, `key ${label}`, svg("circle", { r: 6, fill: COLOURS[j] }), label, "key",
-      () => part.read(["key", j]), (v) => part.write(["key", j], within(v))));
-  const turn = (/** @type {Point} */ v) => lengthOf(v) && part.write("query", pointing(directionOf(v), lengthOf(part.read("query"))));
-  handle(part, drawing, "query", svg("circle", { r: 7, class: "x-dot x-first" }), "query", "query", tip, turn);
-  return html("figure", { class: "x-panel" }, drawing,
-    html("figcaption", {}, "Turn the query by its hand; drag the keys."));
+  entries(part, "labels").forEach((label, j) =>
+    handle(
+      drawing,
+      `key ${label}`,
+      svg("circle", { r: 6, fill: COLOURS[j] }),
+      label,
+      onDial(entry(part.value("key"), j)),
+    ),
+  );
+  handle(drawing, "query", svg("circle", { r: 7, class: "x-dot x-first" }), "query", {
+    get: tip,
+    set(v) {
+      if (lengthOf(v)) part.write("query", pointing(directionOf(v), lengthOf(part.read("query"))));
+    },
+    watch: (draw) => part.when(["query"], draw),
+  });
+  return html(
+    "figure",
+    { class: "x-panel" },
+    drawing,
+    html("figcaption", {}, "Turn the query by its hand; drag the keys."),
+  );
 }
 
-/** The answer for every direction of the query. */
+/** The answer for every direction of the query. @param {Scope} part */
 function curve(part) {
   const soft = svg("path", { class: "x-line x-first" });
   const hard = svg("path", { class: "x-line x-second x-dashed" });
   const here = svg("circle", { r: 6, class: "x-dot x-first" });
-  const names = entries(part, "labels").map((/** @type {string} */ label) => svg("text", { "text-anchor": "middle", y: 278 }, label));
+  const names = entries(part, "labels").map((label) => svg("text", { "text-anchor": "middle", y: 278 }, label));
   const marks = svg("path", { class: "x-axis", style: "stroke-dasharray: 2 4" });
-  const [bottom, top] = [svg("text", { x: LEFT - 5, y: BOTTOM + 4, "text-anchor": "end" }), svg("text", { x: LEFT - 5, y: TOP + 4, "text-anchor": "end" })];
-  const drawing = svg("svg", { viewBox: `0 0 ${SIZE} ${SIZE}`, role: "img", "aria-label": "the answer against the direction of the query" },
-    svg("path", { class: "x-axis", d: `M${LEFT} ${TOP}V${BOTTOM}H${RIGHT}` }), marks, hard, soft, here, ...names, bottom, top);
+  const [bottom, top] = [
+    svg("text", { x: LEFT - 5, y: BOTTOM + 4, "text-anchor": "end" }),
+    svg("text", { x: LEFT - 5, y: TOP + 4, "text-anchor": "end" }),
+  ];
+  const drawing = svg(
+    "svg",
+    { viewBox: `0 0 ${SIZE} ${SIZE}`, role: "img", "aria-label": "the answer against the direction of the query" },
+    svg("path", { class: "x-axis", d: `M${LEFT} ${TOP}V${BOTTOM}H${RIGHT}` }),
+    marks,
+    hard,
+    soft,
+    here,
+    ...names,
+    bottom,
+    top,
+  );
   const height = () => {
     const v = entries(part, "value");
     const [low, high] = [Math.min(...v), Math.max(...v)];
     return linear([low, high === low ? low + 1 : high], [BOTTOM, TOP]);
   };
   part.when(ALL, () => {
-    const [q, k, v] = [part.read("query"), entries(part, "key"), entries(part, "value")];
+    const [q, k, v] = looked(part);
     const up = height();
     const degrees = Array.from({ length: 361 }, (_, i) => i - 180);
     const line = (/** @type {typeof answer} */ f) =>
@@ -132,21 +176,25 @@ function curve(part) {
     top.textContent = fixed(Math.max(...v), 0);
   });
   part.when(["key"], () => {
-    const places = entries(part, "key").map((/** @type {Point} */ key) => across(directionOf(key)));
-    names.forEach((/** @type {Element} */ name, /** @type {number} */ j) => {
+    const places = entries(part, "key").map((key) => across(directionOf(key)));
+    names.forEach((name, j) => {
       name.setAttribute("x", Math.max(LEFT + 8, Math.min(RIGHT - 12, places[j])).toFixed(1));
-      const crowd = places.slice(0, j).filter((/** @type {number} */ p) => Math.abs(p - places[j]) < 40).length;
+      const crowd = places.slice(0, j).filter((p) => Math.abs(p - places[j]) < 40).length;
       name.setAttribute("y", String(278 + 13 * (crowd % 2)));
     });
-    marks.setAttribute("d", places.map((/** @type {number} */ p) => `M${p.toFixed(1)} ${TOP}V${BOTTOM}`).join(""));
+    marks.setAttribute("d", places.map((p) => `M${p.toFixed(1)} ${TOP}V${BOTTOM}`).join(""));
   });
-  return html("figure", { class: "x-panel" }, drawing,
-    html("figcaption", {}, "The answer against the direction of the query. Solid: soft. Dashed: the best key alone."));
+  return html(
+    "figure",
+    { class: "x-panel" },
+    drawing,
+    html("figcaption", {}, "The answer against the direction of the query. Solid: soft. Dashed: the best key alone."),
+  );
 }
 
-/** A row for each key: its score, its weight, its value. */
+/** A row for each key: its score, its weight, its value. @param {Scope} part */
 function table(part) {
-  const rows = entries(part, "labels").map((/** @type {string} */ label, /** @type {number} */ j) => ({
+  const rows = entries(part, "labels").map((label, j) => ({
     label,
     bar: html("div", { class: "x-bar", style: `background: ${COLOURS[j]}` }),
     shown: html("span", { class: "x-value" }),
@@ -161,31 +209,59 @@ function table(part) {
       score.textContent = fixed(s[j]);
     });
   });
-  return html("div", { class: "x-grid", style: "--columns: auto 3.25rem 1fr 2.75rem 1fr 3.25rem; grid-column: 1 / -1" },
+  return html(
+    "div",
+    { class: "x-grid", style: "--columns: auto 3.25rem 1fr 2.75rem 1fr 3.25rem; grid-column: 1 / -1" },
     ...["key", "score", "weight", "", "value", ""].map((head) => html("span", { class: "x-head" }, head)),
     ...rows.flatMap(({ label, bar, shown, score }, j) => [
       html("span", { class: "x-name", "aria-hidden": "true" }, label),
-      score, html("div", { class: "x-track" }, bar), shown,
-      slider(part, ["value", j], { label: `value of ${label}`, min: -50, max: 50, step: 0.5, plain: true, show: (v) => fixed(v, 1) }),
-    ]));
+      score,
+      html("div", { class: "x-track" }, bar),
+      shown,
+      slider(entry(part.value("value"), j), {
+        label: `value of ${label}`,
+        min: -50,
+        max: 50,
+        step: 0.5,
+        plain: true,
+        show: (v) => fixed(v, 1),
+      }),
+    ]),
+  );
 }
 
-function within(/** @type {Point} */ v) {
-  return lengthOf(v) > FARTHEST ? pointing(directionOf(v), FARTHEST) : v;
+/** A vector that is moved anywhere, and set to one within the dial. @param {PointValue} value */
+function onDial(value) {
+  const fit = (/** @type {Point} */ v) => (lengthOf(v) > FARTHEST ? pointing(directionOf(v), FARTHEST) : v);
+  return { ...value, set: (/** @type {Point} */ v) => value.set(fit(v)) };
 }
 
-/** A point to take hold of, with a finger, a mouse, or the arrow keys. */
-function handle(part, drawing, name, mark, label, trait, read, write) {
+/**
+ * A point to take hold of, with a finger, a mouse, or the arrow keys.
+ * @param {SVGSVGElement} drawing @param {string} name @param {SVGElement} mark @param {string} label
+ * @param {PointValue} value
+ */
+function handle(drawing, name, mark, label, value) {
   const words = svg("text", { "text-anchor": "middle", style: "fill: var(--ink)", "aria-hidden": "true" }, label);
-  const grip = svg("g", {
-    tabindex: 0, role: "slider", "aria-label": name, "aria-valuemin": -180, "aria-valuemax": 180,
-    style: "cursor: grab; touch-action: none",
-  }, svg("circle", { r: 14, fill: "transparent" }), mark, words);
+  const grip = svg(
+    "g",
+    {
+      tabindex: 0,
+      role: "slider",
+      "aria-label": name,
+      "aria-valuemin": -180,
+      "aria-valuemax": 180,
+      style: "cursor: grab; touch-action: none",
+    },
+    svg("circle", { r: 14, fill: "transparent" }),
+    mark,
+    words,
+  );
   const [right, up] = [linear([0, SIZE], [-REACH, REACH]), linear([0, SIZE], [REACH, -REACH])];
-  draggable(grip, drawing, (place) => [right(place.x), up(place.y)], read, write);
+  draggable(grip, drawing, (place) => [right(place.x), up(place.y)], value);
   drawing.append(grip);
-  part.when([trait], () => {
-    const v = read();
+  value.watch(() => {
+    const v = value.get();
     const out = pointing(lengthOf(v) ? directionOf(v) : 90, 18);
     grip.setAttribute("transform", `translate(${at(v)})`);
     grip.setAttribute("aria-valuenow", directionOf(v).toFixed(0));

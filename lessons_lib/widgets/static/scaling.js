@@ -1,73 +1,14 @@
-// @ts-check
 /** Scores of standard normal queries and keys at every width, under four scales, and what the softmax makes of them. */
 
-import { entropy, median, normal, softmax, sum, uniform } from "./arithmetic.js";
-import { button, fixed, html, linear, picture, select, slider, stage, svg, tiny } from "./kit.js";
-
-const QUERIES = 200;
-export const WIDTHS = Array.from({ length: 13 }, (_, i) => 2 ** i);
-
-/** The factor that a score is multiplied by. @param {string} scaling @param {number} width */
-export function scale(scaling, width) {
-  return { 1: 1, "1/sqrt(d)": 1 / Math.sqrt(width), "1/d": 1 / width, "sqrt(d)": Math.sqrt(width) }[scaling];
-}
-
-/** Standard deviation of scale * q.k for independent standard normal entries: scale * sqrt(d). */
-export function scoreStd(/** @type {string} */ scaling, /** @type {number} */ width) {
-  return scale(scaling, width) * Math.sqrt(width);
-}
+import { entropy, median, softmax, sum } from "./arithmetic.js";
+import { button, fixed, html, linear, mappedSlider, picture, select, stage, svg, tiny } from "./kit.js";
+import { QUERIES, WIDTHS, draw, jacobianNorm, scoreStd, scores } from "./scaling.math.js";
 
 /**
- * Frobenius norm of the softmax Jacobian diag(p) - p p^T: the root of sum_i p_i^2 ((1 - p_i)^2 + sum_{j != i} p_j^2).
- * Expanded, it would be a difference of numbers near 1 when one weight is, and lose all digits below 1e-8; so what is
- * left beside p_i is summed, never subtracted.
- * @param {number[]} p
+ * @typedef {{ width: number, n_keys: number, scaling: string, seed: number }} Traits
+ * @typedef {import("./kit.js").Scope<Traits>} Scope
+ * @typedef {number[][]} Matrix one row for each query
  */
-export function jacobianNorm(p) {
-  let squared = 0;
-  for (let i = 0; i < p.length; i++) {
-    let [rest, restSquared] = [0, 0];
-    for (let j = 0; j < p.length; j++) {
-      if (j === i) continue;
-      rest += p[j];
-      restSquared += p[j] * p[j];
-    }
-    squared += p[i] * p[i] * (rest * rest + restSquared);
-  }
-  return Math.sqrt(squared);
-}
-
-/**
- * Lengths |q| at each of WIDTHS, and one standard normal number for each of n keys, for every query.
- *
- * Given q, the score q.k of a key with standard normal entries is normal with standard deviation |q|, and the keys are
- * independent: |q| times these numbers has exactly the law of the scores. |q|^2 is a sum of squares of normal numbers,
- * drawn two at a time as -2 log u, whose first is needed alone for width 1. A wider query continues a narrower one.
- * @param {number} seed @param {number} n
- */
-export function draw(seed, n) {
-  const random = uniform(seed);
-  return Array.from({ length: QUERIES }, () => {
-    const directions = Array.from({ length: n }, () => normal(random));
-    const pair = -2 * Math.log(random());
-    const lengths = [Math.sqrt(pair) * Math.abs(Math.cos(2 * Math.PI * random()))];
-    let squared = pair;
-    for (let width = 2; lengths.length < WIDTHS.length; width += 2) {
-      if (width === WIDTHS[lengths.length]) lengths.push(Math.sqrt(squared));
-      squared -= 2 * Math.log(random());
-    }
-    return { lengths, directions };
-  });
-}
-
-/**
- * The scaled scores of every query.
- * @param {ReturnType<typeof draw>} drawn @param {string} scaling @param {number} width
- */
-export function scores(drawn, scaling, width) {
-  const [factor, at] = [scale(scaling, width), WIDTHS.indexOf(width)];
-  return drawn.map(({ lengths, directions }) => directions.map((z) => factor * lengths[at] * z));
-}
 
 /** @type {{ name: string, of: (p: number[]) => number, show: (x: number) => string }[]} */
 const MEASURES = [
@@ -75,26 +16,34 @@ const MEASURES = [
   { name: "largest weight", of: (p) => Math.max(...p), show: (x) => fixed(x, 3) },
   { name: "norm of Jacobian", of: jacobianNorm, show: tiny },
 ];
-const mean = (numbers) => sum(numbers) / numbers.length;
+const mean = (/** @type {number[]} */ numbers) => sum(numbers) / numbers.length;
 
-function render({ model, el }) {
-  const on = stage({ model, el });
+/** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
+function render(context) {
+  const scope = stage(context);
   /** @type {ReturnType<typeof draw>} */
   let drawn;
-  on.when(["seed", "n_keys"], () => {
-    drawn = draw(on.read("seed"), on.read("n_keys"));
+  scope.when(["seed", "n_keys"], () => {
+    drawn = draw(scope.read("seed"), scope.read("n_keys"));
   });
-  const at = (width) => scores(drawn, on.read("scaling"), width);
-  const now = () => at(on.read("width"));
-  on.add(
+  const at = (/** @type {number} */ width) => scores(drawn, scope.read("scaling"), width);
+  const now = () => at(scope.read("width"));
+  scope.add(
     html(
       "div",
       {},
-      slider(on, "width", { label: "Width dₖ", min: 1, max: 4096, step: 1, place: Math.log2, value: (p) => 2 ** p }),
+      mappedSlider(scope.value("width"), {
+        label: "Width dₖ",
+        min: 1,
+        max: 4096,
+        step: 1,
+        toPlace: Math.log2,
+        toValue: (p) => 2 ** p,
+      }),
       html(
         "div",
         { class: "x-bench" },
-        select(on, "scaling", {
+        select(scope.value("scaling"), {
           label: "Scale",
           options: [
             ["1", "1 (none)"],
@@ -103,31 +52,40 @@ function render({ model, el }) {
             ["sqrt(d)", "√dₖ"],
           ],
         }),
-        button("Draw again", () => on.write("seed", (on.read("seed") + 1) % 2 ** 31)),
+        button("Draw again", () => scope.write("seed", (scope.read("seed") + 1) % 2 ** 31)),
       ),
     ),
-    html("div", { class: "x-panels" }, spread(on, now), weights(on, now), throughWidths(on, at), table(on, now)),
+    html(
+      "div",
+      { class: "x-panels" },
+      spread(scope, now),
+      weights(scope, now),
+      throughWidths(scope, at),
+      table(scope, now),
+    ),
   );
-  on.when(EVERYTHING, () => {
+  scope.when(EVERYTHING, () => {
     const [first] = now().map((row) => softmax(row));
     const share = median(now().map((row) => MEASURES[0].of(softmax(row))));
-    const [width, scaling] = [on.read("width"), on.read("scaling")];
-    on.say(
+    const [width, scaling] = [scope.read("width"), scope.read("scaling")];
+    scope.announce(
       `Width ${width}: the scores have standard deviation ${short(scoreStd(scaling, width))}; ` +
         `the largest weight of this query is ${fixed(Math.max(...first))}; ` +
         `the median entropy is ${fixed(100 * share, 0)} percent of the most possible.`,
     );
   });
-  return on.leave;
+  return scope.dispose;
 }
 
+/** @type {(keyof Traits)[]} */
 const EVERYTHING = ["width", "scaling", "seed", "n_keys"];
-const short = (x) => (x >= 100 || Number.isInteger(x) ? x.toFixed(0) : x.toPrecision(2));
+const short = (/** @type {number} */ x) => (x >= 100 || Number.isInteger(x) ? x.toFixed(0) : x.toPrecision(2));
 
-/** All scores as a histogram, the normal curve that they should follow, and the standard one, both as high as 1. */
-function spread(on, now) {
+/** All scores as a histogram, the normal curve that they should follow, and the standard one, both as high as 1. @param {Scope} scope @param {() => Matrix} now */
+function spread(scope, now) {
   const [left, right, top, bottom] = [8, 312, 14, 130];
   const drawing = picture(320, 152, "histogram of the scores");
+  /** @param {(x: number) => number} x @param {number} std @param {(y: number) => number} y */
   const bell = (x, std, y) => {
     const points = Array.from({ length: 161 }, (_, i) => (i - 80) / 20).map((t) => [
       x(t * std),
@@ -138,8 +96,8 @@ function spread(on, now) {
       .map((p) => p.map((c) => c.toFixed(1)).join(" "))
       .join("L")}`;
   };
-  on.when(EVERYTHING, () => {
-    const std = scoreStd(on.read("scaling"), on.read("width"));
+  scope.when(EVERYTHING, () => {
+    const std = scoreStd(scope.read("scaling"), scope.read("width"));
     const limit = 4 * Math.max(1, std);
     const x = linear([-limit, limit], [left, right]);
     const y = linear([0, 1.3], [bottom, top]);
@@ -182,11 +140,11 @@ function spread(on, now) {
   );
 }
 
-/** The weights of one query, one bar for each key. */
-function weights(on, now) {
+/** The weights of one query, one bar for each key. @param {Scope} scope @param {() => Matrix} now */
+function weights(scope, now) {
   const [left, right, top, bottom] = [24, 312, 14, 130];
   const drawing = picture(320, 152, "weights of one query");
-  on.when(EVERYTHING, () => {
+  scope.when(EVERYTHING, () => {
     const p = softmax(now()[0]);
     const y = linear([0, 1], [bottom, top]);
     const step = (right - left) / p.length;
@@ -213,10 +171,10 @@ function weights(on, now) {
   );
 }
 
-/** What the weights are like: for this query, and over many. */
-function table(on, now) {
+/** What the weights are like: for this query, and over many. @param {Scope} scope @param {() => Matrix} now */
+function table(scope, now) {
   const cells = MEASURES.map(() => [0, 1, 2].map(() => html("td")));
-  on.when(EVERYTHING, () => {
+  scope.when(EVERYTHING, () => {
     const all = now().map((row) => softmax(row));
     MEASURES.forEach(({ of, show }, i) => {
       const values = all.map((p) => of(p));
@@ -233,8 +191,11 @@ function table(on, now) {
   );
 }
 
-/** The Jacobian's norm over all widths, on a logarithmic scale: what of the gradient comes through. */
-function throughWidths(on, at) {
+/**
+ * The Jacobian's norm over all widths, on a logarithmic scale: what of the gradient comes through.
+ * @param {Scope} scope @param {(width: number) => Matrix} at
+ */
+function throughWidths(scope, at) {
   const [left, right, top, bottom, floor] = [42, 312, 10, 118, -12];
   const x = linear([0, WIDTHS.length - 1], [left, right]);
   const y = linear([floor, 0], [bottom, top]);
@@ -253,16 +214,16 @@ function throughWidths(on, at) {
     here,
     lines,
   );
-  on.when(["scaling", "seed", "n_keys"], () => {
+  scope.when(["scaling", "seed", "n_keys"], () => {
     const norms = WIDTHS.map((width) => at(width).map((row) => jacobianNorm(softmax(row))));
-    const line = (values) =>
+    const line = (/** @type {number[]} */ values) =>
       values.map((v, i) => `${i ? "L" : "M"}${x(i)} ${y(Math.max(floor, Math.log10(v || 1e-99))).toFixed(1)}`).join("");
     lines.replaceChildren(
       svg("path", { class: "x-line x-first", d: line(norms.map(median)) }),
       svg("path", { class: "x-line x-second x-dashed", d: line(norms.map(mean)) }),
     );
   });
-  on.when(["width"], () => here.setAttribute("d", `M${x(Math.log2(on.read("width")))} ${top}V${bottom}`));
+  scope.when(["width"], () => here.setAttribute("d", `M${x(Math.log2(scope.read("width")))} ${top}V${bottom}`));
   return html(
     "figure",
     { class: "x-panel" },

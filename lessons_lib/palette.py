@@ -1,0 +1,17 @@
+"""One palette for figures, explorers and drawings: four roles, and colours for what is counted.
+
+They are the colours of Okabe and Ito [1]_, which readers with any common colour blindness can tell apart. The
+explorers' scripts and style sheet repeat them in their own languages, and the tests compare.
+
+.. [1] Okabe & Ito, *Color Universal Design*, 2008. https://jfly.uni-koeln.de/color/.
+"""
+
+QUERY = "#0072b2"
+KEY = "#d55e00"
+VALUE = "#009e73"
+OUTPUT = "#cc79a7"
+COLOURS = (QUERY, KEY, VALUE, OUTPUT, "#56b4e9", "#e69f00", "#000000")
+
+# Query and key on a dark ground, where they would be too dark.
+DARK_QUERY = "#56b4e9"
+DARK_KEY = "#e69f00"

@@ -1,0 +1,41 @@
+/** Rotary positions as angles of hands: how far each turns, and what two hands say to each other. */
+
+import { sum } from "./arithmetic.js";
+
+export const CLOCKS = 4;
+export const TRAINED = 32;
+export const REACH = 100;
+
+/**
+ * How far each hand turns per token, in radians: base^(-2i/d), and what the two scalings make of it.
+ * @param {number} base @param {string} scaling @param {number} factor
+ */
+export function frequencies(base, scaling, factor) {
+  const raised = scaling === "ntk" ? base * factor ** (CLOCKS / (CLOCKS - 1)) : base;
+  const slower = scaling === "interpolation" ? factor : 1;
+  return Array.from({ length: CLOCKS }, (_, i) => raised ** (-i / CLOCKS) / slower);
+}
+
+/**
+ * The angle from each hand of the query to that of the key, which was turned ahead by `back` tokens before.
+ * @param {number[]} omega @param {number} distance key's position minus query's @param {number} back
+ */
+export function between(omega, distance, back) {
+  return omega.map((w) => (distance + back) * w);
+}
+
+/** The dot product of hands of length one: the sum of the cosines. @param {number[]} angles */
+export function score(angles) {
+  return sum(angles.map(Math.cos));
+}
+
+/**
+ * Whether training on TRAINED tokens, with the frequencies unscaled, has shown each clock this distance.
+ * @param {number[]} omega @param {number[]} trained @param {number} distance
+ */
+export function seen(omega, trained, distance) {
+  return omega.map(
+    (w, i) =>
+      (TRAINED - 1) * trained[i] >= Math.PI || Math.abs(distance) * w <= (TRAINED - 1) * trained[i] * (1 + 1e-12),
+  );
+}
