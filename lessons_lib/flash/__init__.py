@@ -160,10 +160,10 @@ def _refusal(backend: str, q: Tensor, return_lse: bool) -> str | None:
         return "the kernels add up in float32, got float64; use backend='tiled'"
     if q.shape[-1] > 256:
         return f"the kernels take heads at most 256 wide, got {q.shape[-1]}; use backend='tiled'"
-    from lessons_lib.flash.launch import IS_INTERPRETED  # needs triton
+    from lessons_lib.flash.launch import IS_INTERPRETED, interpreter_fault  # needs triton
 
     if IS_INTERPRETED:
-        return None
+        return interpreter_fault()
     if not q.is_cuda or torch.version.cuda is None:
         return f"the kernels need an NVIDIA GPU, got tensors on {q.device}; use backend='tiled'"
     capability = torch.cuda.get_device_capability(q.device)
