@@ -27,7 +27,7 @@ flash.flash_attention = faulty
 
 @pytest.fixture
 def interpreted(tmp_path, monkeypatch):
-    """Run the cells that interpret the kernels, in a process that runs ``surroundings`` first; return what they glue."""
+    """Run the cells that interpret the kernels, in a process that ran ``surroundings`` first; return what is glued."""
 
     def run(surroundings: str) -> tuple:
         (tmp_path / "sitecustomize.py").write_text(surroundings)

@@ -14,6 +14,7 @@ import yaml
 from jupyter_cache import get_cache
 from jupyter_cache.base import CacheBundleIn
 from jupyter_cache.executors.utils import single_nb_execution
+from set_repository import defined_address
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,7 +43,9 @@ def forget_stale_outputs() -> None:
 def run_notebooks(source: Path) -> None:
     """Run the notebooks whose outputs are not known, some at once; Jupyter Book would run them one after another.
 
-    What fails is not kept: Jupyter Book runs it again and reports it.
+    What fails is not kept: Jupyter Book runs it again and reports it. (jupyter-cache's own ``local-parallel`` executor
+    starts one process for each core, in any order and in silence, and takes its notebooks from a project that somebody
+    has staged; here the longest come first, four run at once at most, and a bar moves.)
     """
     settings = yaml.safe_load((source / "_config.yml").read_text(encoding="utf-8"))["execute"]
     cache = get_cache(str(BUILD / ".jupyter_cache"))
@@ -82,6 +85,14 @@ def run_jupyter_book(source: Path) -> int:
     return build.returncode
 
 
+def without_address(root: Path = ROOT) -> str:
+    """Say that the repository's address is still the placeholder, or nothing if it is not."""
+    address = defined_address(root)
+    if "/OWNER/" not in address:
+        return ""
+    return f"No launch buttons: {address} is a placeholder. Set it with make repository URL=https://github.com/you/your-fork"
+
+
 def main() -> int:
     """Build; say where the site is, or that it is not."""
     forget_stale_outputs()
@@ -89,6 +100,8 @@ def main() -> int:
     if status := run_jupyter_book(ROOT):
         return status
     print(f"\nThe book: {(BUILD / 'html' / 'index.html').as_uri()}   (or: make serve)")
+    if said := without_address():
+        print(said)
     return 0
 
 
