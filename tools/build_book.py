@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "_build"
+TESTED = "tested"  # the folder of _build with notebooks as nbval ran them, outputs included
 
 
 def fingerprint() -> str:
@@ -36,16 +37,34 @@ def forget_stale_outputs() -> None:
     stamp, now = BUILD / "outputs-depend-on", fingerprint()
     if not stamp.exists() or stamp.read_text() != now:
         shutil.rmtree(BUILD / ".jupyter_cache", ignore_errors=True)
+        shutil.rmtree(BUILD / TESTED, ignore_errors=True)
     BUILD.mkdir(exist_ok=True)
     stamp.write_text(now)
+
+
+def keep(path: Path, ran: nbformat.NotebookNode) -> None:
+    """Keep the notebook of the book as a test ran it (``book/conftest.py``), for ``run_notebooks`` to use."""
+    target = BUILD / TESTED / path.relative_to(ROOT)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(ran, target)
+
+
+def kept(name: Path, notebook: nbformat.NotebookNode) -> nbformat.NotebookNode | None:
+    """Return the notebook with the outputs of a test's run, if its code is still what ran."""
+    if not (BUILD / TESTED / name).exists():
+        return None
+    ran = nbformat.read(BUILD / TESTED / name, as_version=4)
+    code, code_that_ran = ([c.source for c in n.cells if c.cell_type == "code"] for n in (notebook, ran))
+    return ran if code == code_that_ran else None
 
 
 def run_notebooks(source: Path) -> None:
     """Run the notebooks whose outputs are not known, some at once; Jupyter Book would run them one after another.
 
-    What fails is not kept: Jupyter Book runs it again and reports it. (jupyter-cache's own ``local-parallel`` executor
-    starts one process for each core, in any order and in silence, and takes its notebooks from a project that somebody
-    has staged; here the longest come first, four run at once at most, and a bar moves.)
+    What a test has run since the library last changed is not run again. What fails is not kept: Jupyter Book runs it
+    again and reports it. (jupyter-cache's own ``local-parallel`` executor starts one process for each core, in any
+    order and in silence, and takes its notebooks from a project that somebody has staged; here the longest come first,
+    four run at once at most, and a bar moves.)
     """
     settings = yaml.safe_load((source / "_config.yml").read_text(encoding="utf-8"))["execute"]
     cache = get_cache(str(BUILD / ".jupyter_cache"))
@@ -57,7 +76,10 @@ def run_notebooks(source: Path) -> None:
         try:
             cache.match_cache_notebook(notebook)
         except KeyError:
-            waiting.append((path, notebook, settings["timeout"]))
+            if ran := kept(path.relative_to(source), notebook):
+                cache.cache_notebook_bundle(CacheBundleIn(ran, str(path)), check_validity=False, overwrite=True)
+            else:
+                waiting.append((path, notebook, settings["timeout"]))
     if not waiting:
         return
     waiting.sort(key=lambda task: -task[0].stat().st_size)  # the longest first, as far as size tells

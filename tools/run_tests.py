@@ -38,6 +38,7 @@ def shaped() -> list[str]:
     """What the shape-checked lane runs: the library's tests, without those that train or that look at notebooks."""
     without = {"test_learning.py", "test_exercises.py", "test_repository.py"}
     without |= {"test_address.py", "test_commands.py", "test_new_chapter.py", "test_portability.py", "test_wheel.py"}
+    without |= {"test_kept_runs.py"}
     files = [*sorted((ROOT / "tests").glob("test_*.py")), *sorted((ROOT / "tests").glob("checks/test_*.py"))]
     library = [path.relative_to(ROOT).as_posix() for path in files if path.name not in without]
     return [*library, "tests/flash/test_tiled.py", "tests/flash/test_dispatch.py"]
@@ -67,12 +68,14 @@ SITE = Lane(
     "the site and the explorers, moved in a real browser",
     (*PYTEST, "-n", "2", "--dist", "loadgroup", "-rs", "tests/site", "tests/widgets"),
 )
-# Lanes of one tuple run side by side.
-ALL = ((LIBRARY,), (BOOK, CLASS), (KERNELS,), (SHAPES,), (NOTEBOOKS,), (SITE,))
+# Lanes of one tuple run side by side. The book is built of the runs that were tested: book/conftest.py.
+ALL = ((LIBRARY,), (NOTEBOOKS,), (BOOK, CLASS), (KERNELS,), (SHAPES,), (SITE,))
 
 FEW = ("-k", "not either_precision0", "--hypothesis-profile=quick")
 SLOW = (
     "test_exercises.py",
+    "test_kept_runs.py",
+    "test_portability.py",
     "test_learning.py",
     "test_huggingface.py",
     "test_new_chapter.py",
