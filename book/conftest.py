@@ -7,6 +7,7 @@ import pytest
 try:
     import build_book
     from ipykernel.ipkernel import IPythonKernel
+    from nbval.kernel import RunningKernel
     from nbval.plugin import IPyNbCell
 except ModuleNotFoundError:  # where the notebooks are run but no book is built
     build_book = None
@@ -14,8 +15,19 @@ except ModuleNotFoundError:  # where the notebooks are run but no book is built
 
 def pytest_sessionstart(session):
     """Forget what was kept before a change of the library, once: not in each of xdist's processes."""
-    if build_book is not None and not hasattr(session.config, "workerinput"):
+    if build_book is None:
+        return
+    RunningKernel.execute_cell_input = execute_as_a_reader_does
+    if not hasattr(session.config, "workerinput"):
         build_book.forget_stale_outputs()
+
+
+def execute_as_a_reader_does(kernel, source: str, allow_stdin: bool | None = None) -> str:
+    """Run a cell with its source in the history, where IPython looks for the semicolon that silences a result.
+
+    nbval leaves it out.
+    """
+    return kernel.kc.execute(source, allow_stdin=allow_stdin, stop_on_error=False)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -37,7 +49,4 @@ def with_outputs(notebook, outputs: list):
     code = [cell for cell in ran.cells if cell.cell_type == "code"]
     for count, (cell, put_out) in enumerate(zip(code, outputs, strict=True), 1):
         cell.outputs, cell.execution_count = put_out, count
-        for output in put_out:
-            if output.output_type == "execute_result":
-                output.execution_count = count  # nbval keeps no count
     return ran
