@@ -23,14 +23,20 @@ BASELINE = [
 # are examined one by one in tests/widgets, of the code one word of each kind is kept, and of the hundreds of entries of
 # the reference and of the index the first dozen.
 ONE_OF_MANY = """() => {
-  for (const e of document.querySelectorAll('.math, .explorer')) e.remove();
-  for (const e of [...document.querySelectorAll('dl.py, .genindextable li, .modindextable tr')].slice(12)) e.remove();
+  const away = [];
+  const take = (e) => { away.push([e, e.parentNode, e.nextSibling]); e.remove(); };
+  window.putBack = () => { for (const [e, parent, next] of away.reverse()) parent.insertBefore(e, next); };
+  document.querySelectorAll('.math, .explorer').forEach(take);
+  [...document.querySelectorAll('dl.py, .genindextable li, .modindextable tr')].slice(12).forEach(take);
   const [first, ...more] = document.querySelectorAll('div.highlight');
   if (!first) return;
-  const kinds = {};
+  const kinds = {}, pre = first.querySelector('pre');
   for (const e of document.querySelectorAll('div.highlight pre span[class]')) kinds[e.className] ??= e.cloneNode(true);
-  first.querySelector('pre').replaceChildren('plain ', ...Object.values(kinds));
-  for (const e of more) e.remove();
+  [...pre.childNodes, ...more].forEach(take);
+  pre.style.whiteSpace = 'normal';  // all of them together need not scroll
+  pre.append('plain ', ...Object.values(kinds));
+  const given = window.putBack;
+  window.putBack = () => { pre.replaceChildren(); pre.style.whiteSpace = ''; given(); };
 }"""
 WIDER_THAN_A_PHONE = """() => {
   const width = document.documentElement.scrollWidth;
@@ -101,6 +107,8 @@ def open_and_settle(page, seen: Seen, address: str, *, with_scripts: bool = True
     """
     page.goto(address)
     if with_scripts:
+        page.wait_for_function("!document.querySelector('meta[http-equiv=refresh]')")  # a page that leads to another
+        page.wait_for_load_state("load")
         page.evaluate("window.MathJax?.startup?.promise")
         page.evaluate("document.fonts.ready")
         page.evaluate(TWO_FRAMES)
@@ -112,7 +120,7 @@ def open_and_settle(page, seen: Seen, address: str, *, with_scripts: bool = True
 def measure(context, folder: Path, base: str, path: str) -> Measured:
     """Open the page of ``folder``, served at ``base``, in a tab of its own and measure it.
 
-    What takes things off the page for axe's sake comes last.
+    The phone comes last, because the theme looks again, a moment after a change of size, for what can be scrolled.
     """
     page = context.new_page()
     seen, asked = Seen(), []
@@ -123,11 +131,6 @@ def measure(context, folder: Path, base: str, path: str) -> Measured:
 
     weights = {url: compressed(folder / inside) for url in set(asked) if (inside := _inside(url, base)) is not None}
     nameless = page.evaluate(NAMELESS)
-    page.set_viewport_size(PHONE)
-    page.evaluate(TWO_FRAMES)
-    too_wide = page.evaluate(WIDER_THAN_A_PHONE)
-    page.set_viewport_size(WIDE)
-
     colours = {"light": page.evaluate(COLOURS)}
     set_theme(page, "dark")
     colours["dark"] = page.evaluate(COLOURS)  # at once: nothing has been waited for
@@ -139,6 +142,11 @@ def measure(context, folder: Path, base: str, path: str) -> Measured:
     set_theme(page, "dark")
     page.evaluate(FADED)
     violations["dark"] = serious_violations(page, runOnly=["color-contrast"])
+
+    page.evaluate("putBack()")
+    page.set_viewport_size(PHONE)
+    page.evaluate(TWO_FRAMES)
+    too_wide = page.evaluate(WIDER_THAN_A_PHONE)
     page.close()
     return Measured(seen, weights, too_wide, nameless, colours, violations)
 
