@@ -3,19 +3,12 @@
 PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
-PYTEST := $(PY) -m pytest -q -p no:cacheprovider
-# What the shape-checked lane runs: the library's tests, without those that train or that look at notebooks.
-SHAPED  = tests/flash/test_tiled.py tests/flash/test_dispatch.py $(filter-out %/test_learning.py %/test_exercises.py %/test_repository.py,$(wildcard tests/test_*.py tests/checks/test_*.py))
-# Triton decides once in a process whether it interprets kernels or compiles them.
-INTERPRETED = tests/flash/test_triton_interpreted.py tests/flash/test_differential.py
-# One thread a process and two processes beat two threads in one, measured on two cores.
+# Several processes with one thread each are faster than one with several.
 export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE = 1
-# Two test processes must collect the same tests in the same order.
-export PYTHONHASHSEED = 0
 
 .DEFAULT_GOAL := help
-.PHONY: help book book-solutions serve test check assignments bench screenshot repository clean
+.PHONY: help book book-solutions serve test test-quick check assignments chapter wheel bench screenshot repository clean
 
 help: ## say what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -50,28 +43,26 @@ node_modules/.ready: package.json package-lock.json
 	@touch $@
 
 test: $(VENV)/.ready ## all tests: library, kernels, shapes, notebooks, exercises, site
-	@echo "== 1/6 library, exercises, repository"
-	$(PYTEST) -n 2 --ignore=tests/grading --ignore=tests/site --ignore=tests/widgets tests
-	@echo "== 2/6 a class's work, graded in a sandbox"
-	$(PYTEST) -n 2 --dist loadfile -rs tests/grading
-	@echo "== 3/6 the GPU's kernels, interpreted on the CPU"
-	TRITON_INTERPRET=1 $(PYTEST) -n 2 $(INTERPRETED)
-	@echo "== 4/6 the same library tests with every shape in every signature executed"
-	$(PYTEST) -n 2 --jaxtyping-packages=lessons_lib,beartype.beartype -m "not rejects" $(SHAPED)
-	@echo "== 5/6 every notebook of the book, cell by cell"
-	$(PYTEST) -n 2 --dist loadfile --nbval-lax --nbval-current-env --nbval-cell-timeout=300 book
-	@echo "== 6/6 the site, built with warnings as errors and moved in a real browser"
-	$(PY) tools/build_book.py
-	$(PYTEST) -n 2 -rs tests/site tests/widgets
+	$(PY) tools/run_tests.py
+
+test-quick: $(VENV)/.ready ## lint and the library's fast tests: a minute, while you write
+	$(PY) tools/run_tests.py --quick
 
 assignments: $(VENV)/.ready ## write the student notebooks from their masters
 	$(PY) tools/release_assignments.py
 
+chapter: $(VENV)/.ready ## lay down the files of a new chapter: make chapter NAME=attention/my-chapter
+	$(PY) tools/new_chapter.py "$(NAME)"
+
+wheel: $(VENV)/.ready ## the library as a wheel, into _build/wheel
+	$(PY) tools/build_wheel.py
+
 bench: book ## measure pages and attention on this machine (with a GPU, also benchmarks/flash_gpu.py)
-	$(PY) benchmarks/site.py
+	PYTHONPATH=tools $(PY) benchmarks/site.py
 	$(PY) benchmarks/flash_cpu.py
 	$(PY) benchmarks/efficient_cpu.py
 	$(PY) benchmarks/generation_cpu.py
+	$(PY) benchmarks/training_cpu.py
 
 screenshot: book ## the picture in the README
 	$(PY) tools/screenshot.py

@@ -8,16 +8,13 @@ import gzip
 import json
 import platform
 import statistics
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
+from browsing import launch, serve
 from playwright.sync_api import Browser, sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-from browsing import launch, serve  # noqa: E402
-
 HTML = ROOT / "_build" / "html"
 RUNS = 5
 # An explorer is live once its own code has replaced the fallback by controls.

@@ -1,12 +1,15 @@
 """One seed and one precision for every test, property tests that draw the same examples, and what tests share."""
 
+import os
+
 import pytest
 import torch
-from browsing import browser  # noqa: F401  (a fixture)
+from browsing import MISSING, find_chromium, launch
 from hypothesis import settings
 
 # No deadline: a busy machine is not a failure. Derandomised: a red test is red again.
 settings.register_profile("book", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("quick", settings.get_profile("book"), max_examples=5)
 settings.load_profile("book")
 
 
@@ -38,3 +41,16 @@ def stub():
         raise NotImplementedError
 
     return unanswered
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium without a window. Without one the test is skipped, or fails if REQUIRE_BROWSER=1 says it must run."""
+    if find_chromium() is None:
+        (pytest.fail if os.environ.get("REQUIRE_BROWSER") == "1" else pytest.skip)(MISSING)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = launch(playwright)
+        yield chromium
+        chromium.close()

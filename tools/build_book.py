@@ -14,10 +14,12 @@ import yaml
 from jupyter_cache import get_cache
 from jupyter_cache.base import CacheBundleIn
 from jupyter_cache.executors.utils import single_nb_execution
+from set_repository import defined_address
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "_build"
+TESTED = "tested"  # the folder of _build with notebooks as nbval ran them, outputs included
 
 
 def fingerprint() -> str:
@@ -35,14 +37,34 @@ def forget_stale_outputs() -> None:
     stamp, now = BUILD / "outputs-depend-on", fingerprint()
     if not stamp.exists() or stamp.read_text() != now:
         shutil.rmtree(BUILD / ".jupyter_cache", ignore_errors=True)
+        shutil.rmtree(BUILD / TESTED, ignore_errors=True)
     BUILD.mkdir(exist_ok=True)
     stamp.write_text(now)
+
+
+def keep(path: Path, ran: nbformat.NotebookNode) -> None:
+    """Keep the notebook of the book as a test ran it (``book/conftest.py``), for ``run_notebooks`` to use."""
+    target = BUILD / TESTED / path.relative_to(ROOT)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(ran, target)
+
+
+def kept(name: Path, notebook: nbformat.NotebookNode) -> nbformat.NotebookNode | None:
+    """Return the notebook with the outputs of a test's run, if its code is still what ran."""
+    if not (BUILD / TESTED / name).exists():
+        return None
+    ran = nbformat.read(BUILD / TESTED / name, as_version=4)
+    code, code_that_ran = ([c.source for c in n.cells if c.cell_type == "code"] for n in (notebook, ran))
+    return ran if code == code_that_ran else None
 
 
 def run_notebooks(source: Path) -> None:
     """Run the notebooks whose outputs are not known, some at once; Jupyter Book would run them one after another.
 
-    What fails is not kept: Jupyter Book runs it again and reports it.
+    What a test has run since the library last changed is not run again. What fails is not kept: Jupyter Book runs it
+    again and reports it. (jupyter-cache's own ``local-parallel`` executor starts one process for each core, in any
+    order and in silence, and takes its notebooks from a project that somebody has staged; here the longest come first,
+    four run at once at most, and a bar moves.)
     """
     settings = yaml.safe_load((source / "_config.yml").read_text(encoding="utf-8"))["execute"]
     cache = get_cache(str(BUILD / ".jupyter_cache"))
@@ -54,7 +76,10 @@ def run_notebooks(source: Path) -> None:
         try:
             cache.match_cache_notebook(notebook)
         except KeyError:
-            waiting.append((path, notebook, settings["timeout"]))
+            if ran := kept(path.relative_to(source), notebook):
+                cache.cache_notebook_bundle(CacheBundleIn(ran, str(path)), check_validity=False, overwrite=True)
+            else:
+                waiting.append((path, notebook, settings["timeout"]))
     if not waiting:
         return
     waiting.sort(key=lambda task: -task[0].stat().st_size)  # the longest first, as far as size tells
@@ -82,6 +107,14 @@ def run_jupyter_book(source: Path) -> int:
     return build.returncode
 
 
+def without_address(root: Path = ROOT) -> str:
+    """Say that the repository's address is still the placeholder, or nothing if it is not."""
+    address = defined_address(root)
+    if "/OWNER/" not in address:
+        return ""
+    return f"No launch buttons: {address} is a placeholder. Set it with make repository URL=https://github.com/you/your-fork"
+
+
 def main() -> int:
     """Build; say where the site is, or that it is not."""
     forget_stale_outputs()
@@ -89,6 +122,8 @@ def main() -> int:
     if status := run_jupyter_book(ROOT):
         return status
     print(f"\nThe book: {(BUILD / 'html' / 'index.html').as_uri()}   (or: make serve)")
+    if said := without_address():
+        print(said)
     return 0
 
 

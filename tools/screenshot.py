@@ -1,14 +1,11 @@
 """Take the README's picture: a chapter with a figure whose slider has been moved."""
 
-import sys
 from pathlib import Path
 
+from browsing import launch, serve
 from playwright.sync_api import sync_playwright
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-from browsing import launch, serve  # noqa: E402
-
 TARGET = ROOT / "book" / "images" / "readme.png"
 
 

@@ -180,10 +180,10 @@ def _refusal(backend: str, q: Tensor, rule: Rule, band: tuple | None, return_lse
             "the kernels know bands and key lengths (Causal, Window, Padding, and what & makes of them), "
             f"got {described(rule)}; use backend='tiled'"
         )
-    from lessons_lib.flash.launch import IS_INTERPRETED  # needs triton
+    from lessons_lib.flash.launch import IS_INTERPRETED, interpreter_fault  # needs triton
 
     if IS_INTERPRETED:
-        return None
+        return interpreter_fault()
     if not q.is_cuda or torch.version.cuda is None:
         return f"the kernels need an NVIDIA GPU, got tensors on {q.device}; use backend='tiled'"
     capability = torch.cuda.get_device_capability(q.device)

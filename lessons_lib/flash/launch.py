@@ -6,10 +6,12 @@ imported, the kernels run in Triton's interpreter, on the CPU and slowly: that i
 
 import contextlib
 import contextvars
+import importlib.metadata
 from typing import Any
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -154,7 +156,32 @@ def decode(
     return out[0].reshape(b, h, 1, d).to(query.dtype), lse[0].reshape(b, h, 1)
 
 
+def interpreter_fault() -> str | None:
+    """Say why Triton's interpreter cannot run a kernel here, or None if it can or need not.
+
+    A loop whose end is an argument tells: Triton 3.6 holds a number as an array with one entry, and NumPy has stopped
+    taking such an array for an index. Asked of a kernel that does nothing else, so that a fault in ours stays one.
+    """
+    if not IS_INTERPRETED:
+        return None
+    try:
+        _count[(1,)](3, torch.empty(1, dtype=torch.int32))
+    except triton.runtime.errors.InterpreterError as error:
+        numpy = importlib.metadata.version("numpy")
+        return (
+            f"Triton {triton.__version__} cannot interpret a loop with NumPy {numpy}, {error}; "
+            "take a newer Triton, or numpy<2.4"
+        )
+    return None
+
+
 # --- parts ----------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _count(n, LAST):
+    for i in tl.range(n):  # pyright: ignore[reportGeneralTypeIssues]  (Triton's, not Python's)
+        tl.store(LAST, i)
 
 
 def _launch(kernel: Any, n_programs: int, tile: Tile, *arguments, **constants) -> None:

@@ -322,3 +322,26 @@ def test_parity_would_notice(old, new, tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "kernels", mutated(launch.kernels, old, new, tmp_path))
     with pytest.raises(AssertionError):
         run_battery()
+
+
+# --- where the interpreter itself does not work ---------------------------------------------------------------------
+
+
+def test_an_interpreter_that_works_is_not_accused():
+    assert launch.interpreter_fault() is None
+
+
+def test_an_interpreter_that_cannot_run_a_loop_is_named_and_nothing_is_computed(monkeypatch):
+    """As Triton 3.6 with NumPy 2.4: an array with one entry is no index."""
+    failure = triton.runtime.errors.InterpreterError("TypeError('only 0-dimensional arrays can be converted')")
+
+    def interpreted(*_):
+        raise failure
+
+    monkeypatch.setattr(launch, "_count", {(1,): interpreted})
+    q = torch.randn(1, 1, 5, 8, dtype=torch.float32)
+    with pytest.raises(
+        ValueError, match=r"'triton' cannot run here: Triton \S+ cannot interpret a loop with NumPy \S+, Ty"
+    ):
+        flash_attention(q, q, q, backend="triton")
+    assert torch.isfinite(flash_attention(q, q, q, backend="tiled")).all()

@@ -1,11 +1,13 @@
-"""The built site, served on this machine, and pages that see nothing else."""
+"""The built site, served on this machine: each page measured in one visit, and pages to open for other questions."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache, partial
 
 import pytest
 from browsing import serve
-from built_site import HTML, Seen
+from built_site import HTML
+from visits import WIDE, Measured, Seen, each_of, measure, open_and_settle
 
 
 def pytest_generate_tests(metafunc):
@@ -13,13 +15,26 @@ def pytest_generate_tests(metafunc):
     chosen = any("path" in marker.args[0] for marker in metafunc.definition.iter_markers("parametrize"))
     if "path" in metafunc.fixturenames and not chosen:
         pages = sorted(str(page.relative_to(HTML)) for page in HTML.rglob("*.html") if "_static" not in page.parts)
-        metafunc.parametrize("path", pages or ["the site has not been built: run make book"])
+        metafunc.parametrize(*each_of(pages or ["the site has not been built: run make book"]).args)
 
 
 @pytest.fixture(scope="session")
 def site() -> Iterator[str]:
     with serve(HTML) as address:
         yield address
+
+
+@pytest.fixture(scope="session")
+def measured_at(browser, site) -> Iterator[Callable[[str], Measured]]:
+    """What the visit to a page measured; visited when first asked for, in one window whose tabs share a cache."""
+    context = browser.new_context(viewport=WIDE, color_scheme="light")
+    yield cache(partial(measure, context, HTML, site))
+    context.close()
+
+
+@pytest.fixture
+def measured(measured_at, path) -> Measured:
+    return measured_at(path)
 
 
 @pytest.fixture
@@ -30,20 +45,17 @@ def visit(browser, site):
     """
 
     @contextmanager
-    def open_page(path: str, *, from_files: bool = False, width: int = 1280, formulas: bool = True, **context):
+    def open_page(path: str, *, from_files: bool = False, formulas: bool = True, **context):
         with_scripts = context.get("java_script_enabled", True)
         base = HTML.as_uri() if from_files else site
-        own = browser.new_context(viewport={"width": width, "height": 900}, **context)
-        own.route("**/*", lambda r: r.continue_() if r.request.url.startswith((base, "data:", "blob:")) else r.abort())
+        own = browser.new_context(viewport=WIDE, **context)
         if not formulas:
             own.route("**/vendor/mathjax/*.js", lambda r: r.fulfill(body="", content_type="text/javascript"))
         page = own.new_page()
         page.seen = Seen()
         page.seen.watch(page, base)
-        page.goto(f"{base}/{path}")
-        page.wait_for_load_state("networkidle")
+        open_and_settle(page, page.seen, f"{base}/{path}", with_scripts=with_scripts)
         if with_scripts:  # without them, what was fetched for them counts as failed
-            page.evaluate("window.MathJax?.startup?.promise")
             assert page.seen == Seen()
         yield page
         own.close()

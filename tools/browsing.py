@@ -1,4 +1,4 @@
-"""A browser for the tests, and a way to serve a folder to it: a pytest plugin, and two functions for the tools."""
+"""A browser without a window, and a way to serve a folder to it: for the tests, the screenshot and the benchmark."""
 
 import os
 import shutil
@@ -9,36 +9,25 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-import pytest
-
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MISSING = "no Chromium here: install one (Debian and Ubuntu: apt-get install chromium) or name it in CHROMIUM"
 QUIET = ("--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync")
-
-
-@pytest.fixture(scope="session")
-def browser():
-    """Chromium without a window. Without one the test is skipped, or fails if REQUIRE_BROWSER=1 says it must run."""
-    if find_chromium() is None:
-        (pytest.fail if os.environ.get("REQUIRE_BROWSER") == "1" else pytest.skip)(MISSING)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        chromium = launch(playwright)
-        yield chromium
-        chromium.close()
+# The network is off, this machine apart: every other name leads nowhere.
+OFFLINE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"
 
 
 def launch(playwright):
-    """Start Chromium under Playwright, or say how to get one."""
+    """Start Chromium under Playwright, its network off, or say how to get one."""
     path = find_chromium()
     if path is None:
         raise FileNotFoundError(MISSING)
-    no_sandbox = ("--no-sandbox",) if os.geteuid() == 0 else ()  # Chromium refuses its sandbox to root
-    return playwright.chromium.launch(executable_path=path, args=["--no-first-run", *QUIET, *no_sandbox])
+    is_root = hasattr(os, "geteuid") and os.geteuid() == 0
+    no_sandbox = ("--no-sandbox",) if is_root else ()  # Chromium refuses its sandbox to root
+    return playwright.chromium.launch(executable_path=path, args=["--no-first-run", OFFLINE, *QUIET, *no_sandbox])
 
 
 def find_chromium() -> str | None:
+    """Return the path of the browser that CHROMIUM names, or of the first that is installed."""
     named = os.environ.get("CHROMIUM")
     return shutil.which(named) if named else next(filter(None, map(shutil.which, NAMES)), None)
 

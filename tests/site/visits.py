@@ -1,0 +1,183 @@
+"""One visit to a page measures everything that is asked of it; the tests read what it measured."""
+
+import gzip
+import time
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 900}
+OWN_SCHEMES = ("data:", "blob:")
+
+# Serious violations that are not ours to mend, by rule and place.
+BASELINE = [
+    ("summary-name", "toctree-toggle"),  # sphinx-book-theme folds the sidebar with a summary that holds only an icon
+    ("definition-list", "lessons_lib"),  # Sphinx sets a signature of several lines as a list within a list's term
+]
+
+# axe's time grows faster than a page, so it does not look twice at what is alike: formulas are MathJax's own, explorers
+# are examined one by one in tests/widgets, of the code one word of each kind is kept, and of the hundreds of entries of
+# the reference and of the index the first dozen.
+ONE_OF_MANY = """() => {
+  const away = [];
+  const take = (e) => { away.push([e, e.parentNode, e.nextSibling]); e.remove(); };
+  window.putBack = () => { for (const [e, parent, next] of away.reverse()) parent.insertBefore(e, next); };
+  document.querySelectorAll('.math, .explorer').forEach(take);
+  [...document.querySelectorAll('dl.py, .genindextable li, .modindextable tr')].slice(12).forEach(take);
+  const [first, ...more] = document.querySelectorAll('div.highlight');
+  if (!first) return;
+  const kinds = {}, pre = first.querySelector('pre');
+  for (const e of document.querySelectorAll('div.highlight pre span[class]')) kinds[e.className] ??= e.cloneNode(true);
+  [...pre.childNodes, ...more].forEach(take);
+  pre.style.whiteSpace = 'normal';  // all of them together need not scroll
+  pre.append('plain ', ...Object.values(kinds));
+  const given = window.putBack;
+  window.putBack = () => { pre.replaceChildren(); pre.style.whiteSpace = ''; given(); };
+}"""
+WIDER_THAN_A_PHONE = """() => {
+  const width = document.documentElement.scrollWidth;
+  if (width <= 360) return [];
+  const wide = [...document.querySelectorAll('main *')].filter((e) => e.getBoundingClientRect().right > 360);
+  return [`${width} px`, ...wide.slice(0, 3).map((e) => e.outerHTML.slice(0, 120))];
+}"""
+NAMELESS = """() => [...document.querySelectorAll('div.explorer :is(input, select, button)')].filter((c) =>
+  !(c.ariaLabel || [...(c.labels ?? [])].map((label) => label.innerText).join(' ') || c.innerText).trim()
+).map((c) => c.outerHTML)"""
+# The colour of an explorer's text, and that of the plate that the theme lays under an output.
+COLOURS = """() => [...document.querySelectorAll('div.explorer')].map((e) => [
+  getComputedStyle(e).color, getComputedStyle(e.closest('.output') ?? e).backgroundColor])"""
+TWO_FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+FADED = "Promise.all(document.getAnimations().map((animation) => animation.finished))"
+
+
+@dataclass
+class Seen:
+    """What a page asked for in vain or elsewhere, and what it complained about: all of it empty, if it is quiet."""
+
+    external: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+    unanswered: list[str] = field(default_factory=list)
+
+    def watch(self, page, allowed: str) -> None:
+        """Listen to the page; what does not begin with ``allowed`` lies elsewhere."""
+        page.on("request", lambda r: self._asked(r.url, allowed))
+        page.on("response", lambda r: self.failed.append(f"{r.status} {r.url}") if r.status >= 400 else None)
+        page.on("requestfinished", lambda r: self._answered(r.url))
+        page.on("requestfailed", lambda r: (self._answered(r.url), self.failed.append(r.url)))
+        page.on("pageerror", lambda e: self.errors.append(str(e)))
+        page.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
+
+    def _asked(self, url: str, allowed: str) -> None:
+        self.unanswered.append(url)
+        if not url.startswith((allowed, *OWN_SCHEMES)):
+            self.external.append(url)
+
+    def _answered(self, url: str) -> None:
+        if url in self.unanswered:
+            self.unanswered.remove(url)
+
+
+@dataclass
+class Measured:
+    """What one visit found."""
+
+    seen: Seen
+    weights: dict[str, int]  # of each file that the page asked for, compressed
+    too_wide: list[str]  # on a phone
+    nameless: list[str]  # controls of explorers
+    colours: dict[str, list[tuple[str, str]]]  # of each explorer's text and plate, by theme
+    violations: dict[str, list[str]]  # by theme
+
+
+def each_of(pages):
+    """Parametrise over pages. Those of a page share its visit: ``--dist loadgroup`` keeps them in one process."""
+    return pytest.mark.parametrize("path", [pytest.param(page, marks=pytest.mark.xdist_group(page)) for page in pages])
+
+
+def open_and_settle(page, seen: Seen, address: str, *, with_scripts: bool = True) -> None:
+    """Go there and wait until the page rests: loaded, formulas set, fonts there, drawn, and nothing asked for.
+
+    Playwright's ``networkidle`` would wait for half a second in which nothing happens. Here the waiting ends with the
+    last answer; what a page asks for later is still seen, because ``seen`` listens until the visit is over.
+    """
+    page.goto(address)
+    if with_scripts:
+        page.wait_for_function("!document.querySelector('meta[http-equiv=refresh]')")  # a page that leads to another
+        page.wait_for_load_state("load")
+        page.evaluate("window.MathJax?.startup?.promise")
+        page.evaluate("document.fonts.ready")
+        page.evaluate(TWO_FRAMES)
+    until = time.monotonic() + 30
+    while seen.unanswered and time.monotonic() < until:
+        page.wait_for_timeout(10)
+
+
+def measure(context, folder: Path, base: str, path: str) -> Measured:
+    """Open the page of ``folder``, served at ``base``, in a tab of its own and measure it.
+
+    The phone comes last, because the theme looks again, a moment after a change of size, for what can be scrolled.
+    """
+    page = context.new_page()
+    seen, asked = Seen(), []
+    seen.watch(page, base)
+    page.on("response", lambda response: asked.append(response.url) if response.ok else None)
+    page.set_viewport_size(WIDE)
+    open_and_settle(page, seen, f"{base}/{path}")
+
+    weights = {url: compressed(folder / inside) for url in set(asked) if (inside := _inside(url, base)) is not None}
+    nameless = page.evaluate(NAMELESS)
+    colours = {"light": page.evaluate(COLOURS)}
+    set_theme(page, "dark")
+    colours["dark"] = page.evaluate(COLOURS)  # at once: nothing has been waited for
+    set_theme(page, "light")
+
+    page.evaluate(ONE_OF_MANY)
+    page.evaluate(FADED)
+    violations = {"light": serious_violations(page)}
+    set_theme(page, "dark")
+    page.evaluate(FADED)
+    violations["dark"] = serious_violations(page, runOnly=["color-contrast"])
+
+    page.evaluate("putBack()")
+    page.set_viewport_size(PHONE)
+    page.evaluate(TWO_FRAMES)
+    too_wide = page.evaluate(WIDER_THAN_A_PHONE)
+    page.close()
+    return Measured(seen, weights, too_wide, nameless, colours, violations)
+
+
+def set_theme(page, theme: str) -> None:
+    page.evaluate("theme => { document.documentElement.dataset.theme = theme; }", theme)
+
+
+@cache
+def compressed(file: Path) -> int:
+    """Bytes of the file, as a server would send it."""
+    return len(gzip.compress(file.read_bytes()))
+
+
+def _inside(url: str, base: str) -> str | None:
+    """The file of the site that the address names, or None for an address elsewhere."""
+    return unquote(urlsplit(url).path).lstrip("/") if url.startswith(f"{base}/") else None
+
+
+def known(rule: str, node: dict) -> bool:
+    place = f"{node['target'][0]} {node['html']}"
+    return any(rule == listed and part in place for listed, part in BASELINE)
+
+
+def serious_violations(page, **options) -> list[str]:
+    """What axe finds that hinders a reader, as rule, place and source."""
+    found = Axe().run(page, options={"resultTypes": ["violations"], "preload": False, **options}).response["violations"]
+    return [
+        f"{violation['id']} at {node['target'][0]}: {node['html'][:120]}"
+        for violation in found
+        if violation["impact"] in {"serious", "critical"}
+        for node in violation["nodes"]
+        if not known(violation["id"], node)
+    ]

@@ -1,0 +1,107 @@
+"""A new chapter's files run and pass the tests of every chapter, but for what only its author can decide."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from new_chapter import lay_down
+
+pytest.importorskip("nbgrader")
+
+ROOT = Path(__file__).resolve().parents[1]
+NAME, MODULE = "a-new-one", "a_new_one"
+# A chapter is read in some week of the longer courses, and which one is for its author to say.
+FOR_ITS_AUTHOR = ("test_the_longer_syllabi_leave_no_chapter_out",)
+
+
+def run(folder: Path, *command: str) -> subprocess.CompletedProcess:
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    return subprocess.run(
+        [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory) -> Path:
+    """The repository's files in another folder, a chapter added there."""
+    folder = tmp_path_factory.mktemp("book")
+    listed = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    for name in subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0"):
+        if name and (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes((ROOT / name).read_bytes())
+    made = run(folder, "tools/new_chapter.py", f"attention/{NAME}")
+    assert made.returncode == 0, made.stderr
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    subprocess.run(["git", "add", "-A"], cwd=folder, check=True)
+    return folder
+
+
+@pytest.mark.parametrize("tests", ["test_repository.py", "test_exercises.py", "test_instructors.py"])
+def test_it_passes_what_every_chapter_must_pass(copy, tests):
+    chosen = [] if tests == "test_instructors.py" else ["-k", f"{NAME} or address"]
+    leave_out = [word for name in FOR_ITS_AUTHOR for word in ("--deselect", f"tests/{tests}::{name}")]
+    done = run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen, *leave_out, f"tests/{tests}")
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_chapter_runs(copy):
+    nbval = ("-p", "no:cacheprovider", "--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=120")
+    done = run(copy, "-m", "pytest", "-q", *nbval, f"book/attention/{NAME}.ipynb", f"book/exercises/{NAME}")
+    assert done.returncode == 0, done.stdout
+
+
+def test_its_checks_pass_right_answers_and_name_the_mistake_in_wrong_ones(copy):
+    code = f"""
+import runpy
+answers = runpy.run_path("tests/checks/answers/{MODULE}.py")
+for check, right in answers["RIGHT"].items():
+    for answer in right:
+        check(answer, seed=1, cases=20)
+for check, wrong in answers["WRONG"].items():
+    for answer, says in wrong:
+        try:
+            check(answer)
+        except AssertionError as error:
+            assert says in str(error), error
+        else:
+            raise SystemExit("a wrong answer passes")
+"""
+    done = run(copy, "-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+def test_what_it_writes_is_formatted(copy):
+    written = (f"lessons_lib/checks/{MODULE}.py", f"tests/checks/answers/{MODULE}.py")
+    for command in (("check",), ("format", "--check")):
+        done = run(copy, "-m", "ruff", *command, "--no-cache", *written)
+        assert done.returncode == 0, done.stdout
+
+
+def test_it_says_what_remains(copy):
+    again = run(copy, "tools/new_chapter.py", "attention/another")
+    assert again.returncode == 0
+    assert "weeks" in again.stdout
+    assert all((copy / line).exists() for line in again.stdout.splitlines() if line.endswith((".ipynb", ".py", ".md")))
+
+
+@pytest.mark.parametrize(
+    ("place", "rule"),
+    [
+        ("", "must read PART/NAME"),
+        ("scaling", "must read PART/NAME"),
+        ("attention/Scaling", "must read PART/NAME"),
+        ("../attention/x", "must read PART/NAME"),
+        ("nowhere/new", "must be one that has chapters"),
+        ("attention/scaling", "must be new, got 'scaling'"),
+        ("training/scaling", "must be new, got 'scaling'"),
+        ("attention/build-flash", "must be new, got 'build-flash'"),
+    ],
+)
+def test_a_wrong_place_is_refused_and_nothing_is_written(place, rule):
+    before = (ROOT / "_toc.yml").read_bytes(), sorted((ROOT / "book").rglob("*.ipynb"))
+    with pytest.raises(ValueError, match=rule):
+        lay_down(place)
+    assert before == ((ROOT / "_toc.yml").read_bytes(), sorted((ROOT / "book").rglob("*.ipynb")))

@@ -1,0 +1,135 @@
+"""Run the tests, one lane after the other; with ``--quick`` only what one wants to know while writing.
+
+    python tools/run_tests.py [--quick]
+
+A lane is a way to run tests that needs a process of its own. Each uses two processes with one thread, which on two
+cores measured faster than one process with two threads; a lane that is mostly one long test has another one beside it.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+NBVAL = ("--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=300")
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+ENVIRONMENT = {
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONHASHSEED": "0",  # two processes must collect the same tests in the same order
+}
+
+
+@dataclass(frozen=True)
+class Lane:
+    """What is told, what Python runs, and what the environment holds besides."""
+
+    name: str
+    command: tuple[str, ...]
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def shaped() -> list[str]:
+    """What the shape-checked lane runs: the library's tests, without those that train or that look at notebooks."""
+    without = {"test_learning.py", "test_exercises.py", "test_repository.py"}
+    without |= {"test_address.py", "test_commands.py", "test_new_chapter.py", "test_portability.py", "test_wheel.py"}
+    without |= {"test_kept_runs.py"}
+    files = [*sorted((ROOT / "tests").glob("test_*.py")), *sorted((ROOT / "tests").glob("checks/test_*.py"))]
+    library = [path.relative_to(ROOT).as_posix() for path in files if path.name not in without]
+    return [*library, "tests/flash/test_tiled.py", "tests/flash/test_dispatch.py"]
+
+
+LIBRARY = Lane(
+    "library, exercises, repository",
+    (*PYTEST, "-n", "2", *(f"--ignore=tests/{folder}" for folder in ("grading", "site", "widgets")), "tests"),
+)
+CLASS = Lane("a class's work, graded in a sandbox", (*PYTEST, "-n", "2", "--dist", "loadfile", "-rs", "tests/grading"))
+BOOK = Lane("the site, built with warnings as errors", ("tools/build_book.py",))
+# Triton decides once in a process whether it interprets kernels or compiles them.
+KERNELS = Lane(
+    "the GPU's kernels, interpreted on the CPU",
+    (*PYTEST, "-n", "2", "tests/flash/test_triton_interpreted.py", "tests/flash/test_differential.py"),
+    {"TRITON_INTERPRET": "1"},
+)
+SHAPES = Lane(
+    "the same library tests with every shape in every signature executed",
+    (*PYTEST, "-n", "2", "--jaxtyping-packages=lessons_lib,beartype.beartype", "-m", "not rejects", *shaped()),
+)
+NOTEBOOKS = Lane(
+    "every notebook of the book, cell by cell",
+    (*PYTEST, "-n", "2", "--dist", "loadfile", *NBVAL, "book"),
+)
+SITE = Lane(
+    "the site and the explorers, moved in a real browser",
+    (*PYTEST, "-n", "2", "--dist", "loadgroup", "-rs", "tests/site", "tests/widgets"),
+)
+# Lanes of one tuple run side by side. The book is built of the runs that were tested: book/conftest.py.
+ALL = ((LIBRARY,), (NOTEBOOKS,), (BOOK, CLASS), (KERNELS,), (SHAPES,), (SITE,))
+
+FEW = ("-k", "not either_precision0", "--hypothesis-profile=quick")
+SLOW = (
+    "test_exercises.py",
+    "test_kept_runs.py",
+    "test_portability.py",
+    "test_learning.py",
+    "test_huggingface.py",
+    "test_new_chapter.py",
+    "test_wheel.py",
+    "flash/test_triton_compiled.py",
+)
+QUICK = (
+    (Lane("lint", ("-m", "ruff", "check", ".")),),
+    (Lane("format", ("-m", "ruff", "format", "--check", ".")),),
+    (
+        Lane(
+            "library without what is slow, in one precision, with few examples",
+            (*LIBRARY.command, *(f"--ignore=tests/{file}" for file in SLOW), *FEW),
+        ),
+    ),
+)
+
+
+def run(steps: Sequence[Sequence[Lane]]) -> int:
+    """Run the steps in order and stop after one that fails; return the exit status, 0 if nothing failed.
+
+    The first lane of a step speaks as it goes, what the others say follows.
+    """
+    began = time.monotonic()
+    for number, (first, *others) in enumerate(steps, 1):
+        print(f"== {number}/{len(steps)} {' | beside it: '.join(lane.name for lane in (first, *others))}", flush=True)
+        with tempfile.TemporaryFile() as said:
+            beside = [start(lane, said) for lane in others]
+            statuses = [start(first).wait(), *(process.wait() for process in beside)]
+            said.seek(0)
+            sys.stdout.buffer.write(said.read())
+        print(f"   {time.monotonic() - began:.0f} s so far", flush=True)
+        if any(statuses):
+            return next(filter(None, statuses))
+    return 0
+
+
+def start(lane: Lane, output=None) -> subprocess.Popen:
+    """Start the lane in the repository's folder."""
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, **ENVIRONMENT, **lane.environment}
+    return subprocess.Popen(
+        [sys.executable, *lane.command], cwd=ROOT, env=environment, stdout=output, stderr=output and subprocess.STDOUT
+    )
+
+
+def main() -> int:
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(description="Run the tests, one lane after the other.")
+    parser.add_argument("--quick", action="store_true", help="lint, and the library's fast tests")
+    try:
+        return run(QUICK if parser.parse_args().quick else ALL)
+    except KeyboardInterrupt:  # which the lanes have got too
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
