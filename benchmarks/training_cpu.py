@@ -1,10 +1,11 @@
 """Measure a training step of the book's GPT on a CPU, and beside another model of the same size if its file is given.
 
-One thread, float32: forward, loss, backward and AdamW on a batch of random tokens. All models are measured in one
-process, in turns, so that a disturbance falls on all; reported are the medians, and ratios to the book's GPT with its
-default implementation. The other model is a Python file in nanoGPT's shape: a ``GPTConfig(block_size, vocab_size,
+One thread, float32: forward, loss, backward and each model's own AdamW, on a batch of random tokens. All models are
+measured in one process, in turns, so that a disturbance falls on all; reported are medians of processor time, and
+speeds relative to the other model. That is a Python file in nanoGPT's shape: a ``GPTConfig(block_size, vocab_size,
 n_layer, n_head, n_embd, dropout, bias)`` and a ``GPT(config)`` whose ``forward(tokens, targets)`` returns logits and
-loss. The file is read where it lies; nothing of it is kept.
+loss and whose ``configure_optimizers(weight_decay, lr, betas, device)`` makes the optimizer. The file is read where it
+lies; nothing of it is kept.
 
 ``python benchmarks/training_cpu.py [MODEL.py]`` writes ``benchmarks/results/training-cpu.json``.
 """
@@ -30,6 +31,7 @@ from lessons_lib.attention import attention
 from lessons_lib.flash import as_implementation
 from lessons_lib.fused import fused_attention
 from lessons_lib.gpt import GPT, GPTConfig
+from lessons_lib.training import TrainConfig, Training
 
 ROOT = Path(__file__).resolve().parents[1]
 VOCABULARY, LENGTH, WIDTH, LAYERS, HEADS, BATCH = 65, 256, 192, 4, 6, 8
@@ -87,7 +89,8 @@ def ours(implementation: Callable[..., Tensor]) -> tuple[GPT, Callable[[], None]
     """The book's GPT in GPT-2's form, and one step of its training."""
     config = GPTConfig(VOCABULARY, LENGTH, WIDTH, LAYERS, HEADS, feedforward="gelu", bias=False)
     model = GPT(config, implementation=implementation)
-    return model, stepping(model, lambda x, y: cross_entropy(model(x).flatten(0, 1), y.flatten()))
+    optimizer = Training(model, TrainConfig(n_steps=1, lr=1e-3)).optimizer
+    return model, stepping(model, optimizer, lambda x, y: cross_entropy(model(x).flatten(0, 1), y.flatten()))
 
 
 def theirs(path: Path) -> tuple[torch.nn.Module, Callable[[], None]]:
@@ -105,14 +108,16 @@ def theirs(path: Path) -> tuple[torch.nn.Module, Callable[[], None]]:
                 bias=False,
             )
         )
-    return model, stepping(model, lambda x, y: model(x, y)[1])
+        optimizer = model.configure_optimizers(0.1, 1e-3, (0.9, 0.95), "cpu")
+    return model, stepping(model, optimizer, lambda x, y: model(x, y)[1])
 
 
-def stepping(model: torch.nn.Module, loss: Callable[[Tensor, Tensor], Tensor]) -> Callable[[], None]:
-    """One step on a batch that is always the same."""
+def stepping(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[Tensor, Tensor], Tensor]
+) -> Callable[[], None]:
+    """One step of a model's own optimizer, on a batch that is always the same."""
     draw = torch.Generator().manual_seed(1)
     tokens, following = torch.randint(VOCABULARY, (2, BATCH, LENGTH), generator=draw)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)

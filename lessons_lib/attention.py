@@ -94,7 +94,7 @@ def attention(
     check_options(scale, dropout_p)
     weights = dropout(_weights(query, key, mask, scale, bias), dropout_p)
     with _in_its_own_precision(query):
-        return (weights @ _for_each_query_head(value, query)).to(query.dtype)
+        return (weights @ at_least_single(for_each_query_head(value, query))).to(query.dtype)
 
 
 class AttentionGradients(NamedTuple):
@@ -134,7 +134,8 @@ def attention_vjp(
     """
     check_attention_inputs(query, key, value)
     weights = _weights(query, key, mask, scale, bias)
-    queries, keys, values = at_least_single(query), _for_each_query_head(key, query), _for_each_query_head(value, query)
+    queries = at_least_single(query)
+    keys, values = (at_least_single(for_each_query_head(shared, query)) for shared in (key, value))
     _check_grad_output(grad_output, query, weights, values)
     grad_output, scale = at_least_single(grad_output), _scale(query, scale)
 
@@ -163,7 +164,7 @@ def _weights(
     if query.shape[-1] != key.shape[-1]:
         raise ValueError(f"query and key must have the same width, got {query.shape[-1]} and {key.shape[-1]}")
     with _in_its_own_precision(query):
-        scores = _scale(query, scale) * at_least_single(query) @ _for_each_query_head(key, query).mT
+        scores = _scale(query, scale) * at_least_single(query) @ at_least_single(for_each_query_head(key, query)).mT
     if bias is not None:
         check_bias(bias, query, scores)
         scores = scores + bias
@@ -180,7 +181,7 @@ def _in_its_own_precision(query: Tensor) -> AbstractContextManager:
 
 
 def _scale(query: Tensor, scale: float | None) -> float:
-    check_options(scale, dropout_p=0.0)
+    check_options(scale)
     return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
 
 
@@ -195,14 +196,14 @@ def _group_size(query: Tensor, shared: Tensor) -> int:
     return h // g if 1 < g < h and h % g == 0 else 1
 
 
-def _for_each_query_head(shared: Tensor, query: Tensor) -> Tensor:
-    """Repeat each key/value head for the consecutive query heads that share it, in at least float32."""
-    size, shared = _group_size(query, shared), at_least_single(shared)
+def for_each_query_head(shared: Tensor, query: Tensor) -> Tensor:
+    """Repeat each key/value head for the consecutive query heads that share it."""
+    size = _group_size(query, shared)
     return shared if size == 1 else repeat(shared, "... g m d -> ... (g size) m d", size=size)
 
 
 def _sum_over_copies(grad: Tensor, given: Tensor) -> Tensor:
-    """Undo :func:`_for_each_query_head` and broadcasting: each entry of ``given`` collects from all its copies."""
+    """Undo :func:`for_each_query_head` and broadcasting: each entry of ``given`` collects from all its copies."""
     if 1 < _n_heads(given) < _n_heads(grad):
         grad = reduce(grad, "... (g size) m d -> ... g m d", "sum", g=_n_heads(given))
     return grad.sum_to_size(given.shape).to(given.dtype)
@@ -237,7 +238,7 @@ def check_attention_inputs(query: Tensor, key: Tensor, value: Tensor) -> None:
         )
 
 
-def check_options(scale: float | None, dropout_p: float) -> None:
+def check_options(scale: float | None, dropout_p: float = 0.0) -> None:
     """Refuse a scale that is not finite, and a dropout that is no probability below one."""
     if scale is not None and not math.isfinite(scale):
         raise ValueError(f"scale must be finite, got {scale}")

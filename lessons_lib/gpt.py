@@ -327,7 +327,9 @@ class GPT(nn.Module):
         allowed = as_layers_take(self.blocks, self._visible(mask, tokens, seen), n, seen + n, tokens.device)
         if positions is None:
             positions = torch.arange(seen, seen + n, device=tokens.device)
-        x = self.embedding(tokens) * self.embedding_scale
+        x = self.embedding(tokens)
+        if self.embedding_scale != 1:
+            x = x * self.embedding_scale
         if self.positions is not None:
             x = x + self.positions(positions).to(x.dtype)
         x = self.dropout(x)

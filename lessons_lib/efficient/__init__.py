@@ -1,6 +1,6 @@
-"""Attention that costs less than ``n**2``: five ways, each in the call shape of attention, each measured against it.
+"""Attention that costs less than ``n**2``, each way in the call shape of attention and measured against it.
 
-Two compute the same as :func:`lessons_lib.attention.attention` under a mask and skip what the mask hides; three
+Some compute the same as :func:`lessons_lib.attention.attention` under a mask and skip what the mask hides; others
 compute something else that is meant to be near. The files, in reading order:
 
     call_shape      what all of them take, and how they refuse the rest

@@ -108,13 +108,6 @@ def hidden_from_all(
     return ~seen
 
 
-def for_each_query_head(shared: Tensor, query: Tensor) -> Tensor:
-    """Repeat each key/value head for the consecutive query heads that share it."""
-    if shared.ndim < 3 or shared.shape[-3] == query.shape[-3]:
-        return shared
-    return shared.repeat_interleave(query.shape[-3] // shared.shape[-3], dim=-3)
-
-
 def refuse_bias(variant: str, bias: Tensor | None) -> None:
     """Refuse a bias where there are no scores to add it to."""
     if bias is not None:

@@ -19,9 +19,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lessons_lib.attention import for_each_query_head
 from lessons_lib.efficient.call_shape import (
     check_heads,
-    for_each_query_head,
     hidden_from_all,
     refuse_bias,
     refuse_dropout,

@@ -23,9 +23,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from lessons_lib.attention import check_options, for_each_query_head
 from lessons_lib.efficient.call_shape import (
     check_heads,
-    for_each_query_head,
     hidden_from_all,
     refuse_bias,
     refuse_dropout,
@@ -111,8 +111,7 @@ def performer_attention(
     refuse_bias("Performer", bias)
     refuse_dropout("Performer", dropout_p)
     hidden = hidden_from_all(mask, query, key, causal=causal)
-    if scale is not None and not math.isfinite(scale):
-        raise ValueError(f"scale must be finite, got {scale}")
+    check_options(scale)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     root = math.sqrt(abs(scale))
 

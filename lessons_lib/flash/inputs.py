@@ -1,12 +1,12 @@
 """What :func:`lessons_lib.flash.flash_attention` takes, whatever the backend."""
 
-import math
 from functools import reduce
 from operator import and_
 
 import torch
 from torch import Tensor
 
+from lessons_lib.attention import check_options
 from lessons_lib.rules import Causal, Everything, Padding, Rule, Table, Window, as_rule, check_over, conjuncts
 from lessons_lib.shapes import check_floating, check_mask, check_size
 
@@ -42,8 +42,7 @@ def check_inputs(
         )
     if q.shape[1] % k.shape[1]:
         raise ValueError(f"the heads of k must divide those of q, got {k.shape[1]} and {q.shape[1]}")
-    if scale is not None and not math.isfinite(scale):
-        raise ValueError(f"scale must be finite, got {scale}")
+    check_options(scale)
     check_window_and_backend(window, backend)
     if key_lengths is not None:
         _check_lengths(key_lengths, len(q), k.shape[2])

@@ -65,7 +65,7 @@ def rotate(x, positions, base):
 
 def library(w, n_heads, n_kv_heads):
     d_head = w[0].shape[1] // n_heads
-    options = {"n_kv_heads": n_kv_heads, "d_head": d_head, "position": RotaryEmbedding(d_head)}
+    options = {"n_kv_heads": n_kv_heads, "d_head": d_head, "prepare": RotaryEmbedding(d_head).prepare}
     made = MultiHeadAttention(w[0].shape[0], n_heads, **options).double()
     for linear, matrix in zip((made.w_q, made.w_k, made.w_v, made.w_o), w, strict=True):
         linear.weight.data = matrix.T
