@@ -42,15 +42,21 @@ class KVCache:
     def __copy__(self) -> "KVCache":
         """Share what is kept, but not the room behind it: whoever appends to the copy first moves elsewhere."""
         other = type(self)()
-        if self._buffer is not None:
-            other._buffer, other._n_seen = self._kept(self._buffer), self._n_seen
+        other._buffer, other._n_seen = self.kept, self._n_seen
         return other
+
+    @property
+    def kept(self) -> tuple[Float[Tensor, "b g n d_head"], Float[Tensor, "b g n d_head"]] | None:
+        """The keys and values of all positions seen; None before the first."""
+        if self._buffer is None:
+            return None
+        k, v = self._buffer
+        return k[..., : len(self), :], v[..., : len(self), :]
 
     @property
     def n_bytes(self) -> int:
         """Memory that the keys and values take, without the room that the buffer has left."""
-        kept = () if self._buffer is None else self._kept(self._buffer)
-        return sum(tensor.numel() * tensor.element_size() for tensor in kept)
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.kept or ())
 
     def append(
         self, k: Float[Tensor, "b g n d_head"], v: Float[Tensor, "b g n d_head"]
@@ -63,10 +69,10 @@ class KVCache:
         """
         if k.ndim != 4 or k.shape != v.shape:
             raise ValueError(f"k and v must both be (b, g, n, d_head), got {tuple(k.shape)} and {tuple(v.shape)}")
-        if self._buffer is None:
+        kept = self.kept
+        if self._buffer is None or kept is None:
             self._buffer = k, v
         else:
-            kept = self._kept(self._buffer)
             for name, new, old in zip("kv", (k, v), kept, strict=True):
                 if _all_but_length(new) != _all_but_length(old):
                     raise ValueError(
@@ -78,10 +84,8 @@ class KVCache:
             else:
                 self._buffer = _with_rows(self._buffer[0], len(self), k), _with_rows(self._buffer[1], len(self), v)
         self._n_seen += k.shape[-2]
-        return self._kept(self._buffer)
-
-    def _kept(self, buffer: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        return buffer[0][..., : len(self), :], buffer[1][..., : len(self), :]
+        assert self.kept is not None
+        return self.kept
 
 
 class MultiHeadAttention(nn.Module):

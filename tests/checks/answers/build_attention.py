@@ -82,7 +82,7 @@ def decode(x, w, n_heads, n_kv_heads, cache):
         continued.append(*cache)
     seen = len(continued) + x.shape[1]
     out = library(w, n_heads, n_kv_heads)(x, mask=causal(x.shape[1], seen), cache=continued)
-    return out.detach(), tuple(kept.detach() for kept in continued._kept)
+    return out.detach(), tuple(kept.detach() for kept in continued.kept)
 
 
 RIGHT = {
