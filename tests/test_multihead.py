@@ -554,6 +554,18 @@ def test_a_layer_takes_a_rule(implementation):
     assert_close(torch.cat(parts, dim=1), layer(x, mask=Causal()))
 
 
+def test_who_asks_no_rules_is_handed_the_table():
+    given = []
+
+    def plain(q, k, v, mask, *, bias, dropout_p):
+        given.append(mask)
+        return attention(q, k, v, mask)
+
+    layer, x = MultiHeadAttention(D, 6, implementation=plain), torch.randn(B, N, D)
+    layer(x, mask=Causal())
+    assert torch.equal(given[0], masks.causal(N))
+
+
 def test_the_layers_inside_a_module_are_asked_what_they_take():
     plain, asking = MultiHeadAttention(D, 6), MultiHeadAttention(D, 6, implementation=fused_attention)
     both, rule, here = nn.ModuleList([plain, asking]), Causal(), torch.device("cpu")

@@ -254,6 +254,17 @@ def test_rules_combine_as_their_pictures_do(case):
     assert torch.equal((~rule).tensor(M), ~table)
 
 
+def test_one_part_that_sees_all_or_nothing_decides():
+    rows, keys = range(4, 8), range(5, 9)  # a causal query sees some of these
+    assert Causal().sees(rows, keys) is Seen.SOME
+    for a, b in ((Causal(), Everything()), (Everything(), Causal())):
+        assert (a | b).sees(rows, keys) is Seen.ALL
+        assert (a & b).sees(rows, keys) is Seen.SOME
+    for a, b in ((Causal(), ~Everything()), (~Everything(), Causal())):
+        assert (a | b).sees(rows, keys) is Seen.SOME
+        assert (a & b).sees(rows, keys) is Seen.NONE
+
+
 def test_a_table_may_take_part():
     assert torch.equal((Causal() & TABLE).tensor(M), TABLE & masks.causal(M))
     assert torch.equal((Causal() | TABLE).tensor(M), TABLE | masks.causal(M))
