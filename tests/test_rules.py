@@ -268,6 +268,8 @@ def test_one_part_that_sees_all_or_nothing_decides():
 def test_a_table_may_take_part():
     assert torch.equal((Causal() & TABLE).tensor(M), TABLE & masks.causal(M))
     assert torch.equal((Causal() | TABLE).tensor(M), TABLE | masks.causal(M))
+    assert torch.equal((TABLE & Causal()).tensor(M), TABLE & masks.causal(M))
+    assert torch.equal((TABLE | Causal()).tensor(M), TABLE | masks.causal(M))
     assert as_rule(TABLE) == Table(TABLE)
     assert torch.equal(as_rule(TABLE[:5, :1], M).tensor(5, M), TABLE[:5, :1].expand(5, M))
     assert torch.equal(Table(TABLE[:, :1]).tensor(M), TABLE[:, :1].expand(M, M))
