@@ -5,10 +5,11 @@ from operator import and_
 from typing import NamedTuple
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 
 from lessons_lib import rules
-from lessons_lib.rules import Causal, Everything, Padding, Rule, Window, conjuncts
+from lessons_lib.rules import Causal, Everything, Padding, Rule, Seen, Window, conjuncts
 
 
 class Band(NamedTuple):
@@ -31,6 +32,28 @@ class Band(NamedTuple):
         found = as_band(rule, 1, n, m)
         assert found is not None
         return found[0]
+
+    def keys(self, rows: range, length: int | None = None) -> range:
+        """Return the keys that at least one of the rows sees, among the first ``length``."""
+        seen = self._rule.keys(self._places(rows), self.m if length is None else length)
+        return seen[0] if seen else range(0)
+
+    def covers(self, rows: range, keys: range) -> bool:
+        """Return whether every one of the rows sees every one of the keys."""
+        return self._rule.sees(self._places(rows), keys) is Seen.ALL
+
+    def mask(
+        self, rows: range, keys: range, *, device: torch.device | str | None = None
+    ) -> Bool[Tensor, "{len(rows)} {len(keys)}"]:
+        """Return the tile of the mask, True where a row sees a key."""
+        return self._rule.tile(self._places(rows), keys, device=device)
+
+    @property
+    def _rule(self) -> rules.Band:
+        return rules.Band(self.left, self.right)
+
+    def _places(self, rows: range) -> range:
+        return range(rows.start + self.m - self.n, rows.stop + self.m - self.n)
 
 
 def as_band(rule: Rule, b: int, n: int, m: int) -> tuple[Band, Tensor | None] | None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from itertools import product
 
 import pytest
 import torch
@@ -150,6 +151,22 @@ def test_second_derivatives_are_refused():
 
 
 # --- rules -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("n", "m"), [(7, 7), (5, 11), (11, 5), (1, 6)])
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+def test_the_band_asks_for_exactly_the_keys_that_are_seen(n, m, mask):
+    case = Case(n=n, m=m, **mask)
+    whole = case.mask()[0, 0]
+    band = Band.of(n, m, is_causal=case.is_causal, window=case.window)
+    assert torch.equal(band.mask(range(n), range(m)), whole)
+    for start, stop in ((a, b) for a, b in product(range(n), range(1, n + 1)) if a < b):
+        rows = range(start, stop)
+        seen = whole[start:stop].any(dim=0).nonzero().flatten().tolist()
+        assert list(band.keys(rows)) == seen
+        assert list(band.keys(rows, m - 2)) == [j for j in seen if j < m - 2]
+        for first, last in ((a, b) for a, b in product(range(m), range(1, m + 1)) if a < b):
+            assert band.covers(rows, range(first, last)) == whole[start:stop, first:last].all()
 
 
 def test_a_bound_that_hides_nothing_is_none():
