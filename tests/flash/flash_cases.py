@@ -151,11 +151,16 @@ def _distance(got: Tensor, wanted: Tensor) -> float:
 # Measured over all cases of the tests, then doubled and rounded up: float32 reaches 5e-7, float16 5e-4, bfloat16 4e-3
 # (one rounding of the result is 2e-4 and 1.7e-3), float64 1e-15.
 TOLERANCE = {torch.float64: 1e-14, torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+# With one key the gradient of a score is the difference of two equal sums, each several times larger than what should
+# be left; what is left depends on the order in which a processor adds. Measured 5e-7 on one, 2.2e-6 on another.
+ONE_KEY = 2.5
 
 
-def assert_right(found: dict[str, float], dtype: torch.dtype) -> None:
+def assert_right(found: dict[str, float], dtype: torch.dtype, *, times: float = 1.0) -> None:
     """Fail, naming every number, if an error is above the type's tolerance."""
-    assert max(found.values()) < TOLERANCE[dtype], ", ".join(f"{name} {error:.1e}" for name, error in found.items())
+    assert max(found.values()) < times * TOLERANCE[dtype], ", ".join(
+        f"{name} {error:.1e}" for name, error in found.items()
+    )
 
 
 def mutated(original: ModuleType, old: str, new: str, folder: Path) -> ModuleType:

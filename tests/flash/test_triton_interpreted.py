@@ -46,7 +46,7 @@ def triton_attention(case: Case, scale: float | None = None):
 @pytest.mark.parametrize(("n", "m"), SIZES)
 def test_equals_attention(n, m, mask):
     case = Case(h=2, g=1, n=n, m=m, **mask)
-    assert_right(errors(triton_attention(case), case), torch.float32)
+    assert_right(errors(triton_attention(case), case), torch.float32, times=ONE_KEY if m == 1 else 1.0)
 
 
 @pytest.mark.parametrize("mask", MASKS, ids=str)
