@@ -8,7 +8,7 @@ import os
 
 import pytest
 import torch
-from flash_cases import TOLERANCE, Case, assert_right, errors, inputs, mutated
+from flash_cases import ONE_KEY, TOLERANCE, Case, assert_right, errors, inputs, mutated
 from torch import Tensor
 
 triton = pytest.importorskip("triton", reason="triton is not installed (Linux, the extra 'gpu')")
