@@ -17,8 +17,8 @@ from lessons_lib.shapes import at_least_single, check_mask
 @takes_rules
 def fused_attention(
     query: Float[Tensor, "b h n d_k"],
-    key: Float[Tensor, "b g m d_k"],
-    value: Float[Tensor, "b g m d_v"],
+    key: Float[Tensor, "#b g m d_k"],
+    value: Float[Tensor, "#b g m d_v"],
     mask: Rule | Bool[Tensor, "*#batch #n #m"] | None = None,
     *,
     scale: float | None = None,
