@@ -1,7 +1,7 @@
 """Attention that costs less than ``n**2``, each way in the call shape of attention and measured against it.
 
 Some compute the same as :func:`lessons_lib.attention.attention` under a mask and skip what the mask hides; others
-compute something else that is meant to be near. The files, in reading order:
+compute something else that is meant to be near. The files, in reading order::
 
     call_shape      what all of them take, and how they refuse the rest
     skipping        exact, for any rule: as the number of blocks in which it shows anything

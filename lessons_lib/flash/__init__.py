@@ -12,7 +12,7 @@ The specification of the result is :func:`lessons_lib.attention.attention`; :fun
 Who sees whom is a :class:`~lessons_lib.rules.Rule`: nothing over ``n x m`` is made, and tiles in which nobody sees
 anybody are never visited. ``tiled`` takes any rule, the kernels take bands and key lengths.
 
-The files, in reading order:
+The files, in reading order::
 
     inputs          what all three take, and what they refuse
     band            what the kernels know of a rule: two numbers, and lengths

@@ -11,9 +11,9 @@ part::
 ``rule.tensor(n, m)`` is its picture, the table: the specification. What has no room for the table asks about *tiles*
 instead, some rows against some keys:
 
-    keys    which keys do these rows see at all?      (a few ranges; may name more, never fewer)
-    sees    do they see none, some or all of these?   (``SOME`` is always a safe answer)
-    tile    the table of this one tile
+* ``keys``: which keys do these rows see at all? A few ranges; they may name more, never fewer.
+* ``sees``: do they see none, some or all of these keys? ``SOME`` is always a safe answer.
+* ``tile``: the table of this one tile.
 
 Positions count from the first key. The queries are the *last* ``n`` of them: query ``i`` stands at position
 :math:`p_i = i + m - n`, as when decoding with a cache. With fewer keys than queries the first queries stand before the
@@ -22,7 +22,7 @@ first key, at negative positions.
 A rule that differs from sequence to sequence has the leading axes ``(batch, 1)``, the 1 for the heads, so that its
 picture fits scores over ``(batch, heads, n, m)``; :meth:`Rule.of_sequence` is the rule of one of them.
 
-The files, in reading order:
+The files, in reading order::
 
     ranges       ranges of positions, found, cut and joined
     rule         what a rule is, a given table as one, and how rules combine

@@ -1,7 +1,7 @@
 """Figures that the reader can move, in a notebook and in a page without one.
 
 Each explorer is a file here and two scripts in ``static/``: ``NAME.js`` draws what ``NAME.math.js`` computes. The
-files, in reading order:
+files, in reading order::
 
     traits       numbers with bounds
     arithmetic   random numbers, the same in both languages
