@@ -6,7 +6,7 @@ An answer may run in another process, and what it gets and returns is plain data
 
 A check draws inputs, has :func:`ask` call the answer, and hands :func:`compare` what is right and what each likely
 mistake would have given.
-The files, in reading order, which is the book's:
+The files, in reading order, which is the book's::
 
     why_attention    a look-up, and a sentence that looks itself up
     information      entropy, temperature, mutual information

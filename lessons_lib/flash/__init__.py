@@ -1,6 +1,6 @@
 """FlashAttention: exact attention in memory linear in the sequence, forward and backward [1]_.
 
-:func:`flash_attention` chooses among three implementations that agree on every meaning:
+:func:`flash_attention` chooses among three implementations that agree on every meaning::
 
     tiled       PyTorch operations on tiles of scores; any device and precision
     triton      kernels to read beside their equations; NVIDIA GPUs (the extra ``gpu``)
