@@ -1,12 +1,15 @@
 """Attention that skips what a rule hides: one function for windows, Longformer, BigBird, prefixes, packed documents."""
 
+from functools import reduce
+from operator import and_
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lessons_lib.attention import attention
 from lessons_lib.efficient.call_shape import check_heads, check_over_scores, rows_and_columns
-from lessons_lib.rules import Rule, Seen, as_rule, takes_rules
+from lessons_lib.rules import Rule, Seen, as_rule, conjuncts, takes_rules
 from lessons_lib.shapes import check_size
 
 # Smaller blocks pay for Python, larger ones compute more scores that the rule hides.
@@ -52,15 +55,15 @@ def skipping_attention(
     check_size("block", block, at_least=1)
     keys, values = key.split(block, dim=-2), value.split(block, dim=-2)
     biases = _cut(bias, m, block, -(-n // block))
-    outs, tables = [], {}
+    plan, outs = _Plan(rule, m, block, query.device), []
     for row, q in enumerate(query.split(block, dim=-2)):
         places = range(row * block + m - n, row * block + m - n + q.shape[-2])
-        visits = _visits(rule, places, m, block)
+        visits = plan.visits(places)
         if not visits:
             outs.append(q.new_zeros(*q.shape[:-1], value.shape[-1]))
             continue
         k, v = (torch.cat([blocks[column] for column in visits], dim=-2) for blocks in (keys, values))
-        seen = _hiding(rule, places, visits, m, block, q.device, tables)
+        seen = plan.table(places, visits)
         added = None if biases is None else torch.cat([biases[row][column] for column in visits], dim=-1)
         outs.append(attention(q, k, v, seen, scale=scale, bias=added, dropout_p=dropout_p))
     return torch.cat(outs, dim=-2)
@@ -74,54 +77,73 @@ def visited_blocks(rule: Rule, n: int, m: int | None = None, *, block: int = BLO
     """
     m = n if m is None else m
     rule.check_sizes(n, m)
-    starts = range(m - n, m, block)
-    return sum(len(_visits(rule, range(start, min(start + block, m)), m, block)) for start in starts)
+    plan = _Plan(rule, m, block, torch.device("cpu"))
+    return sum(len(plan.visits(range(start, min(start + block, m)))) for start in range(m - n, m, block))
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
-def _visits(rule: Rule, places: range, m: int, block: int) -> dict[int, Seen]:
-    """Which blocks of keys the queries at these places see anything of, in order, and how much."""
-    touched = {
-        column: None for span in rule.keys(places, m) for column in range(span.start // block, -(-span.stop // block))
-    }
-    seen = {column: rule.sees(places, _keys(column, m, block)) for column in touched}
-    return {column: much for column, much in seen.items() if much is not Seen.NONE}
+class _Plan:
+    """Which blocks of keys to visit, and what is hidden there, asked of each of the rules that ``&`` joined.
 
-
-def _hiding(
-    rule: Rule,
-    places: range,
-    visits: dict[int, Seen],
-    m: int,
-    block: int,
-    device: torch.device,
-    tables: dict[tuple, Tensor],
-) -> Tensor | None:
-    """The tables of the blocks visited, side by side; None if nothing is hidden in any.
-
-    Where only distances matter most rows of blocks look alike: ``tables`` keeps what was made for one.
+    Where only distances matter most blocks look alike: what was made for one is kept for the others.
     """
-    if all(much is Seen.ALL for much in visits.values()):
-        return None
-    parts = [(_keys(column, m, block), much) for column, much in visits.items()]
-    alike = (len(places), *((keys.start - places.start, len(keys)) for keys, _ in parts)) if rule.is_relative else None
-    if alike in tables:
-        return tables[alike]
-    table = torch.ones(*rule.leading, len(places), sum(len(keys) for keys, _ in parts), dtype=torch.bool, device=device)
-    start = 0
-    for keys, much in parts:
-        if much is Seen.SOME:
-            table[..., start : start + len(keys)] = rule.tile(places, keys, device=device)
-        start += len(keys)
-    if alike is not None:
-        tables[alike] = table
-    return table
 
+    def __init__(self, rule: Rule, m: int, block: int, device: torch.device) -> None:
+        self.rule, self.m, self.block, self.device = rule, m, block, device
+        self.parts, self.made = conjuncts(rule), {}
 
-def _keys(column: int, m: int, block: int) -> range:
-    return range(column * block, min((column + 1) * block, m))
+    def visits(self, places: range) -> dict[int, list[Rule]]:
+        """Return the blocks that the queries at these places see anything of, and for each the rules that hide some."""
+        visits = {}
+        for span in self.rule.keys(places, self.m):
+            for column in range(span.start // self.block, -(-span.stop // self.block)):
+                hiding = None if column in visits else self._hiding(places, self._keys(column))
+                if hiding is not None:
+                    visits[column] = hiding
+        return visits
+
+    def table(self, places: range, visits: dict[int, list[Rule]]) -> Tensor | None:
+        """Return the tables of the blocks visited, side by side; None if nothing is hidden in any."""
+        if not any(visits.values()):
+            return None
+        spans = [self._keys(column) for column in visits]
+        alike = (len(places), *((keys.start - places.start, len(keys)) for keys in spans))
+        if alike in self.made:
+            return self.made[alike]
+        shape = (*self.rule.leading, len(places), sum(map(len, spans)))
+        table, start = torch.ones(shape, dtype=torch.bool, device=self.device), 0
+        for keys, hiding in zip(spans, visits.values(), strict=True):
+            if hiding:
+                table[..., start : start + len(keys)] = self._tile(places, keys, hiding)
+            start += len(keys)
+        if self.rule.is_relative:
+            self.made[alike] = table
+        return table
+
+    def _hiding(self, places: range, keys: range) -> list[Rule] | None:
+        """The parts that hide some of a block; None if one hides all of it."""
+        hiding = []
+        for part in self.parts:
+            seen = part.sees(places, keys)
+            if seen is Seen.NONE:
+                return None
+            if seen is Seen.SOME:
+                hiding.append(part)
+        return hiding
+
+    def _tile(self, places: range, keys: range, hiding: list[Rule]) -> Tensor:
+        alike = (keys.start - places.start, len(places), len(keys), *map(id, hiding))
+        if alike in self.made:
+            return self.made[alike]
+        tile = reduce(and_, (part.tile(places, keys, device=self.device) for part in hiding))
+        if all(part.is_relative for part in hiding):
+            self.made[alike] = tile
+        return tile
+
+    def _keys(self, column: int) -> range:
+        return range(column * self.block, min((column + 1) * self.block, self.m))
 
 
 def _cut(over_scores: Tensor | None, m: int, block: int, n_rows: int) -> list[tuple[Tensor, ...]] | None:

@@ -8,7 +8,7 @@ from jaxtyping import Bool
 from torch import Tensor
 
 from lessons_lib.rules.by_position import GlobalTokens, Window
-from lessons_lib.rules.ranges import joined
+from lessons_lib.rules.ranges import clipped, joined, runs
 from lessons_lib.rules.rule import Rule, Seen, Table, immutable, seen_in
 from lessons_lib.shapes import check_size
 
@@ -63,17 +63,18 @@ class Layout(Rule):
         """Return the blocks that a row's block looks at."""
         first, stop = self._blocks(rows, self.first)
         if stop == first + 1:
-            columns = self._columns[first]
+            spans = self._spans[first]
         else:
-            columns = sorted({column for row in self._columns[first:stop] for column in row})
-        size = self.block
-        return joined(range(c * size, min((c + 1) * size, m)) for c in columns if c * size < m)
+            spans = joined(sorted((span for row in self._spans[first:stop] for span in row), key=lambda x: x.start))
+        if spans and spans[-1].stop > m:  # the last block may be shorter
+            spans = [part for span in spans for part in clipped(span, m)]
+        return spans
 
     def sees(self, rows: range, keys: range) -> Seen:
         """Look up every pair of blocks."""
         (first, stop), (first_key, stop_key) = self._blocks(rows, self.first), self._blocks(keys, 0)
         if stop - first == stop_key - first_key == 1:  # the usual question, answered without an array
-            return Seen.ALL if first_key in self._columns[first] else Seen.NONE
+            return Seen.ALL if self._entries[first][first_key] else Seen.NONE
         return seen_in(self._table[first:stop, first_key:stop_key])
 
     def _blocks(self, positions: range, first: int) -> tuple[int, int]:
@@ -84,8 +85,13 @@ class Layout(Rule):
         return self.layout.cpu().numpy()
 
     @cached_property
-    def _columns(self) -> list[list[int]]:
-        return [np.flatnonzero(row).tolist() for row in self._table]
+    def _entries(self) -> list[list[bool]]:
+        return self._table.tolist()
+
+    @cached_property
+    def _spans(self) -> list[list[range]]:
+        """What each block of queries looks at, neighbouring blocks as one range."""
+        return [[range(x.start * self.block, x.stop * self.block) for x in runs(row)] for row in self._table]
 
 
 class BigBird(Layout):
