@@ -29,7 +29,7 @@ from lessons_lib.feedforward import MixtureOfExperts, Routing
 from lessons_lib.geometry import effective_rank
 from lessons_lib.information import entropy
 from lessons_lib.multihead import MultiHeadAttention
-from lessons_lib.rules import Rule, as_taken_by, takes_rules
+from lessons_lib.rules import Rule, asks_rules, takes_rules
 from lessons_lib.shapes import at_least_single, check_floating, check_mask
 
 # --- looking --------------------------------------------------------------------------------------------------------
@@ -135,18 +135,16 @@ def _recording(implementation: Callable[..., Tensor], name: str, seen: Observati
     def recording(
         q: Tensor, k: Tensor, v: Tensor, mask: Rule | Tensor | None, *, bias: Tensor | None, dropout_p: float
     ):
+        table = mask.tensor(q.shape[2], k.shape[2], device=q.device) if isinstance(mask, Rule) else mask
         with torch.no_grad():
-            weights = attention_weights(q, k, mask, bias=bias)
+            weights = attention_weights(q, k, table, bias=bias)
             visible = torch.ones_like(weights, dtype=torch.bool)
-            if mask is not None:
-                visible = visible & (
-                    mask.tensor(*weights.shape[-2:], device=q.device) if isinstance(mask, Rule) else mask
-                )
+            if table is not None:
+                visible = visible & table
             if bias is not None:
                 visible = visible & (bias > -torch.inf)
             seen.weights[name], seen.visible[name] = weights, visible
-        mask = as_taken_by(implementation, mask, q.shape[2], k.shape[2], device=q.device)
-        return implementation(q, k, v, mask, bias=bias, dropout_p=dropout_p)
+        return implementation(q, k, v, mask if asks_rules(implementation) else table, bias=bias, dropout_p=dropout_p)
 
     return recording
 

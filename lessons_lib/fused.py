@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from lessons_lib.attention import check_attention_inputs, check_bias, check_options
-from lessons_lib.rules import Everything, Rule, as_band, as_rule, check_over, takes_rules
-from lessons_lib.shapes import at_least_single, check_mask
+from lessons_lib.rules import Everything, Rule, as_band, rule_over, takes_rules
+from lessons_lib.shapes import at_least_single
 
 
 @takes_rules
@@ -28,9 +28,9 @@ def fused_attention(
     """Return what :func:`lessons_lib.attention.attention` does, arguments as there, from one fused operation.
 
     The order of additions differs, so the last digits do; a float32 bias beside queries in half precision is rounded to
-    theirs. No mask and a causal one over as many keys as queries cost
-    no table; any other mask takes its ``n * m`` bytes, and where that is too much there is
-    :func:`lessons_lib.flash.flash_attention`. There are no second derivatives.
+    theirs. No mask and a causal one over as many keys as queries cost no table; any other mask takes its ``n * m``
+    bytes, and where that is too much there is :func:`lessons_lib.flash.flash_attention`. There are first derivatives
+    only.
 
     Raises:
         ValueError: as ``attention``, or if there are not four axes.
@@ -44,7 +44,7 @@ def fused_attention(
     scores = at_least_single(query.new_empty(())).expand(len(query), query.shape[1], n, m)
     if bias is not None:
         check_bias(bias, query, scores)
-    rule = _checked(mask, scores)
+    rule = Everything() if mask is None else rule_over(mask, scores)
     options = {"scale": scale, "dropout_p": dropout_p, "enable_gqa": query.shape[1] != key.shape[1]}
 
     band = as_band(rule, n, m)
@@ -60,15 +60,3 @@ def fused_attention(
         seen | empty if bias is None else bias.to(query.dtype).masked_fill(~seen, -torch.inf).masked_fill(empty, 0.0)
     )
     return scaled_dot_product_attention(query, key, value, attn_mask=given, **options).masked_fill(empty, 0.0)
-
-
-# --- parts ----------------------------------------------------------------------------------------------------------
-
-
-def _checked(mask: Rule | Tensor | None, scores: Tensor) -> Rule:
-    if isinstance(mask, Tensor):
-        check_mask(mask, scores)
-        return as_rule(mask, scores.shape[-1])
-    rule = Everything() if mask is None else as_rule(mask)
-    check_over(rule, scores.shape)
-    return rule

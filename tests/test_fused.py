@@ -135,8 +135,8 @@ def test_bad_input_is_named(change, message):
     ("name", "wrong"),
     [
         ("as_band", lambda rule, n, m: fused.Everything()),
-        ("_checked", lambda mask, scores: fused.Everything()),
-        ("_checked", lambda mask, scores: Blocks(3)),
+        ("rule_over", lambda mask, scores: fused.Everything()),
+        ("rule_over", lambda mask, scores: Blocks(3)),
     ],
     ids=["takes any rule for none", "forgets the mask", "another mask"],
 )

@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lessons_lib import masks
-from lessons_lib.rules import Causal, Everything, Rule, as_rule, check_over, conjuncts, hides_whole_keys
-from lessons_lib.shapes import broadcasts_to, check_floating, check_mask, check_same_device
+from lessons_lib.rules import Causal, Everything, Rule, conjuncts, hides_whole_keys, rule_over
+from lessons_lib.shapes import broadcasts_to, check_floating, check_same_device
 
 
 def check_heads(query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -51,10 +51,8 @@ def check_over_scores(query: Tensor, key: Tensor, mask: Rule | Tensor | None, bi
         ValueError: as :func:`lessons_lib.attention.attention`.
     """
     shape = (*query.shape[:-1], key.shape[-2])
-    if mask is not None and not isinstance(mask, Tensor):
-        check_over(as_rule(mask), shape)
-    elif mask is not None:
-        check_mask(mask, query.new_empty(()).expand(shape))
+    if mask is not None:
+        rule_over(mask, query.new_empty(()).expand(shape))
     if bias is not None:
         check_same_device(query=query, bias=bias)
         if not broadcasts_to(bias.shape, shape):

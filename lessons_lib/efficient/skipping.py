@@ -92,7 +92,7 @@ class _Plan:
 
     def __init__(self, rule: Rule, m: int, block: int, device: torch.device) -> None:
         self.rule, self.m, self.block, self.device = rule, m, block, device
-        self.parts, self.made = conjuncts(rule), {}
+        self.parts, self.is_relative, self.made = conjuncts(rule), rule.is_relative, {}
 
     def visits(self, places: range) -> dict[int, list[Rule]]:
         """Return the blocks that the queries at these places see anything of, and for each the rules that hide some."""
@@ -109,16 +109,18 @@ class _Plan:
         if not any(visits.values()):
             return None
         spans = [self._keys(column) for column in visits]
-        alike = (len(places), *((keys.start - places.start, len(keys)) for keys in spans))
-        if alike in self.made:
-            return self.made[alike]
+        alike = None
+        if self.is_relative:
+            alike = (len(places), *((keys.start - places.start, len(keys)) for keys in spans))
+            if alike in self.made:
+                return self.made[alike]
         shape = (*self.rule.leading, len(places), sum(map(len, spans)))
         table, start = torch.ones(shape, dtype=torch.bool, device=self.device), 0
         for keys, hiding in zip(spans, visits.values(), strict=True):
             if hiding:
                 table[..., start : start + len(keys)] = self._tile(places, keys, hiding)
             start += len(keys)
-        if self.rule.is_relative:
+        if alike is not None:
             self.made[alike] = table
         return table
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from lessons_lib.attention import check_options
-from lessons_lib.rules import Causal, Everything, Padding, Rule, Table, Window, as_rule, check_over, conjuncts
-from lessons_lib.shapes import check_floating, check_mask, check_size
+from lessons_lib.rules import Causal, Everything, Padding, Rule, Table, Window, conjuncts, rule_over
+from lessons_lib.shapes import check_floating, check_size
 
 BACKENDS = ("auto", "triton", "tiled", "torch")
 
@@ -56,13 +56,9 @@ def joined(
     Raises:
         ValueError: if the mask does not lie over the scores of these queries and keys.
     """
-    scores = (*q.shape[:3], k.shape[2])
-    if isinstance(mask, Tensor):
-        check_mask(mask, q.new_empty(()).expand(scores))
-    elif mask is not None:
-        check_over(as_rule(mask), scores)
+    scores = q.new_empty(()).expand(*q.shape[:3], k.shape[2])
     said = [
-        *([] if mask is None else [as_rule(mask, k.shape[2])]),
+        *([] if mask is None else [rule_over(mask, scores)]),
         *([Causal()] if is_causal else []),
         *([] if window is None else [Window(window)]),
         *([] if key_lengths is None else [Padding(key_lengths)]),

@@ -38,6 +38,7 @@ from lessons_lib.rules.asking import (
     asks_rules,
     check_over,
     hides_whole_keys,
+    rule_over,
     takes_rules,
     tiles,
 )
@@ -85,6 +86,7 @@ __all__ = [
     "conjuncts",
     "hides_whole_keys",
     "parts_of",
+    "rule_over",
     "takes_rules",
     "tiles",
 ]

@@ -9,8 +9,8 @@ from torch import Tensor
 from lessons_lib.rules.by_content import LeftPadding, Padding
 from lessons_lib.rules.by_position import Band, Everything
 from lessons_lib.rules.ranges import joined
-from lessons_lib.rules.rule import Rule, Seen, conjuncts
-from lessons_lib.shapes import broadcasts_to
+from lessons_lib.rules.rule import Rule, Seen, as_rule, conjuncts
+from lessons_lib.shapes import broadcasts_to, check_mask
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -28,6 +28,20 @@ def check_over(mask: Rule, scores: Sequence[int]) -> None:
             f"mask must broadcast to the scores, {tuple(scores)}, without enlarging them, "
             f"got a rule over {(*mask.leading, n, m)}"
         )
+
+
+def rule_over(mask: Rule | Tensor, scores: Tensor) -> Rule:
+    """Return a mask as a rule that lies over these scores: itself, or a Boolean table that broadcasts to them.
+
+    Raises:
+        ValueError: as :func:`check_over`, or :func:`lessons_lib.shapes.check_mask` for a table.
+    """
+    if isinstance(mask, Tensor):
+        check_mask(mask, scores)
+        return as_rule(mask, scores.shape[-1])
+    rule = as_rule(mask)
+    check_over(rule, scores.shape)
+    return rule
 
 
 def hides_whole_keys(rule: Rule) -> bool:
