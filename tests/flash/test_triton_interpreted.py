@@ -225,7 +225,7 @@ def test_nothing_is_written_outside_the_results(monkeypatch):
     def guarded(self: Tensor, *shape: int, dtype: torch.dtype | None = None, **others) -> Tensor:
         if others:  # the interpreter's own
             return new_empty(self, *shape, dtype=dtype, **others)
-        shape = shape[0] if isinstance(shape[0], torch.Size) else shape
+        shape = shape[0] if isinstance(shape[0], tuple) else shape
         numel = torch.Size(shape).numel()
         memory = torch.full((numel + 4096,), 7.0, dtype=dtype or self.dtype)
         kept.append((memory, numel))
