@@ -18,7 +18,9 @@ The files, in reading order::
     band            what the kernels know of a rule: two numbers, and lengths
     tiled           tile by tile in PyTorch, forward and backward
     configurations  sizes of tiles, by device, type and head width
+    table           a rule that is no band, as the kernels read it: which tiles to visit, and what is hidden in them
     triton_kernels  the same tiles in Triton
+    table_kernels   the same for any rule, led by a table
     launch          the kernels joined into one differentiable step
     sdpa            PyTorch's own, made to mean the same
 

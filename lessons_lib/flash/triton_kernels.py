@@ -145,8 +145,14 @@ def _take_in_keys(
 
 
 @triton.jit
-def _finish(o, total, peak):
-    """Divide by the sum, and take its logarithm; a row that saw no key is 0 and -∞."""
+def _finish(o, total, peak, sink=None):
+    """Divide by the sum, and take its logarithm; a row that saw no key is 0 and -∞. A sink is in the sum alone."""
+    if sink is not None:
+        new_peak = tl.maximum(peak, sink)
+        shrink = tl.exp2(peak - new_peak)
+        total = total * shrink + tl.exp2(sink - new_peak)
+        o *= shrink[:, None]
+        peak = new_peak
     empty = total == 0
     total = tl.where(empty, 1.0, total)
     return o / total[:, None], tl.where(empty, float("-inf"), (peak + tl.log2(total)) * LN_2)
@@ -284,6 +290,45 @@ def _revisit_keys(
         ds = p * (dp - delta[:, None])
         dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
     return dq
+
+
+# --- what is done to scores -----------------------------------------------------------------------------------------
+#
+# Softcap and slopes are given in the unit of the products q · k, that is divided by the scale.
+
+
+@triton.jit
+def _capped(s, softcap):
+    """Bend scores so that they stay within ``-softcap .. softcap``: softcap tanh(s / softcap)."""
+    x = s / softcap
+    square = x * x
+    small = x * (1 - square * (1 / 3 - square * (2 / 15 - square * (17 / 315 - square * (62 / 2835)))))
+    large = 1 - 2 / (1 + tl.exp2(x * (2 * LOG2_E)))
+    return softcap * tl.where(square < 0.0625, small, large)  # the second form cancels near 0, the first is a series
+
+
+@triton.jit
+def _distance(position, j):
+    """How far a key lies from a query, on either side."""
+    return tl.abs(position - j).to(tl.float32)
+
+
+@triton.jit
+def _of_head(NUMBERS, head):
+    """A head's number, or None where there are none."""
+    number = None
+    if NUMBERS is not None:
+        number = tl.load(NUMBERS + head)
+    return number
+
+
+@triton.jit
+def _end(length, m, AT_END: tl.constexpr):
+    """Where the queries end: at the last of all keys, or at the last of their own sequence's."""
+    end = m
+    if AT_END:
+        end = length
+    return end
 
 
 # --- who sees whom --------------------------------------------------------------------------------------------------
