@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from lessons_lib.flash.scores import Scores, lengths_of
 from lessons_lib.rules import Rule, Seen, tiles
 from lessons_lib.shapes import at_least_single
 
@@ -31,54 +32,79 @@ BLOCK = 256
 LOG2_E, LN_2 = math.log2(math.e), math.log(2)
 
 
-def tiled_attention(query: Tensor, key: Tensor, value: Tensor, rule: Rule, scale: float) -> tuple[Tensor, Tensor]:
+def tiled_attention(
+    query: Tensor, key: Tensor, value: Tensor, rule: Rule, scores: Scores, cache_lengths: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """Return ``(out, lse)``, both differentiable. Arguments are those of ``flash_attention``, already checked."""
-    return TiledAttention.apply(query, key, value, rule, scale)
+    m = key.shape[2]
+    lengths = [m] * len(key) if cache_lengths is None else lengths_of(cache_lengths, m)
+    return TiledAttention.apply(query, key, value, scores.slopes, scores.sinks, rule, scores, lengths)
 
 
 class TiledAttention(torch.autograd.Function):
-    """``apply(query, key, value, rule, scale)`` returns ``(out, lse)``; both carry gradients."""
+    """``apply(query, key, value, slopes, sinks, rule, scores, lengths)`` returns ``(out, lse)``; both carry gradients.
+
+    Sequence ``b`` has the first ``lengths[b]`` keys.
+    """
 
     @staticmethod
-    def forward(ctx, query: Tensor, key: Tensor, value: Tensor, rule: Rule, scale: float) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        slopes: Tensor | None,
+        sinks: Tensor | None,
+        rule: Rule,
+        scores: Scores,
+        lengths: list[int],
+    ) -> tuple[Tensor, Tensor]:
         """Attend in each sequence by its own rule."""
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
         lse = torch.empty(query.shape[:-1], dtype=_wide(query), device=query.device)
         queries, outs, lses = (_by_key_head(x, key) for x in (query, out, lse[..., None]))
-        for b in range(len(query)):
-            _attend(queries[b], key[b], value[b], outs[b], lses[b], rule.of_sequence(b), scale)
-        ctx.save_for_backward(query, key, value, out, lse)
-        ctx.rule, ctx.scale = rule, scale
+        scorer = _Scorer(scores._replace(slopes=slopes, sinks=sinks), key)
+        for b, m in enumerate(lengths):
+            _attend(queries[b], key[b, :, :m], value[b, :, :m], outs[b], lses[b], rule.of_sequence(b), scorer)
+        ctx.save_for_backward(query, key, value, slopes, sinks, out, lse)
+        ctx.rule, ctx.scores, ctx.lengths = rule, scores._replace(slopes=None, sinks=None), lengths
         return out, lse
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_out: Tensor, grad_lse: Tensor):
-        """Recompute the weights tile by tile and collect the three gradients."""
-        query, key, value, out, lse = ctx.saved_tensors
+        """Recompute the weights tile by tile and collect the gradients."""
+        query, key, value, slopes, sinks, out, lse = ctx.saved_tensors
         grad_query, grad_key, grad_value = (
             torch.zeros(x.shape, dtype=_wide(x), device=x.device) for x in (query, key, value)
         )
         queries, outs, lses, grad_outs, grad_lses, grad_queries = (
             _by_key_head(x, key) for x in (query, out, lse[..., None], grad_out, grad_lse[..., None], grad_query)
         )
-        for b in range(len(query)):
+        scorer = _Scorer(ctx.scores._replace(slopes=slopes, sinks=sinks), key, ctx.needs_input_grad[3:5])
+        for b, m in enumerate(ctx.lengths):
             rows = queries[b], outs[b], lses[b], grad_outs[b], grad_lses[b]
-            grads = grad_queries[b], grad_key[b], grad_value[b]
-            _carry_back(*rows, key[b], value[b], *grads, ctx.rule.of_sequence(b), ctx.scale)
-        return *(grad.to(query.dtype) for grad in (grad_query, grad_key, grad_value)), None, None
+            keys = key[b, :, :m], value[b, :, :m]
+            grads = grad_queries[b], grad_key[b, :, :m], grad_value[b, :, :m]
+            _carry_back(*rows, *keys, *grads, ctx.rule.of_sequence(b), scorer)
+        grads = (grad.to(query.dtype) for grad in (grad_query, grad_key, grad_value))
+        return *grads, *scorer.gradients(), None, None, None
 
 
-def _attend(query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, rule: Rule, scale: float) -> None:
+def _attend(query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, rule: Rule, scorer: "_Scorer") -> None:
     """Fill ``out`` and ``lse`` of one sequence: rows over ``(g, h / g, n, …)``, keys and values over ``(g, m, d)``."""
     tile = _Buffer(query)
     for rows, places in _blocks(query, key):
-        q = _stacked(query, rows) * (scale * LOG2_E)
+        q = _stacked(query, rows) * scorer.factor
         average = torch.zeros_like(q)
         total = q.new_zeros(*q.shape[:2], 1)
         peak = torch.full_like(total, torch.finfo(q.dtype).min)  # finite: exp(-inf - peak) is 0 before any key is seen
+        if scorer.sinks is not None:  # a key without a value, seen first
+            sinks = scorer.sinks_beside(q)
+            peak = torch.maximum(peak, sinks)
+            total += (sinks - peak).exp2()
         for keys, seen in tiles(rule, places, key.shape[1], BLOCK):
-            scores = torch.bmm(q, _stacked(key, keys).mT, out=tile.over(q, keys))
+            scores = scorer.bits(q, _stacked(key, keys), places, keys, out=tile)
             if seen is Seen.SOME:
                 _hide(scores, rule, places, keys, -torch.inf)
             new_peak = torch.maximum(peak, scores.amax(dim=-1, keepdim=True))
@@ -104,29 +130,102 @@ def _carry_back(
     grad_key: Tensor,
     grad_value: Tensor,
     rule: Rule,
-    scale: float,
+    scorer: "_Scorer",
 ) -> None:
     """Add one sequence's gradients to ``grad_query``, ``grad_key`` and ``grad_value``; shapes as :func:`_attend`."""
     weight_tile, score_tile = _Buffer(query), _Buffer(query)
+    steepness_tile = None if scorer.softcap is None else _Buffer(query)
     for rows, places in _blocks(query, key):
-        q, grad_o = _stacked(query, rows) * (scale * LOG2_E), _stacked(grad_out, rows)
+        q, grad_o = _stacked(query, rows) * scorer.factor, _stacked(grad_out, rows)
         bits = LOG2_E * _stacked(lse, rows)
         minus_bits = -bits.masked_fill(bits == -torch.inf, torch.inf)  # a row that saw no key has no weights
         minus_delta = _stacked(grad_lse, rows) - (grad_o * _stacked(out, rows)).sum(dim=-1, keepdim=True)
         grad_q = torch.zeros_like(q)
+        scorer.teach_sinks(minus_bits, minus_delta)
         for keys, seen in tiles(rule, places, key.shape[1], BLOCK):
             k, v = _stacked(key, keys), _stacked(value, keys)
-            weights = torch.baddbmm(minus_bits, q, k.mT, out=weight_tile.over(q, keys)).exp2_()
+            weights = scorer.bits(q, k, places, keys, minus_bits, out=weight_tile, steepness=steepness_tile).exp2_()
             if seen is Seen.SOME:
                 _hide(weights, rule, places, keys, 0.0)
             _rows(grad_value, keys).baddbmm_(weights.mT, grad_o)
             grad_scores = torch.baddbmm(minus_delta, grad_o, v.mT, out=score_tile.over(q, keys)).mul_(weights)
-            _rows(grad_key, keys).baddbmm_(grad_scores.mT, q, alpha=LN_2)
-            grad_q.baddbmm_(grad_scores, k, alpha=scale)
+            scorer.teach_slopes(grad_scores, places, keys)
+            if steepness_tile is not None:
+                grad_scores.mul_(steepness_tile.over(q, keys))
+            _rows(grad_key, keys).baddbmm_(grad_scores.mT, q, alpha=scorer.scale / scorer.factor)
+            grad_q.baddbmm_(grad_scores, k, alpha=scorer.scale)
         _rows(grad_query, rows).copy_(grad_q.view_as(_rows(grad_query, rows)))
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------
+
+
+class _Scorer:
+    """Computes tiles of scores, and collects what they teach the slopes and the sinks.
+
+    Scores are in bits: divided by the logarithm of two. Slopes and sinks are laid out over ``(g, h / g, 1, 1)``.
+    """
+
+    def __init__(self, scores: Scores, key: Tensor, teach: tuple[bool, ...] = (False, False)) -> None:
+        self.given, self.scale, self.softcap = scores, scores.scale, scores.softcap
+        self.factor = self.scale * LOG2_E if self.softcap is None else self.scale / self.softcap  # of the queries
+        self.slopes, self.sinks = (
+            None if x is None else LOG2_E * x.detach().to(_wide(key)).view(key.shape[1], -1, 1, 1)
+            for x in (scores.slopes, scores.sinks)
+        )
+        self.grad_slopes, self.grad_sinks = (
+            torch.zeros_like(x[..., 0, 0]) if wanted and x is not None else None
+            for x, wanted in zip((self.slopes, self.sinks), teach, strict=True)
+        )
+
+    def bits(
+        self,
+        q: Tensor,
+        k: Tensor,
+        places: range,
+        keys: range,
+        start: Tensor | None = None,
+        *,
+        out: "_Buffer",
+        steepness: "_Buffer | None" = None,
+    ) -> Tensor:
+        """Fill a tile with ``start`` plus the scores, and ``steepness`` with the derivative of the cap."""
+        tile = out.over(q, keys)
+        if start is not None and self.softcap is None:
+            torch.baddbmm(start, q, k.mT, out=tile)
+        else:
+            torch.bmm(q, k.mT, out=tile)
+        if self.softcap is not None:
+            tile.tanh_()
+            if steepness is not None:
+                torch.addcmul(tile.new_ones(()), tile, tile, value=-1, out=steepness.over(q, keys))
+            tile.mul_(self.softcap * LOG2_E)
+            if start is not None:
+                tile.add_(start)
+        if self.slopes is not None:
+            tile.unflatten(1, (-1, len(places))).addcmul_(self.slopes, _distances(tile, places, keys), value=-1)
+        return tile
+
+    def sinks_beside(self, q: Tensor) -> Tensor:
+        """Each head's sink for each of its rows, stacked as the queries are."""
+        assert self.sinks is not None
+        g, group = self.sinks.shape[:2]
+        return self.sinks.expand(g, group, q.shape[1] // group, 1).reshape(g, -1, 1)
+
+    def teach_slopes(self, grad_scores: Tensor, places: range, keys: range) -> None:
+        if self.grad_slopes is not None:
+            each = grad_scores.unflatten(1, (-1, len(places))).flatten(2)
+            self.grad_slopes -= each @ _distances(grad_scores, places, keys).flatten()
+
+    def teach_sinks(self, minus_bits: Tensor, minus_delta: Tensor) -> None:
+        if self.grad_sinks is not None:
+            each = (self.sinks_beside(minus_bits) + minus_bits).exp2() * minus_delta
+            self.grad_sinks += each.unflatten(1, (self.grad_sinks.shape[1], -1)).sum(dim=(2, 3))
+
+    def gradients(self) -> Iterator[Tensor | None]:
+        """What the slopes and the sinks have learnt, in their own types."""
+        for given, grad in ((self.given.slopes, self.grad_slopes), (self.given.sinks, self.grad_sinks)):
+            yield None if given is None or grad is None else grad.flatten().to(given.dtype)
 
 
 class _Buffer:
@@ -161,6 +260,12 @@ def _rows(tensor: Tensor, rows: range) -> Tensor:
 def _stacked(tensor: Tensor, rows: range) -> Tensor:
     """The block of rows as one matrix per key/value head: the query heads that share it lie below one another."""
     return at_least_single(_rows(tensor, rows)).reshape(len(tensor), -1, tensor.shape[-1])
+
+
+def _distances(tile: Tensor, places: range, keys: range) -> Tensor:
+    """How far each place is from each key, in the type of the tile."""
+    first, second = (torch.arange(x.start, x.stop, dtype=tile.dtype, device=tile.device) for x in (places, keys))
+    return (first[:, None] - second).abs_()
 
 
 def _hide(tile: Tensor, rule: Rule, places: range, keys: range, fill: float) -> None:
