@@ -34,7 +34,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lessons_lib.flash.band import as_band
-from lessons_lib.flash.inputs import check_inputs, check_window_and_backend, described, joined
+from lessons_lib.flash.inputs import check_inputs, check_window_and_backend, described, in_autocast_type, joined
 from lessons_lib.flash.sdpa import needs_mask, torch_attention, torch_attention_in_linear_memory
 from lessons_lib.flash.tiled import tiled_attention
 from lessons_lib.rules import Rule, takes_rules
@@ -73,16 +73,28 @@ def flash_attention(
     as options: ``mask=Causal() & Window(256)`` is ``is_causal=True, window=256``. A Boolean table is taken too, and
     takes ``n x m`` bytes itself.
 
-    Half precision is multiplied as it is (``tiled``: in float32) and added up in float32. There are first derivatives
-    only, except with ``torch``.
+    Half precision is multiplied as it is (``tiled``: in float32) and added up in float32. ``triton`` lays results and
+    gradients out in memory as what they belong to: heads that are a view of ``(b, n, h, d)`` give ``(b, n, h d)`` free.
+    Under ``torch.compile`` it runs between two graphs, one before and one after it (so not with ``fullgraph=True``).
+
+    Not here; what can be asked for all the same is refused in words, and where ``triton`` refuses, ``auto`` takes
+    ``tiled``:
+
+    * dropout and additive biases; keys and values of different widths, ``d_v != d_k``;
+    * keys in pages; several sequences in one row of the batch, but by a rule; lengths that move positions;
+    * numbers of 8 bits; on ``triton`` also float64, heads wider than 256, and GPUs other than NVIDIA's (ROCm);
+    * second derivatives (except with ``torch``); forward-mode differentiation with ``triton`` and ``tiled``.
 
     Args:
-        q, k, v: queries, keys and values, of one type on one device; any strides.
+        q, k, v: queries, keys and values, of one type on one device; any strides. Under ``torch.autocast`` they are
+            cast to its type first, as for PyTorch's own function.
         mask: a rule, or a Boolean table that broadcasts to ``(b, h, n, m)``, True = may attend.
         is_causal: hide what comes after a query.
         window: number of visible keys, the query's own included, counted to each side that is visible.
         scale: multiplier :math:`\tau` of the scores; ``1 / sqrt(d_k)`` when omitted.
-        key_lengths: how many keys each sequence has, 0 to ``m``. On a GPU a tensor on the CPU spares a wait.
+        key_lengths: how many keys each sequence has, 0 to ``m``. Lengths on the CPU are checked. ``triton`` takes those
+            on the GPU without a look from the host (one below 0 counts as 0, one above ``m`` as ``m``), so that a step
+            of decoding with lengths that grow in place can be captured in a CUDA graph.
         backend: ``auto`` takes ``triton`` on an NVIDIA GPU for what comes to a band and key lengths; on the CPU
             ``torch`` where it needs no mask; and ``tiled`` elsewhere, so memory stays linear in ``n`` and ``m``.
             ``torch``, asked for by name, may make an ``n x m`` mask.
@@ -93,6 +105,7 @@ def flash_attention(
         ValueError: if shapes, types or devices do not fit, an argument is out of range, or the backend cannot do this
             here; the message says why.
     """
+    q, k, v = in_autocast_type(q, k, v)
     check_inputs(q, k, v, window, scale, key_lengths, backend)
     rule = joined(q, k, mask, is_causal, window, key_lengths)
     band = as_band(rule, q.shape[0], q.shape[2], k.shape[2])
@@ -115,6 +128,7 @@ def flash_attention(
         assert band is not None
         out, lse = triton_attention(q, k, v, band[0], scale, band[1])
     else:
+        rule.check_sizes(q.shape[2], k.shape[2])
         out, lse = tiled_attention(q, k, v, rule, scale)
     return (out, lse) if return_lse else out
 
