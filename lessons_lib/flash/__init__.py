@@ -38,7 +38,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lessons_lib.flash.band import Band, as_band
-from lessons_lib.flash.inputs import check_inputs, check_window_and_backend, described, joined
+from lessons_lib.flash.inputs import check_inputs, check_window_and_backend, described, in_autocast_type, joined
 from lessons_lib.flash.scores import Scores, check_cache_lengths
 from lessons_lib.flash.sdpa import (
     memory_efficient_kernel_runs,
@@ -94,21 +94,33 @@ def flash_attention(
     :math:`L_b = \text{cache\_lengths}_b` keys and no others, so its queries stand at *their* end,
     :math:`p_i = i + L_b - n` (FlashAttention's ``cache_seqlens``). What lies behind them is not read.
 
-    Half precision is multiplied as it is (``tiled``: in float32) and added up in float32. There are first derivatives
-    only, except with ``torch``.
+    Half precision is multiplied as it is (``tiled``: in float32) and added up in float32. ``triton`` lays results and
+    gradients out in memory as what they belong to: heads that are a view of ``(b, n, h, d)`` give ``(b, n, h d)`` free.
+    Under ``torch.compile`` it runs between two graphs, one before and one after it (so not with ``fullgraph=True``).
+
+    Not here; what can be asked for all the same is refused in words:
+
+    * dropout and additive biases but slopes; keys and values of different widths, ``d_v != d_k``;
+    * keys in pages; numbers of 8 bits;
+    * on ``triton`` also float64, heads wider than 256, and GPUs other than NVIDIA's (ROCm); ``auto`` then takes
+      ``tiled``;
+    * second derivatives (except with ``torch``); forward-mode differentiation with ``triton`` and ``tiled``.
 
     Args:
-        q, k, v: queries, keys and values, of one type on one device; any strides.
+        q, k, v: queries, keys and values, of one type on one device; any strides. Under ``torch.autocast`` they are
+            cast to its type first, as for PyTorch's own function.
         mask: a rule, or a Boolean table that broadcasts to ``(b, h, n, m)``, True = may attend. Beside
             ``cache_lengths`` a rule about positions.
         is_causal: hide what comes after a query.
         window: number of visible keys, the query's own included, counted to each side that is visible.
         scale: multiplier :math:`\tau` of the scores; ``1 / sqrt(d_k)`` when omitted.
-        key_lengths: how many keys each sequence has, 0 to ``m``. On a GPU a tensor on the CPU spares a wait.
+        key_lengths: how many keys each sequence has, 0 to ``m``. Lengths on the CPU are checked. ``triton`` takes those
+            on the GPU without a look from the host (one below 0 counts as 0, one above ``m`` as ``m``), so that a step
+            of decoding with lengths that grow in place can be captured in a CUDA graph.
         softcap: bound on the size of the scaled scores.
         slopes: what a step of distance costs, for each head.
         sinks: a score for each head that belongs to no key; ``-inf`` for none.
-        cache_lengths: how many keys each sequence's cache holds, 0 to ``m``.
+        cache_lengths: how many keys each sequence's cache holds, 0 to ``m``; checked as ``key_lengths`` are.
         backend: ``auto`` takes what is fastest in memory linear in ``n`` and ``m``; :func:`chosen_backend` says what
             that is. ``torch``, asked for by name, may make an ``n x m`` mask.
         return_lse: return the pair ``(out, lse)``, as :func:`lessons_lib.softmax.merge_attention` takes it. ``lse`` is
@@ -118,6 +130,7 @@ def flash_attention(
         ValueError: if shapes, types or devices do not fit, an argument is out of range, or the backend cannot do this
             here; the message says why.
     """
+    q, k, v = in_autocast_type(q, k, v)
     check_inputs(q, k, v, window, scale, key_lengths, backend)
     changes = {"softcap": softcap, "slopes": slopes, "sinks": sinks}
     asked = _asked(q, k, mask, is_causal, window, key_lengths, scale, changes, cache_lengths, return_lse)
@@ -137,6 +150,7 @@ def flash_attention(
         assert asked.band is not None
         out, lse = triton_attention(q, k, v, asked.band[0], scores.scale, asked.band[1])
     else:
+        rule.check_sizes(q.shape[2], k.shape[2])
         out, lse = tiled_attention(q, k, v, rule, scores, cache_lengths)
     return (out, lse) if return_lse else out
 
@@ -185,6 +199,7 @@ def chosen_backend(
     Raises:
         ValueError: as :func:`flash_attention`.
     """
+    q, k, v = in_autocast_type(q, k, v)
     check_inputs(q, k, v, window, scale, key_lengths, "auto")
     changes = {"softcap": softcap, "slopes": slopes, "sinks": sinks}
     return _choice(

@@ -11,14 +11,14 @@ One head: ``n`` queries, ``m`` keys, scale τ. A key that a query does not see h
 :mod:`lessons_lib.flash.tiled` does. The backward kernels recompute each tile of P from ℓ: one owns a block of keys
 and visits the queries, the other owns a block of queries and visits the keys. Nobody adds to another's result, so
 there are no atomics and the same input gives the same bits [1]_. ``attend_part`` is for decoding: one query, whose
-long row of keys is cut into parts that are attended to side by side and merged afterwards.
+long row of keys is cut into parts that are attended to side by side, and ``merge_parts`` merges what they found.
 
 How to read it:
 
 * A capital is a matrix in memory, a small letter a tile of it on the chip; ``dX`` is the gradient of ``X``.
 * ``tl.constexpr`` arguments are fixed when a kernel is compiled. So is ``None``: it drops the code that it guards.
 * A *descriptor* is a matrix with its bounds; what lies beyond them reads as zero. Hopper's copy engine moves such
-  tiles by itself; older devices get ordinary loads from the same source.
+  tiles by itself; older devices get ordinary loads from the same source. All are made before the first is waited for.
 * Positions and bounds are those of :class:`lessons_lib.flash.band.Band`: query ``i`` stands at ``i + m - n`` and sees
   the keys from ``left`` behind it to ``right`` ahead. Of these, sequence ``b`` has the first ``KEY_LENGTHS[b]``.
 * Inside the kernels logarithms are to base 2, as the hardware's exponential is: ``scale * LOG2_E`` turns scores into
@@ -47,7 +47,7 @@ LOWEST = tl.constexpr(-3.0e38)  # finite, so that for a row that has seen nothin
 
 @triton.jit
 def attend(
-    Q, K, V, O, LSE, KEY_LENGTHS, q_strides, k_strides, v_strides, scale, left, right, h, g, n, m,
+    Q, K, V, O, LSE, KEY_LENGTHS, q_strides, k_strides, v_strides, o_strides, scale, left, right, h, g, n, m,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
     PRECISION: tl.constexpr, SPECIALIZE: tl.constexpr,
 ):  # fmt: skip
@@ -56,9 +56,10 @@ def attend(
     i = first + tl.arange(0, BLOCK_Q)
     position = i + m - n
     length = _length(KEY_LENGTHS, b, m)
-    q = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q).load([first, 0])
+    queries = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q)
     keys = _matrix(K, k_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
     values = _matrix(V, v_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
+    q = queries.load([first, 0])
 
     o = tl.zeros([BLOCK_Q, WIDTH], tl.float32)
     total = tl.zeros([BLOCK_Q], tl.float32)
@@ -78,22 +79,25 @@ def attend(
             BLOCK_K, PRECISION, MASKED=True, SPECIALIZE=False)  # fmt: skip
 
     o, lse = _finish(o, total, peak)
-    row = (b * h + head) * n
-    _store(O + row * D, i, n, o, D, WIDTH)
-    tl.store(LSE + row + i, lse, mask=i < n)
+    _store(O, o_strides, b, head, i, n, o, D, WIDTH)
+    tl.store(LSE + (b * h + head) * n + i, lse, mask=i < n)
 
 
 @triton.jit
 def attend_part(
-    Q, K, V, O, LSE, KEY_LENGTHS, q_strides, k_strides, v_strides, scale, left, g, n, m, parts,
+    Q, K, V, O, LSE, KEY_LENGTHS, q_strides, k_strides, v_strides, o_strides, scale, left, g, n, m, parts,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Let one query, at the last position, attend to one of ``parts`` parts of its keys.
 
     Here the ``n`` rows of ``Q`` are the query's heads that share a key/value head. ``O`` and ``LSE`` are over
-    ``(parts, b, g, n)``; a part without keys leaves 0 and -∞, which the merge ignores.
+    ``(b, g, n, parts)``; a part without keys leaves 0 and -∞, which the merge ignores. Programs that read the same keys
+    follow one another.
     """
-    b, head, part = _split(tl.program_id(0), g, parts)
+    n_blocks = tl.cdiv(n, BLOCK_Q)
+    b, head, part = _split(tl.program_id(0), g, parts * n_blocks)
+    first = part % n_blocks * BLOCK_Q
+    part = part // n_blocks
     length = _length(KEY_LENGTHS, b, m)
     start = 0
     if left is not None:
@@ -103,13 +107,14 @@ def attend_part(
     stop = tl.minimum(start + size, length)
     inner = start + tl.maximum(stop - start, 0) // BLOCK_K * BLOCK_K
 
-    q = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q).load([0, 0])
+    queries = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q)
     keys = _matrix(K, k_strides, b, head, length, D, WIDTH, BLOCK_K)
     values = _matrix(V, v_strides, b, head, length, D, WIDTH, BLOCK_K)
+    q = queries.load([first, 0])
     o = tl.zeros([BLOCK_Q, WIDTH], tl.float32)
     total = tl.zeros([BLOCK_Q], tl.float32)
     peak = tl.full([BLOCK_Q], LOWEST, tl.float32)
-    i = tl.arange(0, BLOCK_Q)
+    i = first + tl.arange(0, BLOCK_Q)
     bits = scale * LOG2_E
     o, total, peak = _take_in_keys(o, total, peak, q, keys, values, start, inner, bits, i, None, None, stop,
                                    BLOCK_K, PRECISION, MASKED=False, SPECIALIZE=False)  # fmt: skip
@@ -117,9 +122,37 @@ def attend_part(
                                    BLOCK_K, PRECISION, MASKED=True, SPECIALIZE=False)  # fmt: skip
 
     o, lse = _finish(o, total, peak)
-    row = (part * (tl.num_programs(0) // parts) + b * g + head) * n
-    _store(O + row * D, i, n, o, D, WIDTH)
-    tl.store(LSE + row + i, lse, mask=i < n)
+    _store(O + part * D, o_strides, b, head, i, n, o, D, WIDTH)
+    tl.store(LSE + ((b * g + head) * n + i) * parts + part, lse, mask=i < n)
+
+
+@triton.jit
+def merge_parts(
+    FOUND, FOUND_LSE, O, LSE, found_strides, o_strides, h, parts,
+    D: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Merge what one head's query found in the parts of its keys: o = Σ_p w_p o_p / Σ_p w_p with w_p = exp ℓ_p.
+
+    It is attention once more, to one key a part, whose score is ℓ_p. ``FOUND`` is over ``(b, h, parts)``; PARTS is the
+    power of two that ``parts`` fits in.
+    """
+    b, head, _ = _split(tl.program_id(0), h, 1)
+    lse = FOUND_LSE + (b * h + head) * parts
+    everyone = tl.arange(0, PARTS)[None, :]
+    scores = tl.load(lse + everyone, mask=everyone < parts, other=float("-inf")) * LOG2_E
+    peak = tl.maximum(tl.max(scores, 1), LOWEST)
+    total = tl.sum(tl.exp2(scores - peak[:, None]), 1)
+    o = tl.zeros([1, WIDTH], tl.float32)
+    for first in tl.range(0, parts, BLOCK):
+        part = first + tl.arange(0, BLOCK)
+        bits = tl.load(lse + part, mask=part < parts, other=float("-inf")) * LOG2_E
+        found = _load(FOUND, found_strides, b, head, part, parts, D, WIDTH)
+        o += tl.sum(tl.exp2(bits - peak)[:, None] * found, 0)[None, :]
+
+    o, merged = _finish(o, total, peak)
+    row = tl.arange(0, 1)
+    _store(O, o_strides, b, head, row, 1, o, D, WIDTH)
+    tl.store(LSE + b * h + head + row, merged)
 
 
 @triton.jit
@@ -163,7 +196,7 @@ def _finish(o, total, peak, sink=None):
 
 @triton.jit
 def row_terms(
-    O, dO, LSE, dLSE, BITS, DELTA, do_strides, h, n, n_padded,
+    O, dO, LSE, dLSE, BITS, DELTA, o_strides, do_strides, h, n, n_padded,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write the two numbers that the backward pass needs of each row: ℓ in bits, and δ.
@@ -173,8 +206,8 @@ def row_terms(
     b, head, first = _block_of_queries(h, n_padded, BLOCK, None)
     i = first + tl.arange(0, BLOCK)
     row = b * h + head
-    o = _load(O + row * n * D, D, i, n, D, WIDTH)
-    do = _load(dO + b * do_strides[0] + head * do_strides[1], do_strides[2], i, n, D, WIDTH)
+    o = _load(O, o_strides, b, head, i, n, D, WIDTH)
+    do = _load(dO, do_strides, b, head, i, n, D, WIDTH)
     lse = tl.load(LSE + row * n + i, mask=i < n, other=float("-inf"))
     dlse = tl.load(dLSE + row * n + i, mask=i < n, other=0.0)
     tl.store(BITS + row * n_padded + i, tl.where(lse == float("-inf"), float("inf"), lse * LOG2_E))
@@ -183,7 +216,7 @@ def row_terms(
 
 @triton.jit
 def key_value_gradients(
-    Q, K, V, dO, BITS, DELTA, dK, dV, KEY_LENGTHS, q_strides, k_strides, v_strides, do_strides,
+    Q, K, V, dO, BITS, DELTA, dK, dV, KEY_LENGTHS, q_strides, k_strides, v_strides, do_strides, dk_strides, dv_strides,
     scale, left, right, h, g, n, m, n_padded,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -192,8 +225,10 @@ def key_value_gradients(
     first = block * BLOCK_K
     j = first + tl.arange(0, BLOCK_K)
     length = _length(KEY_LENGTHS, b, m)
-    k = _matrix(K, k_strides, b, head, length, D, WIDTH, BLOCK_K).load([first, 0])
-    v = _matrix(V, v_strides, b, head, length, D, WIDTH, BLOCK_K).load([first, 0])
+    keys = _matrix(K, k_strides, b, head, length, D, WIDTH, BLOCK_K)
+    values = _matrix(V, v_strides, b, head, length, D, WIDTH, BLOCK_K)
+    k = keys.load([first, 0])
+    v = values.load([first, 0])
 
     dk = tl.zeros([BLOCK_K, WIDTH], tl.float32)
     dv = tl.zeros([BLOCK_K, WIDTH], tl.float32)
@@ -209,9 +244,8 @@ def key_value_gradients(
             BLOCK_Q, PRECISION)  # fmt: skip
 
     exists = (j < length)[:, None]  # keys past the length read as zero rows, but zero is a score like any other
-    row = (b * g + head) * m
-    _store(dK + row * D, j, m, tl.where(exists, dk * scale, 0.0), D, WIDTH)
-    _store(dV + row * D, j, m, tl.where(exists, dv, 0.0), D, WIDTH)
+    _store(dK, dk_strides, b, head, j, m, tl.where(exists, dk * scale, 0.0), D, WIDTH)
+    _store(dV, dv_strides, b, head, j, m, tl.where(exists, dv, 0.0), D, WIDTH)
 
 
 @triton.jit
@@ -241,7 +275,7 @@ def _take_in_queries(
 
 @triton.jit
 def query_gradients(
-    Q, K, V, dO, BITS, DELTA, dQ, KEY_LENGTHS, q_strides, k_strides, v_strides, do_strides,
+    Q, K, V, dO, BITS, DELTA, dQ, KEY_LENGTHS, q_strides, k_strides, v_strides, do_strides, dq_strides,
     scale, left, right, h, g, n, m, n_padded,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -250,10 +284,12 @@ def query_gradients(
     i = first + tl.arange(0, BLOCK_Q)
     position = i + m - n
     length = _length(KEY_LENGTHS, b, m)
-    q = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q).load([first, 0])
-    do = _matrix(dO, do_strides, b, head, n, D, WIDTH, BLOCK_Q).load([first, 0])
+    queries = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q)
+    d_outputs = _matrix(dO, do_strides, b, head, n, D, WIDTH, BLOCK_Q)
     keys = _matrix(K, k_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
     values = _matrix(V, v_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
+    q = queries.load([first, 0])
+    do = d_outputs.load([first, 0])
     padded_row = (b * h + head) * n_padded
     row_bits = tl.load(BITS + padded_row + i)
     delta = tl.load(DELTA + padded_row + i)
@@ -269,7 +305,7 @@ def query_gradients(
                            BLOCK_K, PRECISION, MASKED=False)  # fmt: skip
         dq = _revisit_keys(dq, q, do, row_bits, delta, keys, values, inner, stop, bits, position, left, right, length,
                            BLOCK_K, PRECISION, MASKED=True)  # fmt: skip
-    _store(dQ + (b * h + head) * n * D, i, n, dq * scale, D, WIDTH)
+    _store(dQ, dq_strides, b, head, i, n, dq * scale, D, WIDTH)
 
 
 @triton.jit
@@ -381,10 +417,10 @@ def _queries_in_sight(first, left, right, length, n, m, BLOCK_Q: tl.constexpr, B
 
 @triton.jit
 def _length(KEY_LENGTHS, b, m):
-    """The number of keys of sequence ``b``."""
+    """The number of keys of sequence ``b``, which nobody may have looked at before: no more than there are."""
     length = m
     if KEY_LENGTHS is not None:
-        length = tl.load(KEY_LENGTHS + b)
+        length = tl.minimum(tl.maximum(tl.load(KEY_LENGTHS + b), 0), m).to(tl.int32)
     return length
 
 
@@ -408,10 +444,16 @@ def _split(program, n_heads, n_blocks):
 
 
 @triton.jit
+def _head(BASE, strides, b, head):
+    """Where the matrix of one head begins."""
+    return BASE + b * strides[0] + head * strides[1]
+
+
+@triton.jit
 def _matrix(BASE, strides, b, head, n_rows, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """The descriptor of one head's ``n_rows x D`` matrix, in tiles of ``BLOCK x WIDTH``; WIDTH is D or just above."""
     return tl.make_tensor_descriptor(
-        BASE + b * strides[0] + head * strides[1],
+        _head(BASE, strides, b, head),
         shape=[tl.maximum(n_rows, 1), D],
         strides=[strides[2], 1],
         block_shape=[BLOCK, WIDTH],
@@ -419,16 +461,18 @@ def _matrix(BASE, strides, b, head, n_rows, D: tl.constexpr, WIDTH: tl.constexpr
 
 
 @triton.jit
-def _load(BASE, row_stride, i, n_rows, D: tl.constexpr, WIDTH: tl.constexpr):
-    """Rows ``i`` of a matrix of any alignment, in float32."""
+def _load(BASE, strides, b, head, i, n_rows, D: tl.constexpr, WIDTH: tl.constexpr):
+    """Rows ``i`` of one head's matrix of any alignment, in float32."""
     c = tl.arange(0, WIDTH)
     exists = (i < n_rows)[:, None] & (c < D)[None, :]
-    return tl.load(BASE + i[:, None] * row_stride + c[None, :], mask=exists, other=0.0).to(tl.float32)
+    at = _head(BASE, strides, b, head) + i.to(tl.int64)[:, None] * strides[2] + c[None, :]
+    return tl.load(at, mask=exists, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _store(BASE, i, n_rows, tile, D: tl.constexpr, WIDTH: tl.constexpr):
-    """Write the tile to rows ``i`` of a matrix without gaps, rounded to its type."""
+def _store(BASE, strides, b, head, i, n_rows, tile, D: tl.constexpr, WIDTH: tl.constexpr):
+    """Write the tile to rows ``i`` of one head's matrix, rounded to its type."""
     c = tl.arange(0, WIDTH)
     exists = (i < n_rows)[:, None] & (c < D)[None, :]
-    tl.store(BASE + i[:, None] * D + c[None, :], tile.to(BASE.dtype.element_ty), mask=exists)
+    at = _head(BASE, strides, b, head) + i.to(tl.int64)[:, None] * strides[2] + c[None, :]
+    tl.store(at, tile.to(BASE.dtype.element_ty), mask=exists)

@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from lessons_lib import flash, masks
 from lessons_lib.attention import attention
-from lessons_lib.flash import as_implementation, chosen_backend, flash_attention, sdpa
+from lessons_lib.flash import as_implementation, chosen_backend, flash_attention, inputs, sdpa
 from lessons_lib.flash.band import Band
 from lessons_lib.flash.configurations import AMPERE, HOPPER, SINGLE, SMALL, configuration
 from lessons_lib.flash.scores import Scores
@@ -107,6 +107,33 @@ def test_a_cap_means_the_same_at_any_scale(scale, softcap):
 def test_any_scale_means_the_same(backend, scale):
     q, k, v = heads()
     assert_close(flash_attention(q, k, v, scale=scale, backend=backend), attention(q, k, v, scale=scale))
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize("backend", ["auto", "torch", "tiled"])
+@pytest.mark.parametrize("n", [1, 13])
+def test_autocast_decides_on_the_type_as_for_pytorch_s_own_function(n, backend):
+    q, k, v = (x.float().requires_grad_() for x in heads(n=n))
+    v_half = v.detach().bfloat16()
+    with pytest.raises(ValueError, match="q and v must have the same dtype"):
+        flash_attention(q, k, v_half, backend=backend)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = flash_attention(q, k, v_half, is_causal=True, backend=backend)
+        theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v_half, masks.causal(n, 13), enable_gqa=True)
+        wide = flash_attention(*(x.double() for x in (q, k, v)), backend=backend)
+    assert out.dtype == theirs.dtype == torch.bfloat16
+    assert wide.dtype == torch.float64
+    assert_close(out.float(), theirs.float(), atol=0.03, rtol=0.03)
+    assert all(grad.dtype == torch.float32 for grad in torch.autograd.grad(out.float().sum(), [q, k]))
+
+
+def test_autocast_of_another_device_changes_nothing():
+    q, k, v = (x.float() for x in heads())
+    with torch.autocast("cpu", enabled=False):
+        assert flash_attention(q, k, v, backend="tiled").dtype == torch.float32
+    meta = [x.to("meta") for x in (q, k, v)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert inputs.in_autocast_type(*meta) == tuple(meta)
 
 
 def test_inputs_are_left_as_they_were():

@@ -84,13 +84,18 @@ def compiled(monkeypatch, tmp_path):
         lengths: list[int] | None = None,
         is_causal: bool = True,
         only_forward: bool = False,
+        only_decoding: bool = False,
+        heads: tuple[int, int] = (4, 2),
     ) -> dict[str, Figures]:
         found.clear()
         monkeypatch.setattr(triton.runtime.driver, "_active", Offline(capability))
         tiles = tiles or configuration(d, dtype.itemsize, divmod(capability, 10))
-        q, k, v = (torch.zeros(2, heads, n, d, dtype=dtype, requires_grad=True) for heads in (4, 2, 2))
+        q, k, v = (torch.zeros(2, each, n, d, dtype=dtype, requires_grad=True) for each in (*heads, heads[1]))
         key_lengths = None if lengths is None else torch.tensor(lengths)
         band = Band.of(n, n, is_causal=is_causal, window=window)
+        if only_decoding:
+            launch.decode(q[:, :, :1], k, v, band, 0.1, key_lengths, tiles.attend_part, 33)
+            return dict(found)
         out, lse = launch.triton_attention(q, k, v, band, 0.1, key_lengths, tiles)
         if not only_forward:
             torch.autograd.grad([out, lse], [q, k, v], [torch.zeros_like(out), torch.zeros_like(lse)])
@@ -185,6 +190,17 @@ def test_single_precision(compiled, capability, d):
 def test_any_problem_compiles_as_well(compiled, capability, d, problem):
     found = compiled(capability, torch.float16, d, **problem)
     check(found, SHARED[capability], HALF[capability, 64 if d <= 64 else 128])
+
+
+@pytest.mark.parametrize("n_heads", [71, 128])
+@pytest.mark.parametrize(("capability", "d"), [(80, 128), (90, 64), (90, 128), (90, 256)])
+def test_decoding_with_many_heads_on_one_key_compiles_as_well(compiled, capability, d, n_heads):
+    found = compiled(capability, torch.bfloat16, d, only_decoding=True, heads=(n_heads, 1))
+    for figures in (found["attend_part"], found["merge_parts"]):
+        assert figures.shared <= SHARED[capability], figures
+        assert figures.spilled <= SLACK, figures
+        assert not figures.serialized, figures
+    assert TENSOR_CORE[capability] in found["attend_part"].tensor_core
 
 
 def test_warps_can_be_specialised_on_hopper(compiled):
