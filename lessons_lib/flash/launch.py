@@ -69,6 +69,7 @@ class TritonAttention(torch.autograd.Function):
         out = query.new_empty(b, h, n, d)
         lse = query.new_empty(b, h, n, dtype=torch.float32)
         tile = tiles.attend
+        whole_tiles = band.m // tile.block_k * tile.block_k
         _launch(
             kernels.attend,
             b * h * _n_blocks(n, tile.block_q),
@@ -77,6 +78,7 @@ class TritonAttention(torch.autograd.Function):
             *(scale, band.left, band.right, h, key.shape[1], n, band.m),
             **_constants(query),
             SPECIALIZE=tile.specialize,
+            EVEN_K=tile.specialize and key_lengths is None and band[1:] == (whole_tiles, None, None),
         )
         ctx.save_for_backward(query, key, value, out, lse, key_lengths)
         ctx.band, ctx.scale, ctx.tiles = band, scale, tiles
@@ -111,6 +113,7 @@ class TritonAttention(torch.autograd.Function):
             tiles.key_value_gradients,
             *(*given, grad_key, grad_value, key_lengths, *strides, *rest),
             **constants,
+            BRANCH=tiles.key_value_gradients.branch,
         )
         _launch(
             kernels.query_gradients,
