@@ -33,6 +33,7 @@ from unittest import mock
 
 import torch
 import triton
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 
 from lessons_lib.flash import launch
@@ -132,25 +133,25 @@ def _offline(capability: int, start: Callable) -> Iterator[None]:
     """While it lasts, ``kernel[grid]`` is ``start(kernel, grid)``, and the device is one that is not there."""
     with (
         tempfile.TemporaryDirectory() as folder,
-        triton.knobs.cache.scope(),
-        triton.knobs.nvidia.scope(),
+        knobs.cache.scope(),
+        knobs.nvidia.scope(),
         mock.patch.object(triton.runtime.driver, "_active", Offline(capability)),
         mock.patch.object(triton.JITFunction, "__getitem__", start),
     ):
-        triton.knobs.cache.dir = folder
-        triton.knobs.nvidia.dump_ptxas_log = True
+        knobs.cache.dir = folder
+        knobs.nvidia.dump_ptxas_log = True
         yield
 
 
 def _figures(code, log: str, capability: int) -> Figures:
     ptx = code.asm["ptx"]
-    threads = int(re.search(r"\.reqntid (\d+)", ptx)[1])
-    registers = int(re.search(r"Used (\d+) registers", log)[1])
+    threads = _number(r"\.reqntid (\d+)", ptx)
+    registers = _number(r"Used (\d+) registers", log)
     shared = code.metadata.shared
     per_sm = SHARED[capability] + KIB  # of which each program takes one KiB for the system
     return Figures(
         registers=registers,
-        spilled=int(re.search(r"(\d+) bytes spill stores", log)[1]),
+        spilled=_number(r"(\d+) bytes spill stores", log),
         shared=shared,
         programs=min(65536 // (-(-registers // 8) * 8 * threads), per_sm // (shared + KIB), 2048 // threads),
         tensor_core=frozenset(name for name in set(TENSOR_CORE.values()) if name in ptx),
@@ -158,6 +159,12 @@ def _figures(code, log: str, capability: int) -> Figures:
         specialized="setmaxnreg" in ptx,
         cubin=code.asm["cubin"],
     )
+
+
+def _number(pattern: str, text: str) -> int:
+    found = re.search(pattern, text)
+    assert found, f"the compiler says nothing like {pattern!r}"
+    return int(found[1])
 
 
 # --- the loops ------------------------------------------------------------------------------------------------------
@@ -192,7 +199,7 @@ def _disassembly(cubin: bytes) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        tool = triton.knobs.nvidia.nvdisasm.path
+        tool = knobs.nvidia.nvdisasm.path
         return subprocess.run([tool, "-c", file.name], capture_output=True, text=True, check=True).stdout
 
 
@@ -239,17 +246,19 @@ def answer(question: Question) -> dict[str, Any]:
 
 
 def save(rows: list[dict[str, Any]], path: Path) -> None:
-    """Write the rows, one to a line, in place of those of the same version of Triton."""
-    others = (
-        [row for row in json.loads(path.read_text()) if row["triton"] != triton.__version__] if path.exists() else []
-    )
-    rows = sorted(others + rows, key=lambda row: [str(row[name]) for name in ("triton", *Question._fields)])
-    path.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+    """Write the rows, one to a line, in place of those that answered the same questions of the same Triton."""
+    answered = {_key(row) for row in rows}
+    others = [row for row in json.loads(path.read_text()) if _key(row) not in answered] if path.exists() else []
+    path.write_text("[\n" + ",\n".join(json.dumps(row) for row in sorted(others + rows, key=_key)) + "\n]\n")
+
+
+def _key(row: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(str(row[name]) for name in ("triton", *Question._fields))
 
 
 def main() -> None:
     """Compile what was asked for, two kernels at a time."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--capability", type=int, choices=CAPABILITIES)
     parser.add_argument("--width", type=int, choices=WIDTHS)
     parser.add_argument("--kernel", choices=Configuration._fields)

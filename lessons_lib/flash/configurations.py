@@ -122,7 +122,6 @@ BLACKWELL_OTHERS = {
     },
     128: {
         "attend": (Tile(128, 128, 8, 3),),
-        "key_value_gradients": (Tile(64, 128, 8, 2, branch=True),),
         "query_gradients": (Tile(128, 64, 4, 2), Tile(64, 64, 4, 2)),
     },
 }
