@@ -80,6 +80,7 @@ class TritonAttention(torch.autograd.Function):
         out = _new_like(query)
         lse = query.new_empty(b, h, n, dtype=torch.float32)
         tile = tiles.attend
+        whole_tiles = band.m // tile.block_k * tile.block_k
         _launch(
             kernels.attend,
             b * h * _n_blocks(n, tile.block_q),
@@ -88,6 +89,7 @@ class TritonAttention(torch.autograd.Function):
             *(scale, band.left, band.right, h, key.shape[1], n, band.m),
             **_constants(query),
             SPECIALIZE=tile.specialize,
+            EVEN_K=tile.specialize and key_lengths is None and band[1:] == (whole_tiles, None, None),
         )
         ctx.save_for_backward(query, key, value, out, lse, key_lengths)
         ctx.band, ctx.scale, ctx.tiles = band, scale, tiles
@@ -129,6 +131,7 @@ class TritonAttention(torch.autograd.Function):
                 tiles.key_value_gradients,
                 *(*given, grad_key, grad_value, key_lengths, *strides, *map(_strides, (grad_key, grad_value)), *rest),
                 **constants,
+                BRANCH=tiles.key_value_gradients.branch,
             )
         if wants_query:
             grad_query = _new_like(query)

@@ -49,9 +49,12 @@ LOWEST = tl.constexpr(-3.0e38)  # finite, so that for a row that has seen nothin
 def attend(
     Q, K, V, O, LSE, KEY_LENGTHS, q_strides, k_strides, v_strides, o_strides, scale, left, right, h, g, n, m,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
-    PRECISION: tl.constexpr, SPECIALIZE: tl.constexpr,
+    PRECISION: tl.constexpr, SPECIALIZE: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
-    """Compute one block of rows of the output, and their log-sum-exps."""
+    """Compute one block of rows of the output, and their log-sum-exps.
+
+    ``EVEN_K`` promises that every query sees every key and that they fill whole tiles: then nothing is masked.
+    """
     b, head, first = _block_of_queries(h, n, BLOCK_Q, right)
     i = first + tl.arange(0, BLOCK_Q)
     position = i + m - n
@@ -66,10 +69,12 @@ def attend(
     peak = tl.full([BLOCK_Q], LOWEST, tl.float32)
     bits = scale * LOG2_E
     start, inner, stop = _keys_in_sight(first + m - n, left, right, length, BLOCK_Q, BLOCK_K)
-    if left is not None or SPECIALIZE:  # one loop: a window is short, and a specialised kernel may have no second one
+    # One loop where a window is short; and where warps are specialised, as then neither a second loop nor a branch in
+    # the first is allowed.
+    if left is not None or SPECIALIZE:
         o, total, peak = _take_in_keys(
             o, total, peak, q, keys, values, start, stop, bits, position, left, right, length,
-            BLOCK_K, PRECISION, MASKED=True, SPECIALIZE=SPECIALIZE)  # fmt: skip
+            BLOCK_K, PRECISION, MASKED=not EVEN_K, SPECIALIZE=SPECIALIZE)  # fmt: skip
     else:
         o, total, peak = _take_in_keys(
             o, total, peak, q, keys, values, start, inner, bits, position, left, right, length,
@@ -160,21 +165,31 @@ def _take_in_keys(
     o, total, peak, q, keys, values, start, stop, bits, position, left, right, length,
     BLOCK_K: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr, SPECIALIZE: tl.constexpr,
 ):  # fmt: skip
-    """Take in the keys from ``start`` to ``stop``, a tile at a time: the online softmax."""
+    """Take in the keys from ``start`` to ``stop``, a tile at a time."""
     for j0 in tl.range(start, stop, BLOCK_K, warp_specialize=SPECIALIZE):
-        k = keys.load([j0, 0])
-        s = tl.dot(q, k.T, input_precision=PRECISION)
-        if MASKED:
-            j = j0 + tl.arange(0, BLOCK_K)
-            s = tl.where(_sees(position[:, None], j[None, :], left, right, length), s, float("-inf"))
-        new_peak = tl.maximum(peak, tl.max(s, 1) * bits)
-        p = tl.exp2(s * bits - new_peak[:, None])
-        shrink = tl.exp2(peak - new_peak)
-        total = total * shrink + tl.sum(p, 1)
-        v = values.load([j0, 0])
-        o = tl.dot(p.to(v.dtype), v, o * shrink[:, None], input_precision=PRECISION)
-        peak = new_peak
+        o, total, peak = _take_in_keys_of_a_tile(
+            o, total, peak, q, keys, values, j0, bits, position, left, right, length,
+            BLOCK_K, PRECISION, MASKED)  # fmt: skip
     return o, total, peak
+
+
+@triton.jit
+def _take_in_keys_of_a_tile(
+    o, total, peak, q, keys, values, j0, bits, position, left, right, length,
+    BLOCK_K: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Take in one tile of keys: a step of the online softmax."""
+    k = keys.load([j0, 0])
+    s = tl.dot(q, k.T, input_precision=PRECISION)
+    if MASKED:
+        s = tl.where(_sees(position, j0, left, right, length, BLOCK_K), s, float("-inf"))
+    new_peak = tl.maximum(peak, tl.max(s, 1) * bits)
+    p = tl.exp2(s * bits - new_peak[:, None])
+    shrink = tl.exp2(peak - new_peak)
+    total = total * shrink + tl.sum(p, 1)
+    v = values.load([j0, 0])
+    o = tl.dot(p.to(v.dtype), v, o * shrink[:, None], input_precision=PRECISION)
+    return o, total, new_peak
 
 
 @triton.jit
@@ -219,6 +234,7 @@ def key_value_gradients(
     Q, K, V, dO, BITS, DELTA, dK, dV, KEY_LENGTHS, q_strides, k_strides, v_strides, do_strides, dk_strides, dv_strides,
     scale, left, right, h, g, n, m, n_padded,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    BRANCH: tl.constexpr,
 ):  # fmt: skip
     """Compute one block of rows of dK and dV: visit the queries of all heads that share it."""
     b, head, block = _split(tl.program_id(0), g, tl.cdiv(m, BLOCK_K))
@@ -233,15 +249,15 @@ def key_value_gradients(
     dk = tl.zeros([BLOCK_K, WIDTH], tl.float32)
     dv = tl.zeros([BLOCK_K, WIDTH], tl.float32)
     bits = scale * LOG2_E
-    start, stop = _queries_in_sight(first, left, right, length, n, m, BLOCK_Q, BLOCK_K)
+    start, inner, stop = _queries_in_sight(first, left, right, length, n, m, BLOCK_Q, BLOCK_K)
     for member in tl.range(0, h // g):
         query_head = head * (h // g) + member
         queries = _matrix(Q, q_strides, b, query_head, n, D, WIDTH, BLOCK_Q)
         d_outputs = _matrix(dO, do_strides, b, query_head, n, D, WIDTH, BLOCK_Q)
         row = (b * h + query_head) * n_padded
         dk, dv = _take_in_queries(
-            dk, dv, k, v, queries, d_outputs, BITS + row, DELTA + row, start, stop, bits, j, left, right, n, m,
-            BLOCK_Q, PRECISION)  # fmt: skip
+            dk, dv, k, v, queries, d_outputs, BITS + row, DELTA + row, start, inner, stop, bits, j + n - m, left, right,
+            BLOCK_Q, PRECISION, BRANCH)  # fmt: skip
 
     exists = (j < length)[:, None]  # keys past the length read as zero rows, but zero is a score like any other
     _store(dK, dk_strides, b, head, j, m, tl.where(exists, dk * scale, 0.0), D, WIDTH)
@@ -250,26 +266,44 @@ def key_value_gradients(
 
 @triton.jit
 def _take_in_queries(
-    dk, dv, k, v, queries, d_outputs, BITS, DELTA, start, stop, bits, j, left, right, n, m,
-    BLOCK_Q: tl.constexpr, PRECISION: tl.constexpr,
+    dk, dv, k, v, queries, d_outputs, BITS, DELTA, start, inner, stop, bits, diagonal, left, right,
+    BLOCK_Q: tl.constexpr, PRECISION: tl.constexpr, BRANCH: tl.constexpr,
 ):  # fmt: skip
-    """Add what the queries from ``start`` to ``stop`` send to these keys. Tiles are transposed: a row is a key.
+    """Add what the queries from ``start`` to ``stop`` send to these keys, a tile at a time.
 
-    With two accumulators registers are short: a second copy of the loop, for the tiles that need no mask, would cost
-    more than the comparisons do.
+    With two accumulators registers are too short for two copies of the loop, so that the tiles behind the diagonal,
+    from ``inner`` on, might go without a mask: ``BRANCH`` steps round the mask alone.
     """
     for i0 in tl.range(start, stop, BLOCK_Q):
-        i = i0 + tl.arange(0, BLOCK_Q)
-        q = queries.load([i0, 0])
-        s = tl.dot(k, q.T, input_precision=PRECISION)
-        p = tl.exp2(s * bits - tl.load(BITS + i)[None, :])
-        if left is not None or right is not None:
-            p = tl.where(_sees((i + m - n)[None, :], j[:, None], left, right, m), p, 0.0)
-        do = d_outputs.load([i0, 0])
-        dv = tl.dot(p.to(do.dtype), do, dv, input_precision=PRECISION)
-        dp = tl.dot(v, do.T, input_precision=PRECISION)
-        ds = p * (dp - tl.load(DELTA + i)[None, :])
-        dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=PRECISION)
+        dk, dv = _take_in_queries_of_a_tile(
+            dk, dv, k, v, queries, d_outputs, BITS, DELTA, i0, inner, bits, diagonal, left, right,
+            BLOCK_Q, PRECISION, BRANCH)  # fmt: skip
+    return dk, dv
+
+
+@triton.jit
+def _take_in_queries_of_a_tile(
+    dk, dv, k, v, queries, d_outputs, BITS, DELTA, i0, inner, bits, diagonal, left, right,
+    BLOCK_Q: tl.constexpr, PRECISION: tl.constexpr, BRANCH: tl.constexpr,
+):  # fmt: skip
+    """Add what one tile of queries sends to these keys. Tiles are transposed: a row is a key."""
+    i = i0 + tl.arange(0, BLOCK_Q)
+    q = queries.load([i0, 0])
+    s = tl.dot(k, q.T, input_precision=PRECISION)
+    p = tl.exp2(s * bits - tl.load(BITS + i)[None, :])
+    if left is not None:
+        p = tl.where(_seen_by(i, diagonal, left, right), p, 0.0)
+    elif right is not None:
+        if BRANCH:
+            if i0 < inner:
+                p = tl.where(_seen_by(i, diagonal, left, right), p, 0.0)
+        else:
+            p = tl.where(_seen_by(i, diagonal, left, right), p, 0.0)
+    do = d_outputs.load([i0, 0])
+    dv = tl.dot(p.to(do.dtype), do, dv, input_precision=PRECISION)
+    dp = tl.dot(v, do.T, input_precision=PRECISION)
+    ds = p * (dp - tl.load(DELTA + i)[None, :])
+    dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=PRECISION)
     return dk, dv
 
 
@@ -313,19 +347,29 @@ def _revisit_keys(
     dq, q, do, row_bits, delta, keys, values, start, stop, bits, position, left, right, length,
     BLOCK_K: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Add what the keys from ``start`` to ``stop`` send back to these queries."""
+    """Add what the keys from ``start`` to ``stop`` send back to these queries, a tile at a time."""
     for j0 in tl.range(start, stop, BLOCK_K):
-        k = keys.load([j0, 0])
-        s = tl.dot(q, k.T, input_precision=PRECISION)
-        p = tl.exp2(s * bits - row_bits[:, None])
-        if MASKED:
-            j = j0 + tl.arange(0, BLOCK_K)
-            p = tl.where(_sees(position[:, None], j[None, :], left, right, length), p, 0.0)
-        v = values.load([j0, 0])
-        dp = tl.dot(do, v.T, input_precision=PRECISION)
-        ds = p * (dp - delta[:, None])
-        dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
+        dq = _revisit_keys_of_a_tile(
+            dq, q, do, row_bits, delta, keys, values, j0, bits, position, left, right, length,
+            BLOCK_K, PRECISION, MASKED)  # fmt: skip
     return dq
+
+
+@triton.jit
+def _revisit_keys_of_a_tile(
+    dq, q, do, row_bits, delta, keys, values, j0, bits, position, left, right, length,
+    BLOCK_K: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Add what one tile of keys sends back to these queries."""
+    k = keys.load([j0, 0])
+    s = tl.dot(q, k.T, input_precision=PRECISION)
+    p = tl.exp2(s * bits - row_bits[:, None])
+    if MASKED:
+        p = tl.where(_sees(position, j0, left, right, length, BLOCK_K), p, 0.0)
+    v = values.load([j0, 0])
+    dp = tl.dot(do, v.T, input_precision=PRECISION)
+    ds = p * (dp - delta[:, None])
+    return tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
 
 
 # --- what is done to scores -----------------------------------------------------------------------------------------
@@ -371,13 +415,24 @@ def _end(length, m, AT_END: tl.constexpr):
 
 
 @triton.jit
-def _sees(position, j, left, right, length):
-    """Whether a query at ``position`` sees key ``j``: the mask, computed where it is needed."""
-    seen = j < length
+def _sees(position, j0, left, right, length, BLOCK_K: tl.constexpr):
+    """Whether the queries at ``position`` (rows) see the keys from ``j0`` on (columns); one comparison for each end."""
+    j = (j0 + tl.arange(0, BLOCK_K))[None, :]
+    seen = j < length if right is None else j <= tl.minimum(position + right, length - 1)[:, None]
     if left is not None:
-        seen = seen & (j >= position - left)
-    if right is not None:
-        seen = seen & (j <= position + right)
+        seen = seen & (j >= (position - left)[:, None])
+    return seen
+
+
+@triton.jit
+def _seen_by(i, diagonal, left, right):
+    """Whether the queries ``i`` (columns) see the keys (rows) at whose position query ``diagonal`` stands."""
+    if right is None:
+        seen = i[None, :] <= (diagonal + left)[:, None]
+    else:
+        seen = i[None, :] >= (diagonal - right)[:, None]
+        if left is not None:
+            seen = seen & (i[None, :] <= (diagonal + left)[:, None])
     return seen
 
 
@@ -402,17 +457,20 @@ def _keys_in_sight(position, left, right, length, BLOCK_Q: tl.constexpr, BLOCK_K
 def _queries_in_sight(first, left, right, length, n, m, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr):
     """For the block of keys that begins with ``first``: the queries ``start .. stop`` that see any of them.
 
-    ``start`` is a multiple of the tile, so that no tile reaches past the padding of BITS and DELTA.
+    Without a left bound, those from ``inner`` on see all of them. ``start`` is a multiple of the tile, so that no tile
+    reaches past the padding of BITS and DELTA.
     """
     start = 0
+    inner = 0
     stop = n
     if right is not None:
         start = tl.maximum(first - right - m + n, 0) // BLOCK_Q * BLOCK_Q
+        inner = first + BLOCK_K - 1 - right - m + n
     if left is not None:
         stop = tl.minimum(stop, first + BLOCK_K + left - m + n)
     if first >= length:
         stop = 0
-    return start, stop
+    return start, inner, stop
 
 
 @triton.jit
