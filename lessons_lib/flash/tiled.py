@@ -7,10 +7,14 @@ are kept for it [1]_ [2]_. What the softmax's derivative needs from a whole row 
 
 .. math:: \delta_i = \sum_j P_{ij}\, \bar P_{ij} - \bar\ell_i = \bar o_i \cdot o_i - \bar\ell_i.
 
-For speed the tiles are worked on in place, in two buffers that stay in the cache; heads go side by side through
+A cap's derivative is :math:`1 - (s / c)^2`, between a score and its product. A sink is a key whose value is zero: it
+takes :math:`e^{z - \ell_i}` of row :math:`i`, and its gradient is :math:`-\sum_i e^{z - \ell_i}\, \delta_i`.
+
+For speed the tiles are worked on in place, in two buffers that stay in the cache; a few heads go side by side through
 batched matrix products; a rule says which tiles to visit, and in which of these something is hidden; and exponentials
 are powers of two, :math:`e^s = 2^{s \log_2 e}`, which PyTorch computes in half the time on a CPU, so inside a tile
-scores and log-sum-exps are in bits.
+scores and log-sum-exps are in bits. Where the lengths of queries and keys keep every score small, the running maximum
+stays at zero and costs nothing.
 
 .. [1] Dao et al., *FlashAttention*, 2022. arXiv:2205.14135.
 .. [2] Dao, *FlashAttention-2*, 2023. arXiv:2307.08691.
