@@ -2,7 +2,7 @@
 
 Run ``python benchmarks/compiled_kernels.py`` (Linux, the extra ``gpu``; about ten minutes on two cores). It writes
 ``benchmarks/results/kernels-compiled.json``, keeping the rows of other versions of Triton that are there already;
-``--capability 90 --width 128 --kernel attend`` does a part of it and ``--print`` writes nothing.
+``--capability 90 --width 128 --kernel attend`` does a part of it.
 
 The launch code runs as it would on a GPU: only Triton's driver is replaced, by one that names a device and starts
 nothing. So what is compiled here is what would be compiled there, down to the alignment of the pointers.

@@ -7,10 +7,14 @@ are kept for it [1]_ [2]_. What the softmax's derivative needs from a whole row 
 
 .. math:: \delta_i = \sum_j P_{ij}\, \bar P_{ij} - \bar\ell_i = \bar o_i \cdot o_i - \bar\ell_i.
 
-For speed the tiles are worked on in place, in two buffers that stay in the cache; heads go side by side through
+A cap's derivative is :math:`1 - (s / c)^2`, between a score and its product. A sink is a key whose value is zero: it
+takes :math:`e^{z - \ell_i}` of row :math:`i`, and its gradient is :math:`-\sum_i e^{z - \ell_i}\, \delta_i`.
+
+For speed the tiles are worked on in place, in two buffers that stay in the cache; a few heads go side by side through
 batched matrix products; a rule says which tiles to visit, and in which of these something is hidden; and exponentials
 are powers of two, :math:`e^s = 2^{s \log_2 e}`, which PyTorch computes in half the time on a CPU, so inside a tile
-scores and log-sum-exps are in bits.
+scores and log-sum-exps are in bits. Where the lengths of queries and keys keep every score small, the running maximum
+stays at zero and costs nothing.
 
 .. [1] Dao et al., *FlashAttention*, 2022. arXiv:2205.14135.
 .. [2] Dao, *FlashAttention-2*, 2023. arXiv:2307.08691.
@@ -18,6 +22,8 @@ scores and log-sum-exps are in bits.
 
 import math
 from collections.abc import Iterator
+from copy import copy
+from itertools import product
 
 import torch
 from torch import Tensor
@@ -29,6 +35,8 @@ from lessons_lib.shapes import at_least_single
 
 # 256 x 256 float32 scores are 256 KiB a head: larger tiles leave the second-level cache, smaller ones pay for Python.
 BLOCK = 256
+TILE = 4 * BLOCK * BLOCK  # scores of so many heads are worked on at once
+SMALL = 30.0  # bits: the exponentials of such scores, their sums and products stay far from both ends of float32
 LOG2_E, LN_2 = math.log2(math.e), math.log(2)
 
 
@@ -64,8 +72,9 @@ class TiledAttention(torch.autograd.Function):
         lse = torch.empty(query.shape[:-1], dtype=_wide(query), device=query.device)
         queries, outs, lses = (_by_key_head(x, key) for x in (query, out, lse[..., None]))
         scorer = _Scorer(scores._replace(slopes=slopes, sinks=sinks), key)
-        for b, m in enumerate(lengths):
-            _attend(queries[b], key[b, :, :m], value[b, :, :m], outs[b], lses[b], rule.of_sequence(b), scorer)
+        for b, g in _parts(queries):
+            keys = key[b, g, : lengths[b]], value[b, g, : lengths[b]]
+            _attend(queries[b, g], *keys, outs[b, g], lses[b, g], rule.of_sequence(b), scorer.of_heads(g))
         ctx.save_for_backward(query, key, value, slopes, sinks, out, lse)
         ctx.rule, ctx.scores, ctx.lengths = rule, scores._replace(slopes=None, sinks=None), lengths
         return out, lse
@@ -82,11 +91,12 @@ class TiledAttention(torch.autograd.Function):
             _by_key_head(x, key) for x in (query, out, lse[..., None], grad_out, grad_lse[..., None], grad_query)
         )
         scorer = _Scorer(ctx.scores._replace(slopes=slopes, sinks=sinks), key, ctx.needs_input_grad[3:5])
-        for b, m in enumerate(ctx.lengths):
-            rows = queries[b], outs[b], lses[b], grad_outs[b], grad_lses[b]
-            keys = key[b, :, :m], value[b, :, :m]
-            grads = grad_queries[b], grad_key[b, :, :m], grad_value[b, :, :m]
-            _carry_back(*rows, *keys, *grads, ctx.rule.of_sequence(b), scorer)
+        for b, g in _parts(queries):
+            m = ctx.lengths[b]
+            rows = queries[b, g], outs[b, g], lses[b, g], grad_outs[b, g], grad_lses[b, g]
+            keys = key[b, g, :m], value[b, g, :m]
+            grads = grad_queries[b, g], grad_key[b, g, :m], grad_value[b, g, :m]
+            _carry_back(*rows, *keys, *grads, ctx.rule.of_sequence(b), scorer.of_heads(g))
         grads = (grad.to(query.dtype) for grad in (grad_query, grad_key, grad_value))
         return *grads, *scorer.gradients(), None, None, None
 
@@ -94,25 +104,34 @@ class TiledAttention(torch.autograd.Function):
 def _attend(query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, rule: Rule, scorer: "_Scorer") -> None:
     """Fill ``out`` and ``lse`` of one sequence: rows over ``(g, h / g, n, …)``, keys and values over ``(g, m, d)``."""
     tile = _Buffer(query)
+    lengths = torch.linalg.vector_norm(key, dim=-1, dtype=_wide(key))
     for rows, places in _blocks(query, key):
         q = _stacked(query, rows) * scorer.factor
         average = torch.zeros_like(q)
         total = q.new_zeros(*q.shape[:2], 1)
         peak = torch.full_like(total, torch.finfo(q.dtype).min)  # finite: exp(-inf - peak) is 0 before any key is seen
+        visits = list(tiles(rule, places, key.shape[1], BLOCK))
+        small = scorer.may_be_small and _are_small(q, lengths, visits)
+        if small:  # no maximum has to be taken off
+            peak.zero_()
         if scorer.sinks is not None:  # a key without a value, seen first
             sinks = scorer.sinks_beside(q)
             peak = torch.maximum(peak, sinks)
             total += (sinks - peak).exp2()
-        for keys, seen in tiles(rule, places, key.shape[1], BLOCK):
+        for keys, seen in visits:
             scores = scorer.bits(q, _stacked(key, keys), places, keys, out=tile)
             if seen is Seen.SOME:
-                _hide(scores, rule, places, keys, -torch.inf)
-            new_peak = torch.maximum(peak, scores.amax(dim=-1, keepdim=True))
-            weights = scores.sub_(new_peak).exp2_()
-            shrink = peak.sub_(new_peak).exp2_()
-            total.mul_(shrink).add_(weights.sum(dim=-1, keepdim=True))
-            average.mul_(shrink).baddbmm_(weights, _stacked(value, keys))
-            peak = new_peak
+                scorer.hide(scores, rule, places, keys)
+            if not small:
+                new_peak = torch.maximum(peak, scores.amax(dim=-1, keepdim=True))
+                scores.sub_(new_peak)
+                shrink = peak.sub_(new_peak).exp2_()
+                total.mul_(shrink)
+                average.mul_(shrink)
+                peak = new_peak
+            weights = scores.exp2_()
+            total.add_(weights.sum(dim=-1, keepdim=True))
+            average.baddbmm_(weights, _stacked(value, keys))
         average /= total.masked_fill(total == 0, 1.0)
         _rows(out, rows).copy_(average.view_as(_rows(out, rows)))
         _rows(lse, rows).copy_((LN_2 * (peak + total.log2())).view_as(_rows(lse, rows)))
@@ -144,9 +163,10 @@ def _carry_back(
         scorer.teach_sinks(minus_bits, minus_delta)
         for keys, seen in tiles(rule, places, key.shape[1], BLOCK):
             k, v = _stacked(key, keys), _stacked(value, keys)
-            weights = scorer.bits(q, k, places, keys, minus_bits, out=weight_tile, steepness=steepness_tile).exp2_()
+            scores = scorer.bits(q, k, places, keys, minus_bits, out=weight_tile, steepness=steepness_tile)
             if seen is Seen.SOME:
-                _hide(weights, rule, places, keys, 0.0)
+                scorer.hide(scores, rule, places, keys)
+            weights = scores.exp2_()
             _rows(grad_value, keys).baddbmm_(weights.mT, grad_o)
             grad_scores = torch.baddbmm(minus_delta, grad_o, v.mT, out=score_tile.over(q, keys)).mul_(weights)
             scorer.teach_slopes(grad_scores, places, keys)
@@ -161,13 +181,16 @@ def _carry_back(
 
 
 class _Scorer:
-    """Computes tiles of scores, and collects what they teach the slopes and the sinks.
+    """Computes tiles of scores, hides what a rule hides in them, and collects what they teach the slopes and the sinks.
 
     Scores are in bits: divided by the logarithm of two. Slopes and sinks are laid out over ``(g, h / g, 1, 1)``.
     """
 
+    heads = slice(None)
+
     def __init__(self, scores: Scores, key: Tensor, teach: tuple[bool, ...] = (False, False)) -> None:
         self.given, self.scale, self.softcap = scores, scores.scale, scores.softcap
+        self.may_be_small = scores.plain and key.device.type == "cpu"  # a GPU would be waited for
         self.factor = self.scale * LOG2_E if self.softcap is None else self.scale / self.softcap  # of the queries
         self.slopes, self.sinks = (
             None if x is None else LOG2_E * x.detach().to(_wide(key)).view(key.shape[1], -1, 1, 1)
@@ -177,6 +200,16 @@ class _Scorer:
             torch.zeros_like(x[..., 0, 0]) if wanted and x is not None else None
             for x, wanted in zip((self.slopes, self.sinks), teach, strict=True)
         )
+        self.bounds: dict[tuple, Tensor] = {}
+
+    def of_heads(self, heads: slice) -> "_Scorer":
+        """The same for some of the key heads; what it collects is collected here."""
+        part = copy(self)
+        part.heads = heads
+        for name in ("slopes", "sinks", "grad_slopes", "grad_sinks"):
+            given = getattr(self, name)
+            setattr(part, name, None if given is None else given[heads])
+        return part
 
     def bits(
         self,
@@ -205,6 +238,21 @@ class _Scorer:
         if self.slopes is not None:
             tile.unflatten(1, (-1, len(places))).addcmul_(self.slopes, _distances(tile, places, keys), value=-1)
         return tile
+
+    def hide(self, tile: Tensor, rule: Rule, places: range, keys: range) -> None:
+        """Set to ``-inf`` what the rule hides: the smaller of a score and a bound is faster than filling by a mask."""
+        alike = (rule, len(places), len(keys), keys.start - places.start)
+        bound = self.bounds.get(alike) if rule.is_relative else None
+        if bound is None:
+            seen = rule.tile(places, keys, device=tile.device)
+            bound = torch.full(seen.shape, torch.inf, dtype=tile.dtype, device=tile.device)
+            bound.masked_fill_(~seen, -torch.inf)
+            if rule.is_relative:
+                self.bounds[alike] = bound
+        if bound.ndim > 2:  # a table for each query head
+            bound = bound.unflatten(0, (-1, tile.shape[1] // len(places)))[self.heads]
+        each = tile.unflatten(1, (-1, len(places)))
+        torch.minimum(each, bound, out=each)
 
     def sinks_beside(self, q: Tensor) -> Tensor:
         """Each head's sink for each of its rows, stacked as the queries are."""
@@ -248,6 +296,21 @@ def _blocks(query: Tensor, key: Tensor) -> Iterator[tuple[range, range]]:
         yield rows, range(rows.start + before, rows.stop + before)
 
 
+def _parts(queries: Tensor) -> Iterator[tuple[int, slice]]:
+    """Each sequence in turn, and in it as many key/value heads at once as fill a tile."""
+    b, g, group, n, _ = queries.shape
+    size = max(1, TILE // (group * min(n, BLOCK) * BLOCK))
+    yield from product(range(b), (slice(start, start + size) for start in range(0, g, size)))
+
+
+def _are_small(q: Tensor, lengths: Tensor, visits: list[tuple[range, Seen]]) -> bool:
+    r"""Whether the lengths alone keep all scores small: :math:`|q \cdot k| \le |q|\, |k|`."""
+    if not visits:
+        return False
+    longest = lengths[:, visits[0][0].start : visits[-1][0].stop].amax()
+    return bool(q.norm(dim=-1).amax() * longest < SMALL)
+
+
 def _by_key_head(tensor: Tensor, key: Tensor) -> Tensor:
     """View ``(b, h, n, …)`` as ``(b, g, h / g, n, …)``: the query heads that share a key/value head side by side."""
     return tensor.unflatten(1, (key.shape[1], -1))
@@ -266,13 +329,6 @@ def _distances(tile: Tensor, places: range, keys: range) -> Tensor:
     """How far each place is from each key, in the type of the tile."""
     first, second = (torch.arange(x.start, x.stop, dtype=tile.dtype, device=tile.device) for x in (places, keys))
     return (first[:, None] - second).abs_()
-
-
-def _hide(tile: Tensor, rule: Rule, places: range, keys: range, fill: float) -> None:
-    hidden = ~rule.tile(places, keys, device=tile.device)
-    if hidden.ndim > 2:  # a table for each query head
-        hidden = hidden.unflatten(0, (len(tile), -1))
-    tile.unflatten(1, (-1, len(places))).masked_fill_(hidden, fill)
 
 
 def _wide(tensor: Tensor) -> torch.dtype:

@@ -1,5 +1,6 @@
 """The tiled implementation agrees with attention, outputs, log-sum-exps and gradients, and stays small."""
 
+import math
 import subprocess
 import sys
 from itertools import product
@@ -38,8 +39,9 @@ SLOPES = 5.0
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Blocks of 16, so that small cases have edges, inner tiles and ragged ends."""
+    """Blocks of 16, so that small cases have edges, inner tiles and ragged ends; two heads at once, or one group."""
     monkeypatch.setattr(tiled, "BLOCK", 16)
+    monkeypatch.setattr(tiled, "TILE", 2 * 16 * 16)
 
 
 def tiled_attention(case: Case, scale: float | None = None):
@@ -82,6 +84,28 @@ def test_takes_any_precision_and_any_strides(dtype, layout):
 def test_takes_any_scale(scale):
     case = Case(d=5, is_causal=True)
     assert_right(errors(tiled_attention(case, scale), case, torch.float64, scale=scale), torch.float64)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+@pytest.mark.parametrize("scale", [1.0, 4.0, 40.0])
+def test_small_and_large_scores_in_turn(scale, mask):
+    """Rows of blocks whose scores need no maximum taken off stand beside others that do."""
+    case = Case(b=2, h=4, g=2, n=53, m=61, d=5, key_lengths=(61, 40), **mask)
+    times = max(1.0, scale)  # an error of a score is an error of its weight, and scores are as large as the scale
+    assert_right(errors(tiled_attention(case, scale), case, torch.float64, scale=scale), torch.float64, times=times)
+
+
+@pytest.mark.parametrize("size", [29.0, 31.0, 1e3])
+def test_scores_that_all_point_away_keep_their_digits(size):
+    """The lowest scores that are taken for small, and lower ones: half the keys stand opposite to the query."""
+    q = torch.full((1, 1, 3, 4), 0.5, dtype=torch.float32)
+    k = -size * math.log(2) * q[:, :, :1] + torch.tensor([0.0, 1e-3, -2e-3, 5e-3])[:, None].float()
+    v = 1e-20 * torch.randn(1, 1, 4, 4, dtype=torch.float32)
+    out, lse = flash_attention(q, k, v, scale=1.0, backend="tiled", return_lse=True)
+    exact = attention(*(x.double() for x in (q, k, v)), scale=1.0)
+    assert_close(out.double(), exact, rtol=1e-3 if size == 1e3 else 1e-5, atol=0)
+    assert lse.isfinite().all()
 
 
 def test_crosses_the_real_block_size():
@@ -426,23 +450,30 @@ def test_tiles_outside_the_band_are_never_visited(monkeypatch, small_blocks):
 MUTANTS = {
     "forgets to shrink the average": ("average.mul_(shrink)", "average"),
     "forgets to shrink the total": ("total.mul_(shrink)", "total"),
-    "forgets the mask": ("_hide(scores, rule, places, keys, -torch.inf)", "pass"),
-    "forgets the mask on the way back": ("_hide(weights, rule, places, keys, 0.0)", "pass"),
+    "forgets the mask": ("out=tile)\n            if seen is Seen.SOME", "out=tile)\n            if False"),
+    "forgets the mask on the way back": (
+        "steepness=steepness_tile)\n            if seen is Seen.SOME",
+        "steepness=steepness_tile)\n            if False",
+    ),
     "forgets the scale": ("self.scale * LOG2_E if", "LOG2_E if"),
     "leaves the log-sum-exp in bits": ("(LN_2 * (peak + total.log2()))", "(peak + total.log2())"),
     "forgets the gradient of the log-sum-exp": ("_stacked(grad_lse, rows) - ", "-"),
     "leaves the keys' gradient in bits": ("q, alpha=scorer.scale / scorer.factor", "q, alpha=scorer.scale"),
     "forgets the scale of the queries' gradient": ("k, alpha=scorer.scale", "k"),
     "takes every sequence's rule for the first's": (
-        "outs[b], lses[b], rule.of_sequence(b)",
-        "outs[b], lses[b], rule.of_sequence(0)",
+        "lses[b, g], rule.of_sequence(b)",
+        "lses[b, g], rule.of_sequence(0)",
     ),
     "aligns queries to the first keys": ("key.shape[1] - query.shape[2]", "0"),
     "takes every tile for wholly seen": (
-        "if seen is Seen.SOME:\n                _hide(scores",
-        "if False:\n                _hide(scores",
+        "if seen is Seen.SOME:\n                scorer.hide(",
+        "if False:\n                scorer.hide(",
     ),
     "divides by a sum of zero": ("total.masked_fill(total == 0, 1.0)", "total"),
+    "takes large scores for small": ("amax() * longest < SMALL", "amax() * longest < 1e9"),
+    "takes the bound of another tile": ("len(keys), keys.start - places.start)", "len(keys))"),
+    "takes the first heads' table for all": (")[self.heads]", ")[: len(tile)]"),
+    "takes the first heads' slopes for all": ("else given[heads])", "else given[: len(given[heads])])"),
     "caps with another cap": ("self.softcap * LOG2_E", "self.softcap"),
     "forgets the cap on the way back": ("grad_scores.mul_(steepness_tile", "(steepness_tile"),
     "forgets the distance": (".addcmul_(self.slopes, _distances", ".addcmul_(0 * self.slopes, _distances"),
@@ -461,19 +492,26 @@ MUTANTS = {
 @pytest.mark.parametrize(("old", "new"), MUTANTS.values(), ids=MUTANTS)
 def test_parity_would_notice(old, new, tmp_path):
     mutant = mutated(tiled, old, new, tmp_path)
-    mutant.BLOCK = 16
+    mutant.BLOCK, mutant.TILE = 16, 2 * 16 * 16
     plain = Case(b=3, h=4, g=2, n=40, m=24, d=5, is_causal=True, key_lengths=(24, 0, 13))
     rule = Causal() & Padding(torch.tensor(plain.key_lengths))
 
-    def check(case):
+    def check(case, scale=5**-0.5):
         def function(q, k, v, **learnt):
-            return mutant.tiled_attention(q, k, v, rule, Scores(5**-0.5, case.softcap, **learnt))
+            return mutant.tiled_attention(q, k, v, rule, Scores(scale, case.softcap, **learnt))
 
-        assert_right(errors(function, case, torch.float64), torch.float64, times=SLOPES)
+        assert_right(errors(function, case, torch.float64, scale=scale), torch.float64, times=SLOPES)
 
-    def check_both():
+    def check_all():
         check(plain)
         check(plain._replace(**CHANGES["all three"]))
+        check(plain, scale=20.0)
+        check(plain, scale=500.0)
+        table = torch.rand(1, 4, 40, 24, generator=torch.Generator().manual_seed(6)) < 0.5
+        q, k, v = (torch.randn(1, heads, rows, 5) for heads, rows in ((4, 40), (2, 24), (2, 24)))
+        assert_close(
+            mutant.tiled_attention(q, k, v, Table(table), Scores(1.0))[0], attention(q, k, v, table, scale=1.0)
+        )
 
     with pytest.raises((AssertionError, RuntimeError)):
-        check_both()
+        check_all()
