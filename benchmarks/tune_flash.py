@@ -51,6 +51,7 @@ def main(argv: list[str] | None = None, machine=None, sizes=None) -> int:
     given = {name: getattr(asked, name) for name in ("out", "seconds", "seed") if getattr(asked, name) is not None}
     options = steps.Options(**given)
     content = steps.measure("tune", partial(tune, only=tuple(asked.kernel)), options, machine, sizes).content
+    print(tuning.table(content["rows"]))
     for row in content["rows"]:
         if "winner" in row:
             print(f"--tile {row['winner']}  x{row['gain']:.3f}")

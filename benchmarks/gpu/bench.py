@@ -4,7 +4,6 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -69,10 +68,6 @@ class Bench:
     def library(self, width: int) -> Configuration:
         """The library's tiles for half precision on this device."""
         return configuration(width, 2, self.machine.capability())
-
-    def flash(self, *qkv: Tensor, **options) -> Any:
-        """The kernels, with the tiles that are to be tried."""
-        return self.machine.flash(*qkv, tiles=self.configured(qkv[0].shape[-1]), **options)
 
     def matmul(self) -> float | None:
         """TFLOP/s of a bfloat16 product of two large square matrices, measured once in a process."""

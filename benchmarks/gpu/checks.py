@@ -190,17 +190,28 @@ def inside_torch_compile(bench: Bench, item: str) -> Row:
 
 def decoding_in_a_cuda_graph(bench: Bench, item: str) -> Row:
     """A captured step, played again on other numbers in the same memory, gives what the step gives."""
+    return _captured(bench, item, None)
+
+
+def decoding_in_a_cuda_graph_with_lengths(bench: Bench, item: str) -> Row:
+    """So with a cache that is not full: the lengths lie on the device, and grow from step to step."""
+    return _captured(bench, item, torch.tensor([100, 3000], device=bench.machine.device))
+
+
+def _captured(bench: Bench, item: str, lengths: Tensor | None) -> Row:
     randn, results = bench.randn(item), []
     q, k, v = (randn(2, heads, n, 128).to(torch.bfloat16) for heads, n in ((8, 1), (2, 4096), (2, 4096)))
     out = torch.empty_like(q)
 
     def step() -> None:
         with torch.no_grad():
-            out.copy_(bench.machine.flash(q, k, v, is_causal=True))
+            out.copy_(bench.machine.flash(q, k, v, is_causal=True, key_lengths=lengths))
 
     play = bench.machine.captured(step)
     for matrix in (q, k, v):
         matrix.copy_(randn(matrix.shape))
+    if lengths is not None:
+        lengths += 1000
     for run in (play, step):
         out.fill_(torch.nan)
         run()
@@ -261,6 +272,7 @@ REGRESSIONS = (
     lengths_of_any_layout,
     inside_torch_compile,
     decoding_in_a_cuda_graph,
+    decoding_in_a_cuda_graph_with_lengths,
     under_autocast,
     two_streams_at_once,
     same_bits_twice,

@@ -14,7 +14,7 @@ import torch
 
 import lessons_lib
 
-from . import results, sources
+from . import results, sources, tuning
 from .bench import Bench, Sizes
 from .machine import Machine
 from .parts import PARTS, Part, run
@@ -41,7 +41,7 @@ STEPS = {
     3: Step("Tiles", ("tune",), 540),
     4: Step("The tuner's tiles, and another version of the kernels, in whole passes", ("winners", "short"), 480),
     5: Step("The tables, first half", ("checks", "d128", "d64", "decode"), 540),
-    6: Step("The tables, second half", ("d256", "flex", "plain"), 540),
+    6: Step("The tables, second half", ("d256", "plain", "flex"), 540),
 }
 
 
@@ -126,6 +126,8 @@ def told(number: int, parts: tuple[str, ...], options: Options) -> int:
     for content in contents:
         for name, why in content["left_out"].items():
             print(f"left out of {content['part']}: {name}: {why}")
+        if content["part"] == "tune":
+            print(tuning.table(content["rows"]))
     if "winners" in parts and not rows:
         print("there are no tuned tiles to time: run step 3 first, or name its record with --tuned")
     for row in rows:

@@ -6,6 +6,7 @@ from lessons_lib.flash import configurations
 from lessons_lib.flash.configurations import Configuration, Tile, configuration
 
 KERNELS = Configuration._fields
+CHOICES = set(Tile._field_defaults)  # what a tile does or does not, beside its sizes
 Tiles = dict[tuple[str, int], Tile]  # by kernel and width of the head
 # What to time beside the library's own, chosen for Hopper's registers and shared memory; elsewhere some will not fit,
 # and are recorded as such.
@@ -42,35 +43,38 @@ PROPOSED: dict[tuple[str, int], tuple[Tile, ...]] = {
 
 
 def candidates(kernel: str, width: int, capability: tuple[int, int]) -> list[Tile]:
-    """The tiles worth timing, the library's own first; the library's own list where it keeps one."""
+    """The tiles worth timing, the library's own first; the library's list where it keeps one that is longer."""
     kept = getattr(configurations, "candidates", None)
-    if kept is not None:
-        return list(kept(kernel, width, 2, capability))
+    listed = [] if kept is None else list(kept(kernel, width, 2, capability))
+    if len(listed) > 1:
+        return listed
     own = getattr(configuration(width, 2, capability), kernel)
     return [own, *(tile for tile in PROPOSED[kernel, width] if tile != own)]
 
 
 def parse_tile(text: str) -> tuple[tuple[str, int], Tile]:
-    """Read ``attend:128=128,64,8,3`` or, specialised, ``attend:128=128,64,4,3,ws``.
+    """Read ``attend:128=128,64,8,3``; what a tile chooses to do follows by name: ``attend:128=128,64,4,3,specialize``.
 
     Raises:
         ValueError: if it says anything else.
     """
-    wanted = f"a tile is KERNEL:WIDTH=QUERIES,KEYS,WARPS,STAGES[,ws] with KERNEL one of {', '.join(KERNELS)}"
-    where, _, numbers = text.partition("=")
+    where, _, said = text.partition("=")
     kernel, _, width = where.partition(":")
-    parts = numbers.split(",")
-    specialize = parts[4:] == ["ws"]
-    sizes = parts[:4] if specialize else parts
-    if kernel not in KERNELS or not width.isdigit() or len(sizes) != 4 or not all(part.isdigit() for part in sizes):
-        raise ValueError(f"{wanted}, got {text!r}")
+    sizes, chosen = said.split(",")[:4], said.split(",")[4:]
+    numbers = [width, *sizes]
+    if kernel not in KERNELS or len(numbers) != 5 or not all(map(str.isdigit, numbers)) or not set(chosen) <= CHOICES:
+        raise ValueError(
+            f"a tile is KERNEL:WIDTH=QUERIES,KEYS,WARPS,STAGES with KERNEL one of {', '.join(KERNELS)}, "
+            f"and then any of {', '.join(sorted(CHOICES))}, got {text!r}"
+        )
     block_q, block_k, num_warps, num_stages = map(int, sizes)
-    return (kernel, int(width)), Tile(block_q, block_k, num_warps, num_stages, specialize)
+    return (kernel, int(width)), Tile(block_q, block_k, num_warps, num_stages, **dict.fromkeys(chosen, True))
 
 
 def tile_text(key: tuple[str, int], tile: Tile) -> str:
     """Write a tile as :func:`parse_tile` reads it."""
-    return f"{key[0]}:{key[1]}={','.join(map(str, tile[:4]))}{',ws' if tile.specialize else ''}"
+    chosen = [name for name in sorted(CHOICES) if getattr(tile, name)]
+    return f"{key[0]}:{key[1]}={','.join([*map(str, tile[:4]), *chosen])}"
 
 
 def parse_tiles(texts: Iterable[str]) -> Tiles:

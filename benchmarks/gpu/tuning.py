@@ -144,6 +144,22 @@ def winner(rows: list[Row], default: str) -> tuple[str, float]:
     return (best, gain) if gain >= ENOUGH else (default, 1.0)
 
 
+def table(rows: list[Row]) -> str:
+    """A line for each tile that ran everywhere, kernel by kernel, fastest first: how it compares with the library's.
+
+    The library's is the one that was tried first.
+    """
+    tiles = [row for row in rows if "tile" in row and not row.get("again")]
+    said = []
+    for kernel in dict.fromkeys(row["tile"].partition("=")[0] for row in tiles):
+        of_kernel = [row for row in tiles if row["tile"].startswith(f"{kernel}=")]
+        means, own = summary(of_kernel), of_kernel[0]["tile"]
+        for tile, mean in means.items():
+            beside = f"x{means[own] / mean:.3f}" if own in means else ""
+            said.append(f"{tile:40}{mean:9.4f} ms  {beside}{' (the library)' if tile == own else ''}")
+    return "\n".join(said)
+
+
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 

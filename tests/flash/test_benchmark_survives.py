@@ -1,6 +1,7 @@
 """Whatever fails while the benchmark runs, what was measured stays, and the rest says why it is missing."""
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -16,6 +17,7 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.parts import LOST, NOTHING, UNMEASURED, WHOLE, WRONG, Item, run
 from benchmarks.gpu.record import Record, give_up, read, write
+from benchmarks.gpu.tiles import candidates, tile_text
 from lessons_lib.flash.configurations import Tile
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -389,13 +391,16 @@ def simulated(monkeypatch, tmp_path):
 
 
 def test_every_step_runs_and_the_parts_are_joined(simulated, capsys):
-    tile = Tile(128, 64, 8, 3)
+    own, tile, *_ = candidates("attend", 128, (9, 0))
     for number in steps.STEPS:
         assert simulated("--step", str(number), machine=NoGpu(fast=tile)) in (WHOLE, UNMEASURED, WRONG)
     written = {path.stem for path in simulated.out.glob("*.json")}
     assert written == set(parts.PARTS) - {"short"}
     said = capsys.readouterr().out
-    assert "--tile attend:128=128,64,8,3  x2.000" in said
+    own, tile = (tile_text(("attend", 128), each) for each in (own, tile))
+    assert f"--tile {tile}  x2.000" in said
+    assert re.search(rf"^{tile} +1\.0000 ms  x2\.000$", said, re.MULTILINE)
+    assert re.search(rf"^{own} +2\.0000 ms  x1\.000 \(the library\)$", said, re.MULTILINE)
     assert "triton-tuned" in said
     assert all(read(path)["running"] is None for path in simulated.out.glob("*.json"))
     assert read(simulated.out / "checks.json")["seed"] == 3
@@ -457,7 +462,8 @@ def test_the_tuner_survives_tiles_that_do_not_compile_and_tiles_that_are_wrong(s
     reasons = {row["tile"]: row["reason"] for row in rows if "reason" in row}
     assert reasons["attend:128=128,64,8,4"] == "PtxasError: out of resource: shared memory"
     assert reasons["attend:128=64,64,4,3"].startswith("wrong: its relative error is")
-    assert [row["winner"] for row in rows if "winner" in row] == ["attend:128=128,128,8,2"]  # nothing is faster
+    own = tile_text(("attend", 128), candidates("attend", 128, (9, 0))[0])
+    assert [row["winner"] for row in rows if "winner" in row] == [own]  # nothing is faster
     assert steps.winners(simulated.out / "tune.json") == {}
     assert all("milliseconds" in row for row in rows if row.get("again"))
 
