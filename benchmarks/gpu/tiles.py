@@ -32,7 +32,7 @@ PROPOSED: dict[tuple[str, int], tuple[Tile, ...]] = {
     ("attend", 256): (Tile(128, 32, 8, 3), Tile(128, 64, 4, 2, specialize=True)),
     ("key_value_gradients", 64): (Tile(64, 64, 4, 2), Tile(64, 64, 4, 3), Tile(128, 64, 8, 2)),
     ("key_value_gradients", 128): (Tile(64, 128, 8, 3), Tile(64, 64, 4, 2), Tile(32, 128, 8, 3)),
-    ("key_value_gradients", 256): (Tile(64, 64, 8, 2),),
+    ("key_value_gradients", 256): (Tile(64, 64, 8, 2), Tile(32, 64, 8, 2)),
     ("query_gradients", 64): (Tile(64, 64, 4, 2), Tile(128, 64, 8, 3), Tile(64, 128, 4, 2)),
     ("query_gradients", 128): (Tile(128, 64, 8, 3), Tile(64, 64, 4, 2), Tile(128, 128, 8, 2)),
     ("query_gradients", 256): (Tile(64, 32, 4, 2),),
