@@ -39,6 +39,9 @@ from triton.backends.compiler import GPUTarget
 from lessons_lib.flash import launch
 from lessons_lib.flash.band import Band
 from lessons_lib.flash.configurations import Configuration, Tile, candidates, configuration
+from lessons_lib.flash.scores import Scores
+from lessons_lib.flash.table import table_of
+from lessons_lib.rules import Causal
 
 RESULT = Path(__file__).resolve().parent / "results" / "kernels-compiled.json"
 KIB = 1024
@@ -99,8 +102,13 @@ def compiled(
     lengths: list[int] | None = None,
     is_causal: bool = True,
     heads: tuple[int, int] = (4, 2),
+    by_table: bool = False,
+    changed: bool = False,
 ) -> dict[str, Figures]:
-    """Return the figures of the kernels of one problem, by name: those of ``only``, or of all that it launches."""
+    """Return the figures of the kernels of one problem, by name: those of ``only``, or of all that it launches.
+
+    ``by_table`` leads them by a table, which decodes nothing; ``changed`` caps the scores, and gives slopes and sinks.
+    """
     found: dict[str, Figures] = {}
     everything = set(only) == set(Configuration._fields)
 
@@ -114,20 +122,24 @@ def compiled(
 
         return start
 
-    tiles = tiles or configuration(d, dtype.itemsize, divmod(capability, 10))
+    tiles = tiles or configuration(d, dtype.itemsize, divmod(capability, 10), by_table=by_table)
+    changes = [torch.zeros(heads[0], requires_grad=True) for _ in range(2)] if changed else []
+    scores = Scores(0.1, 30.0, *changes) if changed else Scores(0.1)
     with _offline(capability, compile_only):
         q, k, v = (torch.zeros(2, each, n, d, dtype=dtype, requires_grad=True) for each in (*heads, heads[1]))
         key_lengths = None if lengths is None else torch.tensor(lengths)
         band = Band.of(n, n, is_causal=is_causal, window=window)
+        seen = table_of(Causal(), n, n) if by_table else band
         backward = everything or bool({"key_value_gradients", "query_gradients"} & set(only))
         if backward or "attend" in only:
-            out, lse = launch.triton_attention(q, k, v, band, 0.1, key_lengths, tiles)
+            out, lse = launch.triton_attention(q, k, v, seen, scores, key_lengths, tiles)
             if backward:
-                torch.autograd.grad([out, lse], [q, k, v], [torch.zeros_like(out), torch.zeros_like(lse)])
-        if "attend_part" in only:
+                upstream = [torch.zeros_like(out), torch.zeros_like(lse)]
+                torch.autograd.grad([out, lse], [q, k, v, *changes], upstream)
+        if "attend_part" in only and not by_table:
             one = Band.of(1, n, is_causal=is_causal, window=window)
             int_lengths = None if key_lengths is None else key_lengths.int()
-            launch.decode(q[:, :, :1], k.detach(), v.detach(), one, 0.1, int_lengths, tiles.attend_part, 4)
+            launch.decode(q[:, :, :1], k.detach(), v.detach(), one, scores, int_lengths, tiles.attend_part, 4)
     return found
 
 

@@ -10,7 +10,8 @@ The specification of the result is :func:`lessons_lib.attention.attention`; :fun
 :func:`flash_attention` its call shape, and :func:`chosen_backend` says which of the three runs, and why.
 
 Who sees whom is a :class:`~lessons_lib.rules.Rule`: nothing over ``n x m`` is made, and tiles in which nobody sees
-anybody are never visited. ``tiled`` takes any rule, the kernels take bands and key lengths.
+anybody are never visited. The kernels know bands and key lengths by two numbers and a list; through any other rule they
+are led by a table of tiles, which the host writes once and keeps with the rule.
 
 The files, in reading order::
 
@@ -37,15 +38,16 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lessons_lib.flash.band import Band, as_band
-from lessons_lib.flash.inputs import check_inputs, check_window_and_backend, described, in_autocast_type, joined
-from lessons_lib.flash.scores import Scores, check_cache_lengths
+from lessons_lib.flash.band import Band, as_band, lengths_in
+from lessons_lib.flash.inputs import check_inputs, check_window_and_backend, in_autocast_type, joined
+from lessons_lib.flash.scores import Scores, check_cache_lengths, lengths_of
 from lessons_lib.flash.sdpa import (
     memory_efficient_kernel_runs,
     needs_mask,
     torch_attention,
     torch_attention_in_linear_memory,
 )
+from lessons_lib.flash.table import TileTable, kept_table_of, table_of
 from lessons_lib.flash.tiled import tiled_attention
 from lessons_lib.rules import Rule, takes_rules
 
@@ -147,8 +149,9 @@ def flash_attention(
     if chosen == "triton":
         from lessons_lib.flash.launch import triton_attention  # needs triton
 
-        assert asked.band is not None
-        out, lse = triton_attention(q, k, v, asked.band[0], scores.scale, asked.band[1])
+        seen, lengths = (_table(q, k, asked), lengths_in(rule, len(q))) if asked.band is None else asked.band
+        at_end = cache_lengths is not None
+        out, lse = triton_attention(q, k, v, seen, scores, cache_lengths if at_end else lengths, at_end=at_end)
     else:
         rule.check_sizes(q.shape[2], k.shape[2])
         out, lse = tiled_attention(q, k, v, rule, scores, cache_lengths)
@@ -292,6 +295,16 @@ def _asked(
     return _Asked(rule, as_band(rule, q.shape[0], q.shape[2], k.shape[2]), scores, cache_lengths, return_lse)
 
 
+def _table(q: Tensor, k: Tensor, asked: _Asked) -> TileTable:
+    """The tiles that the kernels visit under a rule that is no band. Lengths of caches are read by the host."""
+    n, m = q.shape[2], k.shape[2]
+    if asked.cache_lengths is None:
+        asked.rule.check_sizes(n, m)
+        return kept_table_of(asked.rule, n, m, q.device)
+    lengths = torch.tensor(lengths_of(asked.cache_lengths, m))
+    return table_of(asked.rule, n, m, cache_lengths=lengths, device=q.device)
+
+
 def _choice(q: Tensor, k: Tensor, v: Tensor, asked: _Asked) -> Choice:
     """The fastest backend that is linear in memory."""
     no_kernel = _refusal("triton", q, asked) if q.is_cuda else None
@@ -335,14 +348,6 @@ def _refusal(backend: str, q: Tensor, asked: _Asked) -> str | None:
         return "the kernels add up in float32, got float64; use backend='tiled'"
     if q.shape[-1] > 256:
         return f"the kernels take heads at most 256 wide, got {q.shape[-1]}; use backend='tiled'"
-    unknown = asked.scores.changes + (["cache_lengths"] if asked.cache_lengths is not None else [])
-    if unknown:
-        return f"the kernels know no {' and no '.join(unknown)}; use backend='tiled'"
-    if asked.band is None:
-        return (
-            "the kernels know bands and key lengths (Causal, Window, Padding, and what & makes of them), "
-            f"got {described(asked.rule)}; use backend='tiled'"
-        )
     from lessons_lib.flash.launch import IS_INTERPRETED, interpreter_fault  # needs triton
 
     if IS_INTERPRETED:

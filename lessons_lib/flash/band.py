@@ -58,16 +58,16 @@ class Band(NamedTuple):
 
 def as_band(rule: Rule, b: int, n: int, m: int) -> tuple[Band, Tensor | None] | None:
     """Return the band and the key lengths over ``(b,)`` that a rule comes to, or None if it says anything else."""
-    parts = conjuncts(rule)
-    lengths = [part.lengths for part in parts if isinstance(part, Padding)]
-    rest = [part for part in parts if not isinstance(part, Padding)]
+    rest = [part for part in conjuncts(rule) if not isinstance(part, Padding)]
     band = rules.as_band(reduce(and_, rest, Everything()), n, m)
     if band is None or min(band.left or 0, band.right or 0) < 0:  # the kernels expect the diagonal inside
         return None
-    return Band(n, m, band.left, band.right), _shortest(lengths, b)
+    return Band(n, m, band.left, band.right), lengths_in(rule, b)
 
 
-def _shortest(lengths: list[Tensor], b: int) -> Tensor | None:
+def lengths_in(rule: Rule, b: int) -> Tensor | None:
+    """Return how many keys each sequence has at most by the paddings that ``&`` joined, or None if there are none."""
+    lengths = [part.lengths for part in conjuncts(rule) if isinstance(part, Padding)]
     if not lengths:
         return None
     return reduce(torch.minimum, [each.to(lengths[0].device) for each in lengths]).expand(b)

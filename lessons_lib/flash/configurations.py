@@ -62,6 +62,18 @@ SINGLE = {
     128: Configuration(Tile(16, 32, 4, 2), Tile(16, 32, 4, 2), Tile(16, 16, 4, 2), Tile(16, 32, 4, 2)),
     256: Configuration(Tile(16, 16, 4, 1), Tile(16, 16, 4, 1), Tile(16, 16, 4, 2), Tile(16, 16, 4, 1)),
 }
+# Half precision led by a table: tiles divide its squares, 64 x 64. Four warps fill a tensor core's tile of 64 rows.
+TABLED = {width: Configuration(*[Tile(64, 64, 4, 2)] * 4) for width in (64, 128)}
+TABLED_AMPERE = TABLED | {256: Configuration(*[Tile(64, 64, 8, 2)] * 4)}
+TABLED_HOPPER = TABLED | {
+    256: Configuration(Tile(64, 64, 8, 2), Tile(64, 64, 8, 2), Tile(32, 64, 8, 2), Tile(64, 32, 8, 1))
+}
+TABLED_BLACKWELL = TABLED | {
+    256: Configuration(Tile(64, 64, 8, 2), Tile(64, 64, 8, 2), Tile(64, 64, 8, 1), Tile(64, 64, 8, 1))
+}
+TABLED_SMALL = TABLED | {
+    256: Configuration(Tile(32, 64, 8, 1), Tile(32, 64, 8, 1), Tile(32, 32, 8, 1), Tile(32, 64, 8, 1))
+}
 # What else is worth timing: for each kernel the candidates that follow the default. Half precision, by the same widths.
 AMPERE_OTHERS = {
     64: {"attend": (Tile(128, 64, 4, 3),), "query_gradients": (Tile(64, 64, 4, 2),)},
@@ -136,15 +148,27 @@ FAMILIES = {  # by compute capability
     (10, 0): (BLACKWELL, BLACKWELL_OTHERS),
     (10, 3): (BLACKWELL, BLACKWELL_OTHERS),
 }
+TABLED_FAMILIES = {
+    (8, 0): TABLED_AMPERE,
+    (8, 7): TABLED_AMPERE,
+    (9, 0): TABLED_HOPPER,
+    (10, 0): TABLED_BLACKWELL,
+    (10, 3): TABLED_BLACKWELL,
+}
 
 
-def configuration(d: int, itemsize: int, capability: tuple[int, int]) -> Configuration:
+def configuration(d: int, itemsize: int, capability: tuple[int, int], *, by_table: bool = False) -> Configuration:
     """Return the tiles for heads of width ``d``, numbers of ``itemsize`` bytes and a device's compute capability.
+
+    ``by_table`` is for the kernels of :mod:`lessons_lib.flash.table_kernels`, which decode nothing: their
+    ``attend_part`` is not used.
 
     Raises:
         ValueError: if the head is wider than 256.
     """
     table, _ = _family(itemsize, capability)
+    if by_table and itemsize < 4:
+        table = TABLED_FAMILIES.get(capability, TABLED_SMALL)
     return table[_width(d, table)]
 
 

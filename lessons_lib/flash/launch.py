@@ -1,5 +1,8 @@
 """FlashAttention on a GPU: the kernels of :mod:`lessons_lib.flash.triton_kernels`, joined into one differentiable step.
 
+Who sees whom is a :class:`~lessons_lib.flash.band.Band` or a :class:`~lessons_lib.flash.table.TileTable`; each has its
+own three kernels, which take the same arguments but for that.
+
 Needs ``triton``, so it is imported only when asked for. With ``TRITON_INTERPRET=1`` in the environment when Triton is
 imported, the kernels run in Triton's interpreter, on the CPU and slowly: that is how they are tested without a GPU.
 """
@@ -7,7 +10,8 @@ imported, the kernels run in Triton's interpreter, on the CPU and slowly: that i
 import contextlib
 import contextvars
 import importlib.metadata
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -16,11 +20,15 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
+from lessons_lib.flash import table_kernels
 from lessons_lib.flash import triton_kernels as kernels
 from lessons_lib.flash.band import Band
 from lessons_lib.flash.configurations import INTERPRETED, Configuration, Tile, configuration
+from lessons_lib.flash.scores import Scores
+from lessons_lib.flash.table import SIDE, TileTable, Visits
 
 IS_INTERPRETED = not isinstance(kernels.attend, triton.JITFunction)
+LOG2_E = math.log2(math.e)
 ROW_BLOCK = 128  # rows of numbers kept for the backward pass are padded to a multiple: every block_q divides it
 MERGED = 4096  # numbers that a program merging parts holds at once
 MOST_ROWS = {2: 64, 4: 16}  # of one tile when decoding, by the bytes of a number
@@ -31,37 +39,50 @@ def triton_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    band: Band,
-    scale: float,
+    seen: Band | TileTable,
+    scores: Scores | float,
     key_lengths: Tensor | None,
     tiles: Configuration | None = None,
+    *,
+    at_end: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return ``(out, lse)``, both differentiable. Arguments are those of ``flash_attention``, already checked.
+    """Return ``(out, lse)``, both differentiable. Arguments are those of ``flash_attention``, already checked;
+    a number is the scale of scores that nothing else changes.
 
-    One query for which no gradient is wanted is decoding: its keys are divided over the whole device. Nothing here
-    waits for the device, unless ``key_lengths`` lie elsewhere.
+    With ``at_end`` a sequence's queries stand at the end of its own keys: ``key_lengths`` are ``cache_lengths``. One
+    query for which no gradient is wanted is decoding: its keys are divided over the whole device. Nothing here waits
+    for the device, unless ``key_lengths`` lie elsewhere.
 
     Raises:
         NotImplementedError: if a tensor carries a tangent: these kernels know no forward-mode differentiation.
     """
-    if any(forward_ad.unpack_dual(x).tangent is not None for x in (query, key, value)):
+    scores = scores if isinstance(scores, Scores) else Scores(scores)
+    given = [x for x in (query, key, value, scores.slopes, scores.sinks) if x is not None]
+    if any(forward_ad.unpack_dual(x).tangent is not None for x in given):
         raise NotImplementedError(
             "the kernels do not differentiate in forward mode, got a tensor with a tangent; use attention instead"
         )
     if IS_INTERPRETED and query.dtype == torch.bfloat16:  # the interpreter multiplies the bits of bfloat16 as integers
-        out, lse = triton_attention(query.float(), key.float(), value.float(), band, scale, key_lengths, tiles)
+        q, k, v = (x.float() for x in (query, key, value))
+        out, lse = triton_attention(q, k, v, seen, scores, key_lengths, tiles, at_end=at_end)
         return out.to(torch.bfloat16), lse
-    tiles = _tiles(query) if tiles is None else tiles
+    tiles = _tiles(query, isinstance(seen, TileTable)) if tiles is None else tiles
     if key_lengths is not None:
         key_lengths = key_lengths.to(query.device).contiguous()  # the kernels read entry b at b
-    wants_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
-    if query.shape[2] == 1 and not wants_gradient:
-        return decode(query, key, value, band, scale, key_lengths, tiles.attend_part, _n_parts(query, key))
-    return TritonAttention.apply(query, key, value, key_lengths, band, scale, tiles)
+    wants_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in given)
+    if query.shape[2] == 1 and isinstance(seen, Band) and not wants_gradient:
+        n_parts = _n_parts(query, key)
+        return decode(query, key, value, seen, scores, key_lengths, tiles.attend_part, n_parts, at_end=at_end)
+    return TritonAttention.apply(
+        query, key, value, scores.slopes, scores.sinks, key_lengths, seen, scores.scale, scores.softcap, at_end, tiles
+    )
 
 
 class TritonAttention(torch.autograd.Function):
-    """``apply(query, key, value, key_lengths, band, scale, tiles)`` returns ``(out, lse)``; both carry gradients."""
+    """``apply(query, key, value, slopes, sinks, key_lengths, seen, scale, softcap, at_end, tiles)``: ``(out, lse)``.
+
+    Both carry gradients, to queries, keys, values, slopes and sinks.
+    """
 
     @staticmethod
     def forward(
@@ -69,30 +90,49 @@ class TritonAttention(torch.autograd.Function):
         query: Tensor,
         key: Tensor,
         value: Tensor,
+        slopes: Tensor | None,
+        sinks: Tensor | None,
         key_lengths: Tensor | None,
-        band: Band,
+        seen: Band | TileTable,
         scale: float,
+        softcap: float | None,
+        at_end: bool,
         tiles: Configuration,
     ) -> tuple[Tensor, Tensor]:
-        """Run ``attend`` on every block of queries."""
+        """Average the values for every block of queries."""
         query, key, value = (_addressable(x) for x in (query, key, value))
-        b, h, n, _ = query.shape
+        (b, h, n, _), (_, g, m, _) = query.shape, key.shape
         out = _new_like(query)
         lse = query.new_empty(b, h, n, dtype=torch.float32)
+        changes = _Changes.of(scale, softcap, slopes, sinks, query)
+        given = (query, key, value, out, lse, key_lengths, changes.slopes, changes.sinks)
+        strides = tuple(map(_strides, (query, key, value, out)))
+        constants = _constants(query) | {"AT_END": at_end}
         tile = tiles.attend
-        whole_tiles = band.m // tile.block_k * tile.block_k
-        _launch(
-            kernels.attend,
-            b * h * _n_blocks(n, tile.block_q),
-            tile,
-            *(query, key, value, out, lse, key_lengths, *map(_strides, (query, key, value, out))),
-            *(scale, band.left, band.right, h, key.shape[1], n, band.m),
-            **_constants(query),
-            SPECIALIZE=tile.specialize,
-            EVEN_K=tile.specialize and key_lengths is None and band[1:] == (whole_tiles, None, None),
-        )
-        ctx.save_for_backward(query, key, value, out, lse, key_lengths)
-        ctx.band, ctx.scale, ctx.tiles = band, scale, tiles
+        n_programs = b * h * _n_blocks(n, tile.block_q)
+        if isinstance(seen, TileTable):
+            _launch(
+                table_kernels.attend_by_table,
+                n_programs,
+                tile,
+                *(*given, *seen.by_query, seen.pictures, *strides, _list_strides(seen.by_query)),
+                *(scale, changes.softcap, h, g, n, m),
+                **constants,
+                SIDE=SIDE,
+            )
+        else:
+            whole_tiles = m // tile.block_k * tile.block_k
+            _launch(
+                kernels.attend,
+                n_programs,
+                tile,
+                *(*given, *strides, scale, changes.softcap, seen.left, seen.right, h, g, n, m),
+                **constants,
+                SPECIALIZE=tile.specialize,
+                EVEN_K=tile.specialize and key_lengths is None and seen[1:] == (whole_tiles, None, None),
+            )
+        ctx.save_for_backward(query, key, value, slopes, sinks, out, lse, key_lengths)
+        ctx.seen, ctx.scale, ctx.softcap, ctx.at_end, ctx.tiles = seen, scale, softcap, at_end, tiles
         return out, lse
 
     @staticmethod
@@ -102,9 +142,9 @@ class TritonAttention(torch.autograd.Function):
 
         Each pass is made only if somebody waits for what it computes.
         """
-        query, key, value, out, lse, key_lengths = ctx.saved_tensors
-        band, tiles = ctx.band, ctx.tiles
-        wants_query, wants_key, wants_value = ctx.needs_input_grad[:3]
+        query, key, value, slopes, sinks, out, lse, key_lengths = ctx.saved_tensors
+        seen, tiles = ctx.seen, ctx.tiles
+        wants_query, wants_key, wants_value, wants_slopes, wants_sinks = ctx.needs_input_grad[:5]
         assert all(ROW_BLOCK % tile.block_q == 0 for tile in (tiles.key_value_gradients, tiles.query_gradients)), tiles
         grad_out, grad_lse = _addressable(grad_out), grad_lse.contiguous()
         (b, h, n, d), (_, g, m, _) = query.shape, key.shape
@@ -119,30 +159,69 @@ class TritonAttention(torch.autograd.Function):
             D=d,
             WIDTH=constants["WIDTH"],
         )
+        changes = _Changes.of(ctx.scale, ctx.softcap, slopes, sinks, query)
         given = (query, key, value, grad_out, bits, delta)
+        hidden = (key_lengths, changes.slopes)
         strides = tuple(map(_strides, (query, key, value, grad_out)))
-        rest = (ctx.scale, band.left, band.right, h, g, n, m, n_padded)
-        grad_query = grad_key = grad_value = None
+        sizes = (h, g, n, m, n_padded)
+        constants["AT_END"] = ctx.at_end
+        grad_query = grad_key = grad_value = grad_slopes = grad_sinks = None
         if wants_key or wants_value:
             grad_key, grad_value = _new_like(key), _new_like(value)
-            _launch(
-                kernels.key_value_gradients,
-                b * g * _n_blocks(m, tiles.key_value_gradients.block_k),
-                tiles.key_value_gradients,
-                *(*given, grad_key, grad_value, key_lengths, *strides, *map(_strides, (grad_key, grad_value)), *rest),
-                **constants,
-                BRANCH=tiles.key_value_gradients.branch,
-            )
-        if wants_query:
+            tile = tiles.key_value_gradients
+            n_programs = b * g * _n_blocks(m, tile.block_k)
+            new = (grad_key, grad_value)
+            new_strides = map(_strides, new)
+            if isinstance(seen, TileTable):
+                _launch(
+                    table_kernels.key_value_gradients_by_table,
+                    n_programs,
+                    tile,
+                    *(*given, *new, *hidden, *seen.by_key, seen.pictures, *strides, *new_strides),
+                    *(_list_strides(seen.by_key), ctx.scale, changes.softcap, *sizes),
+                    **constants,
+                    SIDE=SIDE,
+                )
+            else:
+                _launch(
+                    kernels.key_value_gradients,
+                    n_programs,
+                    tile,
+                    *(*given, *new, *hidden, *strides, *new_strides),
+                    *(ctx.scale, changes.softcap, seen.left, seen.right, *sizes),
+                    **constants,
+                    BRANCH=tile.branch,
+                )
+        if wants_query or wants_slopes:
             grad_query = _new_like(query)
-            _launch(
-                kernels.query_gradients,
-                b * h * _n_blocks(n, tiles.query_gradients.block_q),
-                tiles.query_gradients,
-                *(*given, grad_query, key_lengths, *strides, _strides(grad_query), *rest),
-                **constants,
-            )
-        return grad_query, grad_key, grad_value, None, None, None, None
+            of_rows = torch.zeros_like(delta) if wants_slopes else None
+            tile = tiles.query_gradients
+            n_programs = b * h * _n_blocks(n, tile.block_q)
+            if isinstance(seen, TileTable):
+                _launch(
+                    table_kernels.query_gradients_by_table,
+                    n_programs,
+                    tile,
+                    *(*given, grad_query, of_rows, *hidden, *seen.by_query, seen.pictures, *strides),
+                    *(_strides(grad_query), _list_strides(seen.by_query), ctx.scale, changes.softcap, *sizes),
+                    **constants,
+                    SIDE=SIDE,
+                )
+            else:
+                _launch(
+                    kernels.query_gradients,
+                    n_programs,
+                    tile,
+                    *(*given, grad_query, of_rows, *hidden, *strides, _strides(grad_query)),
+                    *(ctx.scale, changes.softcap, seen.left, seen.right, *sizes),
+                    **constants,
+                )
+            if of_rows is not None:
+                grad_slopes = of_rows.sum(dim=(0, 2)).to(slopes.dtype)
+        if wants_sinks and changes.sinks is not None:  # a weight times minus delta: it has no value of its own
+            weight = torch.exp2(changes.sinks[:, None] - bits)
+            grad_sinks = -(weight * delta)[..., :n].sum(dim=(0, 2)).to(sinks.dtype)
+        return grad_query, grad_key, grad_value, grad_slopes, grad_sinks, *(None,) * 6
 
 
 def decode(
@@ -150,16 +229,19 @@ def decode(
     key: Tensor,
     value: Tensor,
     band: Band,
-    scale: float,
+    scores: Scores | float,
     key_lengths: Tensor | None,
     tile: Tile,
     n_parts: int,
+    *,
+    at_end: bool = False,
 ) -> tuple[Tensor, Tensor]:
     """Attend with one query a sequence to ``n_parts`` parts of its keys at once, and merge them: two kernels, or one.
 
     The query heads that share a key/value head become the rows of one matrix, so the keys are read once for all of
     them, up to the rows that a tile has room for. No gradients.
     """
+    scores = scores if isinstance(scores, Scores) else Scores(scores)
     (b, h, _, d), g = query.shape, key.shape[1]
     out, lse = _new_like(query), query.new_empty(b, h, 1, dtype=torch.float32)
     heads = query.detach()[:, :, 0].unflatten(1, (g, h // g))
@@ -171,14 +253,16 @@ def decode(
         found, found_lse = out, lse
     tile = _with_rows_for(h // g, tile, query)
     constants = _constants(query)
+    changes = _Changes.of(*scores, query)
     _launch(
         kernels.attend_part,
         b * g * _n_blocks(h // g, tile.block_q) * n_parts,
         tile,
-        *(heads, key, value, found, found_lse, key_lengths, *map(_strides, (heads, key, value))),
-        _strides(found[:, :, 0].unflatten(1, (g, h // g))),
-        *(scale, band.left, g, h // g, band.m, n_parts),
+        *(heads, key, value, found, found_lse, key_lengths, changes.slopes, changes.sinks if n_parts == 1 else None),
+        *map(_strides, (heads, key, value, found[:, :, 0].unflatten(1, (g, h // g)))),
+        *(scores.scale, changes.softcap, band.left, g, h // g, band.m, n_parts),
         **constants,
+        AT_END=at_end,
     )
     if n_parts > 1:
         width, parts = constants["WIDTH"], _power_of_two(n_parts)
@@ -186,7 +270,7 @@ def decode(
             kernels.merge_parts,
             b * h,
             Tile(min(parts, MERGED // width), 1, num_warps=4, num_stages=1),
-            *(found, found_lse, out, lse, _strides(found), _strides(out), h, n_parts),
+            *(found, found_lse, out, lse, changes.sinks, _strides(found), _strides(out), h, n_parts),
             D=d,
             WIDTH=width,
             PARTS=parts,
@@ -215,6 +299,24 @@ def interpreter_fault() -> str | None:
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------
+
+
+class _Changes(NamedTuple):
+    """What becomes of scores, as the kernels take it: cap and slopes as products q · k, sinks in bits."""
+
+    softcap: float | None
+    slopes: Tensor | None
+    sinks: Tensor | None
+
+    @classmethod
+    def of(
+        cls, scale: float, softcap: float | None, slopes: Tensor | None, sinks: Tensor | None, query: Tensor
+    ) -> "_Changes":
+        return cls(
+            None if softcap is None else softcap / scale,
+            None if slopes is None else (slopes.detach().to(query.device, torch.float32) / scale).contiguous(),
+            None if sinks is None else (sinks.detach().to(query.device, torch.float32) * LOG2_E).contiguous(),
+        )
 
 
 @triton.jit
@@ -265,6 +367,11 @@ def _strides(matrix: Tensor) -> tuple[int, ...]:
     return matrix.stride()[:3]
 
 
+def _list_strides(visits: Visits) -> tuple[int, ...]:
+    """How far the lists of two sequences, and of two heads, lie apart; 0 where all share one."""
+    return tuple(0 if visits.starts.shape[axis] == 1 else visits.starts.stride(axis) for axis in (0, 1))
+
+
 def _addressable(matrix: Tensor) -> Tensor:
     """Return the tensor itself if a descriptor can describe it, else a copy that it can.
 
@@ -290,11 +397,11 @@ def _new_like(matrix: Tensor, width: int | None = None) -> Tensor:
     return matrix.new_empty(sizes).permute(*(order.index(axis) for axis in range(3)), 3)
 
 
-def _tiles(query: Tensor) -> Configuration:
+def _tiles(query: Tensor, by_table: bool) -> Configuration:
     if IS_INTERPRETED:
         return INTERPRETED
     capability = torch.cuda.get_device_capability(query.device)
-    return configuration(query.shape[-1], query.element_size(), capability)
+    return configuration(query.shape[-1], query.element_size(), capability, by_table=by_table)
 
 
 def _n_parts(query: Tensor, key: Tensor) -> int:

@@ -10,6 +10,8 @@ is made, unless the rule itself holds it [1]_ [2]_.
 .. [2] Dong et al., *Flex Attention*, 2024. arXiv:2412.05496.
 """
 
+from copy import copy
+from dataclasses import fields
 from typing import NamedTuple
 
 import numpy as np
@@ -65,6 +67,7 @@ def table_of(
 
     With ``cache_lengths`` sequence ``b`` has so many keys, and its queries stand at their end.
     """
+    rule = _on_cpu(rule)
     n_sequences, n_heads = (1, 1, *rule.leading)[-2:]
     lengths = [m] * n_sequences if cache_lengths is None else cache_lengths.tolist()
     pictures = _Pictures()
@@ -130,6 +133,18 @@ class _Pictures:
         """Return all pictures as numbers, one a row; there is at least one, so that memory has an address."""
         words = b"".join(self.numbers) or bytes(8 * SIDE)
         return np.frombuffer(words, dtype="<i8").reshape(-1, SIDE).copy()
+
+
+def _on_cpu(rule: Rule) -> Rule:
+    """The same rule with its tensors on the CPU, where it is asked about one square after the other."""
+    if rule.device is None or rule.device.type == "cpu":
+        return rule
+    moved = copy(rule)
+    for field in fields(rule):  # type: ignore[arg-type]
+        part = getattr(rule, field.name)
+        if isinstance(part, Tensor | Rule):
+            object.__setattr__(moved, field.name, _on_cpu(part) if isinstance(part, Rule) else part.cpu())
+    return moved
 
 
 def _blocks_in_sight(rule: Rule, rows: range, m: int) -> list[int]:

@@ -16,14 +16,16 @@ import triton.language as tl
 from lessons_lib.flash.triton_kernels import (
     LOG2_E,
     LOWEST,
+    _average,
     _block_of_queries,
-    _capped,
-    _distance,
+    _changed,
     _end,
     _finish,
     _length,
     _matrix,
     _of_head,
+    _send_to_keys,
+    _send_to_queries,
     _split,
     _store,
 )
@@ -34,9 +36,9 @@ from lessons_lib.flash.triton_kernels import (
 @triton.jit
 def attend_by_table(
     Q, K, V, O, LSE, KEY_LENGTHS, SLOPES, SINKS, STARTS, WHERE, WHICH, PICTURES,
-    q_strides, k_strides, v_strides, table_strides, scale, softcap, h, g, n, m,
+    q_strides, k_strides, v_strides, o_strides, table_strides, scale, softcap, h, g, n, m,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
-    SIDE: tl.constexpr, AT_END: tl.constexpr,
+    AT_END: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
     """Compute one block of rows of the output, and their log-sum-exps."""
     b, head, first = _block_of_queries(h, n, BLOCK_Q, None)
@@ -44,9 +46,10 @@ def attend_by_table(
     length = _length(KEY_LENGTHS, b, m)
     position = i + _end(length, m, AT_END) - n
     slope = _of_head(SLOPES, head)
-    q = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q).load([first, 0])
+    queries = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q)
     keys = _matrix(K, k_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
     values = _matrix(V, v_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
+    q = queries.load([first, 0])
 
     o = tl.zeros([BLOCK_Q, WIDTH], tl.float32)
     total = tl.zeros([BLOCK_Q], tl.float32)
@@ -55,26 +58,15 @@ def attend_by_table(
     start, stop = _steps(STARTS, table_strides, b, head, first // SIDE, BLOCK_K, SIDE)
     for step in tl.range(start, stop):
         j0, which = _step(WHERE, WHICH, step, BLOCK_K, SIDE)
-        k = keys.load([j0, 0])
-        s = tl.dot(q, k.T, input_precision=PRECISION)
-        if softcap is not None:
-            s = _capped(s, softcap)
-        if slope is not None:
-            s -= slope * _distance(position[:, None], (j0 + tl.arange(0, BLOCK_K))[None, :])
+        s = tl.dot(q, keys.load([j0, 0]).T, input_precision=PRECISION)
+        s, _ = _changed(s, softcap, slope, position[:, None], (j0 + tl.arange(0, BLOCK_K))[None, :])
         if which >= 0:
             s = tl.where(_picture(PICTURES, which, first, j0, BLOCK_Q, BLOCK_K, SIDE), s, float("-inf"))
-        new_peak = tl.maximum(peak, tl.max(s, 1) * bits)
-        p = tl.exp2(s * bits - new_peak[:, None])
-        shrink = tl.exp2(peak - new_peak)
-        total = total * shrink + tl.sum(p, 1)
-        v = values.load([j0, 0])
-        o = tl.dot(p.to(v.dtype), v, o * shrink[:, None], input_precision=PRECISION)
-        peak = new_peak
+        o, total, peak = _average(o, total, peak, s, values, j0, bits, PRECISION)
 
     o, lse = _finish(o, total, peak, _of_head(SINKS, head))
-    row = (b * h + head) * n
-    _store(O + row * D, i, n, o, D, WIDTH)
-    tl.store(LSE + row + i, lse, mask=i < n)
+    _store(O, o_strides, b, head, i, n, o, D, WIDTH)
+    tl.store(LSE + (b * h + head) * n + i, lse, mask=i < n)
 
 
 # --- backward -------------------------------------------------------------------------------------------------------
@@ -83,18 +75,21 @@ def attend_by_table(
 @triton.jit
 def key_value_gradients_by_table(
     Q, K, V, dO, BITS, DELTA, dK, dV, KEY_LENGTHS, SLOPES, STARTS, WHERE, WHICH, PICTURES,
-    q_strides, k_strides, v_strides, do_strides, table_strides, scale, softcap, h, g, n, m, n_padded,
+    q_strides, k_strides, v_strides, do_strides, dk_strides, dv_strides, table_strides,
+    scale, softcap, h, g, n, m, n_padded,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
-    SIDE: tl.constexpr, AT_END: tl.constexpr,
+    AT_END: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
     """Compute one block of rows of dK and dV: visit the queries of all heads that share it. A tile's row is a key."""
     b, head, block = _split(tl.program_id(0), g, tl.cdiv(m, BLOCK_K))
     first = block * BLOCK_K
     j = first + tl.arange(0, BLOCK_K)
     length = _length(KEY_LENGTHS, b, m)
-    before = _end(length, m, AT_END) - n
-    k = _matrix(K, k_strides, b, head, length, D, WIDTH, BLOCK_K).load([first, 0])
-    v = _matrix(V, v_strides, b, head, length, D, WIDTH, BLOCK_K).load([first, 0])
+    diagonal = j + n - _end(length, m, AT_END)
+    keys = _matrix(K, k_strides, b, head, length, D, WIDTH, BLOCK_K)
+    values = _matrix(V, v_strides, b, head, length, D, WIDTH, BLOCK_K)
+    k = keys.load([first, 0])
+    v = values.load([first, 0])
 
     dk = tl.zeros([BLOCK_K, WIDTH], tl.float32)
     dv = tl.zeros([BLOCK_K, WIDTH], tl.float32)
@@ -111,33 +106,23 @@ def key_value_gradients_by_table(
             i = i0 + tl.arange(0, BLOCK_Q)
             q = queries.load([i0, 0])
             s = tl.dot(k, q.T, input_precision=PRECISION)
-            if softcap is not None:
-                s = _capped(s, softcap)
-                slack = 1 - (s / softcap) * (s / softcap)
-            if slope is not None:
-                s -= slope * _distance((i + before)[None, :], j[:, None])
+            s, slack = _changed(s, softcap, slope, i[None, :], diagonal[:, None])
             p = tl.exp2(s * bits - tl.load(BITS + row + i)[None, :])
             if which >= 0:
                 p = tl.where(_picture(PICTURES, which, i0, first, BLOCK_Q, BLOCK_K, SIDE).T, p, 0.0)
-            do = d_outputs.load([i0, 0])
-            dv = tl.dot(p.to(do.dtype), do, dv, input_precision=PRECISION)
-            ds = p * (tl.dot(v, do.T, input_precision=PRECISION) - tl.load(DELTA + row + i)[None, :])
-            if softcap is not None:
-                ds *= slack
-            dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=PRECISION)
+            dk, dv = _send_to_keys(dk, dv, p, softcap, slack, q, v, d_outputs, DELTA + row, i0, i, PRECISION)
 
     exists = (j < length)[:, None]
-    row = (b * g + head) * m
-    _store(dK + row * D, j, m, tl.where(exists, dk * scale, 0.0), D, WIDTH)
-    _store(dV + row * D, j, m, tl.where(exists, dv, 0.0), D, WIDTH)
+    _store(dK, dk_strides, b, head, j, m, tl.where(exists, dk * scale, 0.0), D, WIDTH)
+    _store(dV, dv_strides, b, head, j, m, tl.where(exists, dv, 0.0), D, WIDTH)
 
 
 @triton.jit
 def query_gradients_by_table(
     Q, K, V, dO, BITS, DELTA, dQ, dSLOPES, KEY_LENGTHS, SLOPES, STARTS, WHERE, WHICH, PICTURES,
-    q_strides, k_strides, v_strides, do_strides, table_strides, scale, softcap, h, g, n, m, n_padded,
+    q_strides, k_strides, v_strides, do_strides, dq_strides, table_strides, scale, softcap, h, g, n, m, n_padded,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
-    SIDE: tl.constexpr, AT_END: tl.constexpr,
+    AT_END: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
     """Compute one block of rows of dQ: visit the keys again."""
     b, head, first = _block_of_queries(h, n, BLOCK_Q, None)
@@ -145,10 +130,12 @@ def query_gradients_by_table(
     length = _length(KEY_LENGTHS, b, m)
     position = i + _end(length, m, AT_END) - n
     slope = _of_head(SLOPES, head)
-    q = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q).load([first, 0])
-    do = _matrix(dO, do_strides, b, head, n, D, WIDTH, BLOCK_Q).load([first, 0])
+    queries = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q)
+    d_outputs = _matrix(dO, do_strides, b, head, n, D, WIDTH, BLOCK_Q)
     keys = _matrix(K, k_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
     values = _matrix(V, v_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
+    q = queries.load([first, 0])
+    do = d_outputs.load([first, 0])
     padded_row = (b * h + head) * n_padded
     row_bits = tl.load(BITS + padded_row + i)
     delta = tl.load(DELTA + padded_row + i)
@@ -159,25 +146,16 @@ def query_gradients_by_table(
     start, stop = _steps(STARTS, table_strides, b, head, first // SIDE, BLOCK_K, SIDE)
     for step in tl.range(start, stop):
         j0, which = _step(WHERE, WHICH, step, BLOCK_K, SIDE)
+        j = j0 + tl.arange(0, BLOCK_K)
         k = keys.load([j0, 0])
         s = tl.dot(q, k.T, input_precision=PRECISION)
-        if softcap is not None:
-            s = _capped(s, softcap)
-            slack = 1 - (s / softcap) * (s / softcap)
-        if slope is not None:
-            distance = _distance(position[:, None], (j0 + tl.arange(0, BLOCK_K))[None, :])
-            s -= slope * distance
+        s, slack = _changed(s, softcap, slope, position[:, None], j[None, :])
         p = tl.exp2(s * bits - row_bits[:, None])
         if which >= 0:
             p = tl.where(_picture(PICTURES, which, first, j0, BLOCK_Q, BLOCK_K, SIDE), p, 0.0)
-        v = values.load([j0, 0])
-        ds = p * (tl.dot(do, v.T, input_precision=PRECISION) - delta[:, None])
-        if dSLOPES is not None:
-            dslope -= tl.sum(ds * distance, 1)
-        if softcap is not None:
-            ds *= slack
-        dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
-    _store(dQ + (b * h + head) * n * D, i, n, dq * scale, D, WIDTH)
+        dq, dslope = _send_to_queries(
+            dq, dslope, dSLOPES, p, softcap, slack, k, values, do, delta, position, j0, j, PRECISION)  # fmt: skip
+    _store(dQ, dq_strides, b, head, i, n, dq * scale, D, WIDTH)
     if dSLOPES is not None:
         tl.store(dSLOPES + padded_row + i, dslope, mask=i < n)
 

@@ -47,9 +47,10 @@ LOWEST = tl.constexpr(-3.0e38)  # finite, so that for a row that has seen nothin
 
 @triton.jit
 def attend(
-    Q, K, V, O, LSE, KEY_LENGTHS, q_strides, k_strides, v_strides, o_strides, scale, left, right, h, g, n, m,
-    D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
-    PRECISION: tl.constexpr, SPECIALIZE: tl.constexpr, EVEN_K: tl.constexpr,
+    Q, K, V, O, LSE, KEY_LENGTHS, SLOPES, SINKS, q_strides, k_strides, v_strides, o_strides,
+    scale, softcap, left, right, h, g, n, m,
+    D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    AT_END: tl.constexpr, SPECIALIZE: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
     """Compute one block of rows of the output, and their log-sum-exps.
 
@@ -57,8 +58,10 @@ def attend(
     """
     b, head, first = _block_of_queries(h, n, BLOCK_Q, right)
     i = first + tl.arange(0, BLOCK_Q)
-    position = i + m - n
     length = _length(KEY_LENGTHS, b, m)
+    before = _end(length, m, AT_END) - n
+    position = i + before
+    slope = _of_head(SLOPES, head)
     queries = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q)
     keys = _matrix(K, k_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
     values = _matrix(V, v_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
@@ -68,30 +71,32 @@ def attend(
     total = tl.zeros([BLOCK_Q], tl.float32)
     peak = tl.full([BLOCK_Q], LOWEST, tl.float32)
     bits = scale * LOG2_E
-    start, inner, stop = _keys_in_sight(first + m - n, left, right, length, BLOCK_Q, BLOCK_K)
+    start, inner, stop = _keys_in_sight(first + before, left, right, length, BLOCK_Q, BLOCK_K)
     # One loop where a window is short; and where warps are specialised, as then neither a second loop nor a branch in
     # the first is allowed.
     if left is not None or SPECIALIZE:
         o, total, peak = _take_in_keys(
-            o, total, peak, q, keys, values, start, stop, bits, position, left, right, length,
+            o, total, peak, q, keys, values, start, stop, bits, softcap, slope, position, left, right, length,
             BLOCK_K, PRECISION, MASKED=not EVEN_K, SPECIALIZE=SPECIALIZE)  # fmt: skip
     else:
         o, total, peak = _take_in_keys(
-            o, total, peak, q, keys, values, start, inner, bits, position, left, right, length,
+            o, total, peak, q, keys, values, start, inner, bits, softcap, slope, position, left, right, length,
             BLOCK_K, PRECISION, MASKED=False, SPECIALIZE=False)  # fmt: skip
         o, total, peak = _take_in_keys(
-            o, total, peak, q, keys, values, inner, stop, bits, position, left, right, length,
+            o, total, peak, q, keys, values, inner, stop, bits, softcap, slope, position, left, right, length,
             BLOCK_K, PRECISION, MASKED=True, SPECIALIZE=False)  # fmt: skip
 
-    o, lse = _finish(o, total, peak)
+    o, lse = _finish(o, total, peak, _of_head(SINKS, head))
     _store(O, o_strides, b, head, i, n, o, D, WIDTH)
     tl.store(LSE + (b * h + head) * n + i, lse, mask=i < n)
 
 
 @triton.jit
 def attend_part(
-    Q, K, V, O, LSE, KEY_LENGTHS, q_strides, k_strides, v_strides, o_strides, scale, left, g, n, m, parts,
+    Q, K, V, O, LSE, KEY_LENGTHS, SLOPES, SINKS, q_strides, k_strides, v_strides, o_strides,
+    scale, softcap, left, g, n, m, parts,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    AT_END: tl.constexpr,
 ):  # fmt: skip
     """Let one query, at the last position, attend to one of ``parts`` parts of its keys.
 
@@ -104,9 +109,10 @@ def attend_part(
     first = part % n_blocks * BLOCK_Q
     part = part // n_blocks
     length = _length(KEY_LENGTHS, b, m)
+    last = _end(length, m, AT_END) - 1
     start = 0
     if left is not None:
-        start = tl.maximum(m - 1 - left, 0)
+        start = tl.maximum(last - left, 0)
     size = tl.cdiv(tl.cdiv(tl.maximum(length - start, 0), BLOCK_K), parts) * BLOCK_K
     start += part * size
     stop = tl.minimum(start + size, length)
@@ -120,20 +126,26 @@ def attend_part(
     total = tl.zeros([BLOCK_Q], tl.float32)
     peak = tl.full([BLOCK_Q], LOWEST, tl.float32)
     i = first + tl.arange(0, BLOCK_Q)
+    slope = _of_heads(SLOPES, head * n, i, n)
+    if slope is not None:
+        slope = slope[:, None]
+    position = tl.full([BLOCK_Q], 0, tl.int32) + last
     bits = scale * LOG2_E
-    o, total, peak = _take_in_keys(o, total, peak, q, keys, values, start, inner, bits, i, None, None, stop,
-                                   BLOCK_K, PRECISION, MASKED=False, SPECIALIZE=False)  # fmt: skip
-    o, total, peak = _take_in_keys(o, total, peak, q, keys, values, inner, stop, bits, i, None, None, stop,
-                                   BLOCK_K, PRECISION, MASKED=True, SPECIALIZE=False)  # fmt: skip
+    o, total, peak = _take_in_keys(
+        o, total, peak, q, keys, values, start, inner, bits, softcap, slope, position, None, None, stop,
+        BLOCK_K, PRECISION, MASKED=False, SPECIALIZE=False)  # fmt: skip
+    o, total, peak = _take_in_keys(
+        o, total, peak, q, keys, values, inner, stop, bits, softcap, slope, position, None, None, stop,
+        BLOCK_K, PRECISION, MASKED=True, SPECIALIZE=False)  # fmt: skip
 
-    o, lse = _finish(o, total, peak)
+    o, lse = _finish(o, total, peak, _of_heads(SINKS, head * n, i, n))
     _store(O + part * D, o_strides, b, head, i, n, o, D, WIDTH)
     tl.store(LSE + ((b * g + head) * n + i) * parts + part, lse, mask=i < n)
 
 
 @triton.jit
 def merge_parts(
-    FOUND, FOUND_LSE, O, LSE, found_strides, o_strides, h, parts,
+    FOUND, FOUND_LSE, O, LSE, SINKS, found_strides, o_strides, h, parts,
     D: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Merge what one head's query found in the parts of its keys: o = Σ_p w_p o_p / Σ_p w_p with w_p = exp ℓ_p.
@@ -154,7 +166,7 @@ def merge_parts(
         found = _load(FOUND, found_strides, b, head, part, parts, D, WIDTH)
         o += tl.sum(tl.exp2(bits - peak)[:, None] * found, 0)[None, :]
 
-    o, merged = _finish(o, total, peak)
+    o, merged = _finish(o, total, peak, _of_head(SINKS, head))
     row = tl.arange(0, 1)
     _store(O, o_strides, b, head, row, 1, o, D, WIDTH)
     tl.store(LSE + b * h + head + row, merged)
@@ -162,27 +174,22 @@ def merge_parts(
 
 @triton.jit
 def _take_in_keys(
-    o, total, peak, q, keys, values, start, stop, bits, position, left, right, length,
+    o, total, peak, q, keys, values, start, stop, bits, softcap, slope, position, left, right, length,
     BLOCK_K: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr, SPECIALIZE: tl.constexpr,
 ):  # fmt: skip
     """Take in the keys from ``start`` to ``stop``, a tile at a time."""
     for j0 in tl.range(start, stop, BLOCK_K, warp_specialize=SPECIALIZE):
-        o, total, peak = _take_in_keys_of_a_tile(
-            o, total, peak, q, keys, values, j0, bits, position, left, right, length,
-            BLOCK_K, PRECISION, MASKED)  # fmt: skip
+        s = tl.dot(q, keys.load([j0, 0]).T, input_precision=PRECISION)
+        s, _ = _changed(s, softcap, slope, position[:, None], (j0 + tl.arange(0, BLOCK_K))[None, :])
+        if MASKED:
+            s = tl.where(_sees(position, j0, left, right, length, BLOCK_K), s, float("-inf"))
+        o, total, peak = _average(o, total, peak, s, values, j0, bits, PRECISION)
     return o, total, peak
 
 
 @triton.jit
-def _take_in_keys_of_a_tile(
-    o, total, peak, q, keys, values, j0, bits, position, left, right, length,
-    BLOCK_K: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
-):  # fmt: skip
-    """Take in one tile of keys: a step of the online softmax."""
-    k = keys.load([j0, 0])
-    s = tl.dot(q, k.T, input_precision=PRECISION)
-    if MASKED:
-        s = tl.where(_sees(position, j0, left, right, length, BLOCK_K), s, float("-inf"))
+def _average(o, total, peak, s, values, j0, bits, PRECISION: tl.constexpr):
+    """Take in the values of one tile by its scores: a step of the online softmax."""
     new_peak = tl.maximum(peak, tl.max(s, 1) * bits)
     p = tl.exp2(s * bits - new_peak[:, None])
     shrink = tl.exp2(peak - new_peak)
@@ -231,16 +238,17 @@ def row_terms(
 
 @triton.jit
 def key_value_gradients(
-    Q, K, V, dO, BITS, DELTA, dK, dV, KEY_LENGTHS, q_strides, k_strides, v_strides, do_strides, dk_strides, dv_strides,
-    scale, left, right, h, g, n, m, n_padded,
+    Q, K, V, dO, BITS, DELTA, dK, dV, KEY_LENGTHS, SLOPES, q_strides, k_strides, v_strides, do_strides, dk_strides,
+    dv_strides, scale, softcap, left, right, h, g, n, m, n_padded,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
-    BRANCH: tl.constexpr,
+    AT_END: tl.constexpr, BRANCH: tl.constexpr,
 ):  # fmt: skip
     """Compute one block of rows of dK and dV: visit the queries of all heads that share it."""
     b, head, block = _split(tl.program_id(0), g, tl.cdiv(m, BLOCK_K))
     first = block * BLOCK_K
     j = first + tl.arange(0, BLOCK_K)
     length = _length(KEY_LENGTHS, b, m)
+    end = _end(length, m, AT_END)
     keys = _matrix(K, k_strides, b, head, length, D, WIDTH, BLOCK_K)
     values = _matrix(V, v_strides, b, head, length, D, WIDTH, BLOCK_K)
     k = keys.load([first, 0])
@@ -249,15 +257,15 @@ def key_value_gradients(
     dk = tl.zeros([BLOCK_K, WIDTH], tl.float32)
     dv = tl.zeros([BLOCK_K, WIDTH], tl.float32)
     bits = scale * LOG2_E
-    start, inner, stop = _queries_in_sight(first, left, right, length, n, m, BLOCK_Q, BLOCK_K)
+    start, inner, stop = _queries_in_sight(first, left, right, length, n, end, BLOCK_Q, BLOCK_K)
     for member in tl.range(0, h // g):
         query_head = head * (h // g) + member
         queries = _matrix(Q, q_strides, b, query_head, n, D, WIDTH, BLOCK_Q)
         d_outputs = _matrix(dO, do_strides, b, query_head, n, D, WIDTH, BLOCK_Q)
         row = (b * h + query_head) * n_padded
         dk, dv = _take_in_queries(
-            dk, dv, k, v, queries, d_outputs, BITS + row, DELTA + row, start, inner, stop, bits, j + n - m, left, right,
-            BLOCK_Q, PRECISION, BRANCH)  # fmt: skip
+            dk, dv, k, v, queries, d_outputs, BITS + row, DELTA + row, start, inner, stop, bits,
+            softcap, _of_head(SLOPES, query_head), j + n - end, left, right, BLOCK_Q, PRECISION, BRANCH)  # fmt: skip
 
     exists = (j < length)[:, None]  # keys past the length read as zero rows, but zero is a score like any other
     _store(dK, dk_strides, b, head, j, m, tl.where(exists, dk * scale, 0.0), D, WIDTH)
@@ -266,58 +274,59 @@ def key_value_gradients(
 
 @triton.jit
 def _take_in_queries(
-    dk, dv, k, v, queries, d_outputs, BITS, DELTA, start, inner, stop, bits, diagonal, left, right,
+    dk, dv, k, v, queries, d_outputs, BITS, DELTA, start, inner, stop, bits, softcap, slope, diagonal, left, right,
     BLOCK_Q: tl.constexpr, PRECISION: tl.constexpr, BRANCH: tl.constexpr,
 ):  # fmt: skip
-    """Add what the queries from ``start`` to ``stop`` send to these keys, a tile at a time.
+    """Add what the queries from ``start`` to ``stop`` send to these keys, a tile at a time; a row is a key.
 
     With two accumulators registers are too short for two copies of the loop, so that the tiles behind the diagonal,
     from ``inner`` on, might go without a mask: ``BRANCH`` steps round the mask alone.
     """
     for i0 in tl.range(start, stop, BLOCK_Q):
-        dk, dv = _take_in_queries_of_a_tile(
-            dk, dv, k, v, queries, d_outputs, BITS, DELTA, i0, inner, bits, diagonal, left, right,
-            BLOCK_Q, PRECISION, BRANCH)  # fmt: skip
+        i = i0 + tl.arange(0, BLOCK_Q)
+        q = queries.load([i0, 0])
+        s = tl.dot(k, q.T, input_precision=PRECISION)
+        s, slack = _changed(s, softcap, slope, i[None, :], diagonal[:, None])
+        p = tl.exp2(s * bits - tl.load(BITS + i)[None, :])
+        if left is not None:
+            p = tl.where(_seen_by(i, diagonal, left, right), p, 0.0)
+        elif right is not None:
+            if BRANCH:
+                if i0 < inner:
+                    p = tl.where(_seen_by(i, diagonal, left, right), p, 0.0)
+            else:
+                p = tl.where(_seen_by(i, diagonal, left, right), p, 0.0)
+        dk, dv = _send_to_keys(dk, dv, p, softcap, slack, q, v, d_outputs, DELTA, i0, i, PRECISION)
     return dk, dv
 
 
 @triton.jit
-def _take_in_queries_of_a_tile(
-    dk, dv, k, v, queries, d_outputs, BITS, DELTA, i0, inner, bits, diagonal, left, right,
-    BLOCK_Q: tl.constexpr, PRECISION: tl.constexpr, BRANCH: tl.constexpr,
-):  # fmt: skip
-    """Add what one tile of queries sends to these keys. Tiles are transposed: a row is a key."""
-    i = i0 + tl.arange(0, BLOCK_Q)
-    q = queries.load([i0, 0])
-    s = tl.dot(k, q.T, input_precision=PRECISION)
-    p = tl.exp2(s * bits - tl.load(BITS + i)[None, :])
-    if left is not None:
-        p = tl.where(_seen_by(i, diagonal, left, right), p, 0.0)
-    elif right is not None:
-        if BRANCH:
-            if i0 < inner:
-                p = tl.where(_seen_by(i, diagonal, left, right), p, 0.0)
-        else:
-            p = tl.where(_seen_by(i, diagonal, left, right), p, 0.0)
+def _send_to_keys(dk, dv, p, softcap, slack, q, v, d_outputs, DELTA, i0, i, PRECISION: tl.constexpr):
+    """Add what one tile of queries sends to these keys through its weights."""
     do = d_outputs.load([i0, 0])
     dv = tl.dot(p.to(do.dtype), do, dv, input_precision=PRECISION)
     dp = tl.dot(v, do.T, input_precision=PRECISION)
     ds = p * (dp - tl.load(DELTA + i)[None, :])
+    if softcap is not None:
+        ds *= slack
     dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=PRECISION)
     return dk, dv
 
 
 @triton.jit
 def query_gradients(
-    Q, K, V, dO, BITS, DELTA, dQ, KEY_LENGTHS, q_strides, k_strides, v_strides, do_strides, dq_strides,
-    scale, left, right, h, g, n, m, n_padded,
+    Q, K, V, dO, BITS, DELTA, dQ, dSLOPES, KEY_LENGTHS, SLOPES, q_strides, k_strides, v_strides, do_strides, dq_strides,
+    scale, softcap, left, right, h, g, n, m, n_padded,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    AT_END: tl.constexpr,
 ):  # fmt: skip
     """Compute one block of rows of dQ: visit the keys again."""
     b, head, first = _block_of_queries(h, n, BLOCK_Q, right)
     i = first + tl.arange(0, BLOCK_Q)
-    position = i + m - n
     length = _length(KEY_LENGTHS, b, m)
+    before = _end(length, m, AT_END) - n
+    position = i + before
+    slope = _of_head(SLOPES, head)
     queries = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q)
     d_outputs = _matrix(dO, do_strides, b, head, n, D, WIDTH, BLOCK_Q)
     keys = _matrix(K, k_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
@@ -329,52 +338,73 @@ def query_gradients(
     delta = tl.load(DELTA + padded_row + i)
 
     dq = tl.zeros([BLOCK_Q, WIDTH], tl.float32)
+    dslope = tl.zeros([BLOCK_Q], tl.float32)
     bits = scale * LOG2_E
-    start, inner, stop = _keys_in_sight(first + m - n, left, right, length, BLOCK_Q, BLOCK_K)
+    start, inner, stop = _keys_in_sight(first + before, left, right, length, BLOCK_Q, BLOCK_K)
     if left is not None:
-        dq = _revisit_keys(dq, q, do, row_bits, delta, keys, values, start, stop, bits, position, left, right, length,
-                           BLOCK_K, PRECISION, MASKED=True)  # fmt: skip
+        dq, dslope = _revisit_keys(
+            dq, dslope, dSLOPES, q, do, row_bits, delta, keys, values, start, stop, bits, softcap, slope, position, left, right,
+            length, BLOCK_K, PRECISION, MASKED=True)  # fmt: skip
     else:
-        dq = _revisit_keys(dq, q, do, row_bits, delta, keys, values, start, inner, bits, position, left, right, length,
-                           BLOCK_K, PRECISION, MASKED=False)  # fmt: skip
-        dq = _revisit_keys(dq, q, do, row_bits, delta, keys, values, inner, stop, bits, position, left, right, length,
-                           BLOCK_K, PRECISION, MASKED=True)  # fmt: skip
+        dq, dslope = _revisit_keys(
+            dq, dslope, dSLOPES, q, do, row_bits, delta, keys, values, start, inner, bits, softcap, slope, position, left, right,
+            length, BLOCK_K, PRECISION, MASKED=False)  # fmt: skip
+        dq, dslope = _revisit_keys(
+            dq, dslope, dSLOPES, q, do, row_bits, delta, keys, values, inner, stop, bits, softcap, slope, position, left, right,
+            length, BLOCK_K, PRECISION, MASKED=True)  # fmt: skip
     _store(dQ, dq_strides, b, head, i, n, dq * scale, D, WIDTH)
+    if dSLOPES is not None:
+        tl.store(dSLOPES + padded_row + i, dslope, mask=i < n)
 
 
 @triton.jit
 def _revisit_keys(
-    dq, q, do, row_bits, delta, keys, values, start, stop, bits, position, left, right, length,
-    BLOCK_K: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    dq, dslope, dSLOPES, q, do, row_bits, delta, keys, values, start, stop, bits, softcap, slope, position, left, right,
+    length, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Add what the keys from ``start`` to ``stop`` send back to these queries, a tile at a time."""
     for j0 in tl.range(start, stop, BLOCK_K):
-        dq = _revisit_keys_of_a_tile(
-            dq, q, do, row_bits, delta, keys, values, j0, bits, position, left, right, length,
-            BLOCK_K, PRECISION, MASKED)  # fmt: skip
-    return dq
+        j = j0 + tl.arange(0, BLOCK_K)
+        k = keys.load([j0, 0])
+        s = tl.dot(q, k.T, input_precision=PRECISION)
+        s, slack = _changed(s, softcap, slope, position[:, None], j[None, :])
+        p = tl.exp2(s * bits - row_bits[:, None])
+        if MASKED:
+            p = tl.where(_sees(position, j0, left, right, length, BLOCK_K), p, 0.0)
+        dq, dslope = _send_to_queries(
+            dq, dslope, dSLOPES, p, softcap, slack, k, values, do, delta, position, j0, j, PRECISION)  # fmt: skip
+    return dq, dslope
 
 
 @triton.jit
-def _revisit_keys_of_a_tile(
-    dq, q, do, row_bits, delta, keys, values, j0, bits, position, left, right, length,
-    BLOCK_K: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+def _send_to_queries(
+    dq, dslope, dSLOPES, p, softcap, slack, k, values, do, delta, position, j0, j, PRECISION: tl.constexpr
 ):  # fmt: skip
-    """Add what one tile of keys sends back to these queries."""
-    k = keys.load([j0, 0])
-    s = tl.dot(q, k.T, input_precision=PRECISION)
-    p = tl.exp2(s * bits - row_bits[:, None])
-    if MASKED:
-        p = tl.where(_sees(position, j0, left, right, length, BLOCK_K), p, 0.0)
-    v = values.load([j0, 0])
-    dp = tl.dot(do, v.T, input_precision=PRECISION)
+    """Add what one tile of keys sends back to these queries through their weights, and to the slope of their head."""
+    dp = tl.dot(do, values.load([j0, 0]).T, input_precision=PRECISION)
     ds = p * (dp - delta[:, None])
-    return tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
+    if dSLOPES is not None:
+        dslope -= tl.sum(ds * _distance(position[:, None], j[None, :]), 1)
+    if softcap is not None:
+        ds *= slack
+    return tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION), dslope
 
 
 # --- what is done to scores -----------------------------------------------------------------------------------------
 #
 # Softcap and slopes are given in the unit of the products q · k, that is divided by the scale.
+
+
+@triton.jit
+def _changed(s, softcap, slope, position, j):
+    """Cap the products, then lower them by the distance; and, for the way back, what a cap leaves of a small step."""
+    slack = s
+    if softcap is not None:
+        s = _capped(s, softcap)
+        slack = 1 - (s / softcap) * (s / softcap)
+    if slope is not None:
+        s -= slope * _distance(position, j)
+    return s, slack
 
 
 @triton.jit
@@ -400,6 +430,15 @@ def _of_head(NUMBERS, head):
     if NUMBERS is not None:
         number = tl.load(NUMBERS + head)
     return number
+
+
+@triton.jit
+def _of_heads(NUMBERS, first, i, n):
+    """The numbers of the heads that are rows of one tile, or None where there are none."""
+    numbers = None
+    if NUMBERS is not None:
+        numbers = tl.load(NUMBERS + first + i, mask=i < n, other=0.0)
+    return numbers
 
 
 @triton.jit

@@ -19,7 +19,7 @@ from lessons_lib.flash.band import Band
 from lessons_lib.flash.configurations import AMPERE, HOPPER, SINGLE, SMALL, configuration
 from lessons_lib.flash.scores import Scores
 from lessons_lib.multihead import KVCache, MultiHeadAttention
-from lessons_lib.rules import Causal, Documents, Everything, GlobalTokens, Prefix, Rule, Window
+from lessons_lib.rules import Causal, Documents, Everything, Prefix, Rule, Window
 
 MASKS = [
     {},
@@ -247,8 +247,6 @@ def test_torch_says_that_it_returns_no_log_sum_exp():
     [
         ({"softcap": 2.0}, "torch", "PyTorch's function caps no scores; use backend='tiled'"),
         ({"cache_lengths": torch.tensor([3, 2])}, "torch", "one number of keys for all sequences; use backend='tiled'"),
-        ({"softcap": 2.0, "sinks": torch.ones(4)}, "triton", "the kernels know no softcap and no sinks; use"),
-        ({"cache_lengths": torch.tensor([3, 2])}, "triton", "the kernels know no cache_lengths; use"),
     ],
 )
 def test_a_backend_says_what_it_does_not_know(options, backend, message):
@@ -322,7 +320,8 @@ def pretend_gpu(monkeypatch):
             "not triton: the kernels add up in float32",
         ),
         ((9, 0), {"d": 320}, {}, "torch", "not triton: the kernels take heads at most 256 wide"),
-        ((9, 0), {}, {"softcap": 2.0}, "tiled", "not triton: the kernels know no softcap"),
+        ((9, 0), {}, {"softcap": 2.0}, "triton", "the kernels can do this"),
+        ((9, 0), {}, {"mask": Prefix(3) | Window(2)}, "triton", "the kernels can do this"),
     ],
 )
 def test_the_choice_on_a_gpu(capability, gpu, options, backend, reason, pretend_gpu):
@@ -510,22 +509,6 @@ def test_rules_go_where_they_are_computed_fastest(ran):
     for rule in (Everything(), Causal(), Window(13), Causal() & Window(20), Causal() & Window(3), Prefix(5)):
         flash_attention(*heads(), rule)
     assert ran == [*["torch_attention_in_linear_memory"] * 4, *["tiled_attention"] * 2]
-
-
-@pytest.mark.rejects
-@pytest.mark.parametrize(
-    ("mask", "named"),
-    [
-        (Causal() & Documents(torch.arange(13)), r"Causal & Documents; use backend='tiled'"),
-        (Window(3) | GlobalTokens([0]), r"Either; use"),
-        (masks.causal(13), r"Table \(a table; give the rule whose picture it is\)"),
-    ],
-    ids=["documents", "longformer", "table"],
-)
-def test_triton_says_which_rules_it_does_not_know(mask, named):
-    pytest.importorskip("triton")
-    with pytest.raises(ValueError, match=f"the kernels know bands and key lengths .* got {named}"):
-        flash_attention(*(x.float() for x in heads()), mask, backend="triton")
 
 
 @pytest.mark.rejects

@@ -88,6 +88,37 @@ def test_single_precision(capability, d):
     check(compiled(capability, torch.float32, d), SHARED[86], SINGLE[capability, d])
 
 
+BY_TABLE = ("attend_by_table", "key_value_gradients_by_table", "query_gradients_by_table")
+# Bytes spilled by these three, as above; then with a cap, slopes and sinks.
+TABLED = {
+    (80, 64): ((0, 16, 0), (0, 128, 80)),
+    (80, 256): ((0, 8, 0), None),
+    (86, 128): ((0, 16, 0), (0, 308, 64)),
+    (86, 256): ((0, 0, 0), None),
+    (90, 64): ((0, 0, 0), (0, 0, 0)),
+    (90, 128): ((0, 84, 0), (0, 220, 48)),
+    (90, 256): ((0, 264, 0), None),
+    (100, 128): ((0, 0, 0), None),
+    (100, 256): ((0, 68, 0), None),
+}
+
+
+@pytest.mark.parametrize(
+    ("capability", "d", "changed"),
+    [
+        (*device, changed)
+        for device, budgets in TABLED.items()
+        for changed in (False, True)
+        if budgets[changed] is not None
+    ],
+)
+def test_led_by_a_table(capability, d, changed):
+    budgets = TABLED[capability, d][changed]
+    found = compiled(capability, torch.bfloat16, d, by_table=True, changed=changed)
+    for name, budget in zip(BY_TABLE, budgets, strict=True):
+        check_one(found[name], SHARED[capability], budget + SLACK)
+
+
 # --- what else changes the code -------------------------------------------------------------------------------------
 
 
@@ -105,6 +136,13 @@ def test_single_precision(capability, d):
 def test_any_problem_compiles_as_well(capability, d, problem):
     found = compiled(capability, torch.float16, d, **problem)
     check(found, SHARED[capability], HALF[capability, 64 if d <= 64 else 128])
+
+
+@pytest.mark.parametrize(("capability", "d"), [(80, 64), (90, 128)])
+def test_changed_scores_compile_as_well(capability, d):
+    """With a cap, slopes and sinks; the slopes' gradient keeps a second tile alive in query_gradients."""
+    found = compiled(capability, torch.bfloat16, d, changed=True)
+    check(found, SHARED[capability], {80: (0, 0, 500, 300), 90: (0, 0, 120, 0)}[capability])
 
 
 @pytest.mark.parametrize("n_heads", [71, 128])

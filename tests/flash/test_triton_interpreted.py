@@ -332,7 +332,7 @@ MUTANTS = {
     "forgets the scale of the queries' gradient": ("dq * scale", "dq"),
     "pairs heads with keys in turn": ("head // (h // g)", "head % g"),
     "sums over too few heads": ("tl.range(0, h // g)", "tl.range(0, 1)"),
-    "aligns to the first key": ("position = i + m - n", "position = i"),
+    "aligns to the first key": ("before = _end(length, m, AT_END) - n", "before = 0"),
     "stops a key too early": (
         "tl.minimum(length, position + right + BLOCK_Q)",
         "tl.minimum(length, position + right + BLOCK_Q - 1)",
