@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help book book-solutions notebooks zip serve test test-quick check assignments chapter wheel bench screenshot repository clean
+.PHONY: help book book-solutions notebooks zip serve test test-quick check assignments chapter wheel bench gpu screenshot repository clean
 
 help: ## say what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -65,12 +65,15 @@ chapter: $(VENV)/.ready ## lay down the files of a new chapter: make chapter NAM
 wheel: $(VENV)/.ready ## the library as a wheel, into _build/wheel
 	$(PY) tools/build_wheel.py
 
-bench: book ## measure pages and attention on this machine (with a GPU, also benchmarks/flash_gpu.py)
+bench: book ## measure pages and attention on this machine (with a GPU, also make gpu)
 	PYTHONPATH=tools $(PY) benchmarks/site.py
 	$(PY) benchmarks/flash_cpu.py
 	$(PY) benchmarks/efficient_cpu.py
 	$(PY) benchmarks/generation_cpu.py
 	$(PY) benchmarks/training_cpu.py
+
+gpu: $(VENV)/.ready ## check and time the kernels on an NVIDIA GPU, 40 minutes; one step of six: make gpu STEP=1
+	$(PY) benchmarks/flash_gpu.py$(if $(STEP), --step $(STEP))
 
 screenshot: book ## the picture in the README
 	$(PY) tools/screenshot.py

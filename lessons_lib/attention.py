@@ -1,4 +1,4 @@
-"""Scaled dot-product attention: a weighted average whose weights are computed from the data.
+r"""Scaled dot-product attention: a weighted average whose weights are computed from the data.
 
 Leading axes broadcast as in a matrix product. From four axes on, ``(batch, heads, n, d)``, heads may be grouped: with
 ``h`` query heads and ``g`` key/value heads, ``g`` dividing ``h``, consecutive ``h / g`` query heads share one key/value
@@ -11,6 +11,15 @@ then made.
 Half-precision inputs are multiplied, added up and exponentiated in float32 and rounded once, at the end; under
 ``torch.autocast`` too.
 
+Three changes of the scores cost no table: a cap on their size, a price on distance, and a sink that takes a share of
+each row. A score passes them in this order, and then the bias and the mask:
+
+.. math:: s_{ij} = \operatorname{cap}\left(\tau\, q_i \cdot k_j\right) - \sigma_h\, |p_i - j| + B_{ij}, \qquad
+          \operatorname{cap}(s) = c \tanh(s / c), \qquad A_{ij} = \frac{e^{s_{ij}}}{e^{z_h} + \sum_k e^{s_{ik}}}
+
+with the cap :math:`c` and, for head :math:`h`, the slope :math:`\sigma_h` and the sink :math:`z_h`; query :math:`i` of
+:math:`n` stands at position :math:`p_i = i + m - n` among the :math:`m` keys. What is not given is left out.
+
 .. [1] Ainslie et al., *GQA*, 2023. arXiv:2305.13245.
 """
 
@@ -22,10 +31,18 @@ import torch
 from einops import reduce, repeat
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn.functional import dropout
+from torch.nn.functional import dropout, pad
 
 from lessons_lib.rules import Rule, check_over
-from lessons_lib.shapes import at_least_single, broadcast_together, broadcasts_to, check_floating, check_same_device
+from lessons_lib.shapes import (
+    at_least_single,
+    broadcast_together,
+    broadcasts_to,
+    check_above,
+    check_floating,
+    check_mask,
+    check_same_device,
+)
 from lessons_lib.softmax import softmax
 
 
@@ -36,6 +53,9 @@ def attention_weights(
     *,
     scale: float | None = None,
     bias: Float[Tensor, "*#batch #n #m"] | None = None,
+    softcap: float | None = None,
+    slopes: Float[Tensor, " h"] | None = None,
+    sinks: Float[Tensor, " h"] | None = None,
 ) -> Float[Tensor, "*batch n m"]:
     r"""Return how much each query attends to each key.
 
@@ -51,19 +71,30 @@ def attention_weights(
             zero weights.
         scale: multiplier :math:`\tau` of the scores; ``1 / sqrt(d_k)`` when omitted.
         bias: :math:`B`, added to the scaled scores; may hold ``-inf``. Either of the queries' type or, where these
-            are in half precision, float32.
+            in half precision, float32.
+        softcap: :math:`c`, positive: keeps the scaled scores between :math:`-c` and :math:`c` [3]_.
+        slopes: :math:`\sigma`, one for each head: what a step of distance costs [4]_. It is
+            :class:`~lessons_lib.positions.AlibiBias` as a bias, and FlashAttention's ``alibi_slopes``.
+        sinks: :math:`z`, one for each head: a score that takes part in the softmax's sum and belongs to no key [5]_.
+            At 0 the denominator gets the 1 of "softmax off by one" [6]_; at ``-inf`` there is no sink.
 
     Returns:
-        Non-negative weights. Each row sums to one, or to zero if the mask or the bias forbids the whole row.
+        Non-negative weights. Each row sums to one, to less with a sink, or to zero if the mask or the bias forbids the
+        whole row.
 
     Raises:
         ValueError: if query and key differ in width, type or device, if their leading axes neither broadcast nor
-            group, or if mask or bias has the wrong type or would enlarge the scores.
+            group, if mask or bias has the wrong type or would enlarge the scores, if the cap is not positive, or if
+            slopes or sinks are not one floating-point number for each head, on the query's device.
 
     .. [2] Vaswani et al., *Attention Is All You Need*, 2017, section 3.2.1. arXiv:1706.03762.
+    .. [3] Gemma Team, *Gemma 2*, 2024. arXiv:2408.00118.
+    .. [4] Press et al., *Train Short, Test Long* (ALiBi), 2021. arXiv:2108.12409.
+    .. [5] OpenAI, *gpt-oss-120b & gpt-oss-20b Model Card*, 2025. arXiv:2508.10925.
+    .. [6] Miller, *Attention Is Off By One*, 2023. https://www.evanmiller.org/attention-is-off-by-one.html
     """
     _check_rows(query, key=key)
-    return _weights(query, key, mask, scale, bias).to(query.dtype)
+    return _weights(query, key, mask, scale, bias, softcap, slopes, sinks).to(query.dtype)
 
 
 def attention(
@@ -75,6 +106,9 @@ def attention(
     scale: float | None = None,
     bias: Float[Tensor, "*#batch #n #m"] | None = None,
     dropout_p: float = 0.0,
+    softcap: float | None = None,
+    slopes: Float[Tensor, " h"] | None = None,
+    sinks: Float[Tensor, " h"] | None = None,
 ) -> Float[Tensor, "*batch n d_v"]:
     r"""Average the values with :func:`attention_weights`; arguments as there, and two more.
 
@@ -92,7 +126,7 @@ def attention(
     """
     check_attention_inputs(query, key, value)
     check_options(scale, dropout_p)
-    weights = dropout(_weights(query, key, mask, scale, bias), dropout_p)
+    weights = dropout(_weights(query, key, mask, scale, bias, softcap, slopes, sinks), dropout_p)
     with _in_its_own_precision(query):
         return (weights @ at_least_single(for_each_query_head(value, query))).to(query.dtype)
 
@@ -127,7 +161,7 @@ def attention_vjp(
         \bar Q &= \tau\, \bar S K, & \bar K &= \tau\, \bar S^\top Q, \qquad \bar B = \bar S
 
     An input that was broadcast, or a key/value head that several query heads share, collects the sum of what its
-    copies receive. Without ``bias`` its gradient is ``None``. There is no dropout here.
+    copies receive. Without ``bias`` its gradient is ``None``. There is no dropout here, and no cap, slopes or sinks.
 
     Raises:
         ValueError: as :func:`attention`, and if ``grad_output`` does not have the shape and type of its output.
@@ -158,20 +192,54 @@ def attention_vjp(
 
 
 def _weights(
-    query: Tensor, key: Tensor, mask: Rule | Tensor | None, scale: float | None, bias: Tensor | None
+    query: Tensor,
+    key: Tensor,
+    mask: Rule | Tensor | None,
+    scale: float | None,
+    bias: Tensor | None,
+    softcap: float | None = None,
+    slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """The weights in at least float32: what :func:`attention_weights` shows and :func:`attention` averages with."""
     if query.shape[-1] != key.shape[-1]:
         raise ValueError(f"query and key must have the same width, got {query.shape[-1]} and {key.shape[-1]}")
     with _in_its_own_precision(query):
         scores = _scale(query, scale) * at_least_single(query) @ at_least_single(for_each_query_head(key, query)).mT
+    check_changes(query, scores, softcap, slopes, sinks)
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if slopes is not None:
+        scores = scores + distance_bias(slopes, scores)
     if bias is not None:
         check_bias(bias, query, scores)
         scores = scores + bias
     if isinstance(mask, Rule):
         check_over(mask, scores.shape)
         mask = mask.tensor(*scores.shape[-2:], device=scores.device)
-    return softmax(scores, mask)
+    return softmax(scores, mask) if sinks is None else _softmax_with_sink(scores, mask, sinks)
+
+
+def distance_bias(slopes: Tensor, scores: Tensor) -> Tensor:
+    """Return what each head's scores lose with the distance between query and key, over the last axes of the scores."""
+    n, m = scores.shape[-2:]
+    places = torch.arange(m - n, m, device=scores.device)[:, None]
+    distances = (places - torch.arange(m, device=scores.device)).abs()
+    return -_for_each_head(slopes, scores) * distances
+
+
+def _softmax_with_sink(scores: Tensor, mask: Tensor | None, sinks: Tensor) -> Tensor:
+    """The softmax over one entry more, which everyone sees, without that entry."""
+    if mask is not None:
+        check_mask(mask, scores)
+        mask = pad(mask.expand(*mask.shape[:-1], scores.shape[-1]), (0, 1), value=True)
+    column = _for_each_head(sinks, scores).expand(*scores.shape[:-1], 1)
+    return softmax(torch.cat([scores, column], dim=-1), mask)[..., :-1]
+
+
+def _for_each_head(numbers: Tensor, scores: Tensor) -> Tensor:
+    """One number for each head, in the type of the scores and laid beside their rows."""
+    return numbers.to(scores.dtype).reshape(-1, 1, 1) if scores.ndim > 2 else numbers.to(scores.dtype).reshape(1, 1)
 
 
 def _in_its_own_precision(query: Tensor) -> AbstractContextManager:
@@ -256,6 +324,23 @@ def check_bias(bias: Tensor, query: Tensor, scores: Tensor) -> None:
             f"bias must broadcast to the scores, {tuple(scores.shape)}, without enlarging them, got {tuple(bias.shape)}"
         )
     check_same_device(query=query, bias=bias)
+
+
+def check_changes(
+    query: Tensor, scores: Tensor, softcap: float | None, slopes: Tensor | None, sinks: Tensor | None
+) -> None:
+    """Refuse a cap that is not positive, and slopes or sinks that are not one number for each head of the scores."""
+    if softcap is not None:
+        check_above("softcap", softcap, 0)
+    h = scores.shape[-3] if scores.ndim > 2 else 1
+    for name, numbers in {"slopes": slopes, "sinks": sinks}.items():
+        if numbers is not None:
+            if not numbers.is_floating_point() or numbers.shape != (h,):
+                raise ValueError(
+                    f"{name} must be one floating-point number for each head, over (h,) = ({h},), "
+                    f"got {numbers.dtype} over {tuple(numbers.shape)}"
+                )
+            check_same_device(**{"query": query, name: numbers})
 
 
 def _check_grad_output(grad_output: Tensor, query: Tensor, weights: Tensor, values: Tensor) -> None:

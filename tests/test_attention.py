@@ -13,6 +13,7 @@ from torch.testing import assert_close
 
 from lessons_lib import masks
 from lessons_lib.attention import attention, attention_vjp, attention_weights
+from lessons_lib.positions import AlibiBias
 from lessons_lib.rules import Causal, Documents, Padding, Window
 from lessons_lib.softmax import log_sum_exp, merge_attention, softmax_jacobian
 
@@ -288,6 +289,119 @@ def test_a_rule_is_as_good_as_its_picture(rule, table):
     assert_close(attention(*inputs, rule), attention(*inputs, table), rtol=0, atol=0)
     assert_close(attention_weights(*inputs[:2], rule), attention_weights(*inputs[:2], table), rtol=0, atol=0)
     assert_close(attention_vjp(*inputs, upstream, rule), attention_vjp(*inputs, upstream, table), rtol=0, atol=0)
+
+
+# --- a cap, slopes, sinks -------------------------------------------------------------------------------------------
+
+
+def test_changes_of_the_scores_come_in_their_order():
+    """The formula of the module, entry by entry."""
+    query, key, value = (t.detach() for t in qkv((2, 6), batch_kv=(2, 3)))
+    slopes, sinks, bias = torch.rand(6), torch.randn(6), torch.randn(N, M)
+    out = attention(query, key, value, Causal(), scale=0.9, bias=bias, softcap=0.8, slopes=slopes, sinks=sinks)
+    for b, h, i in [(0, 0, 0), (1, 3, 2), (1, 5, N - 1)]:
+        place = i + M - N
+        scores = [
+            0.8 * math.tanh(0.9 * (query[b, h, i] @ key[b, h // 2, j]).item() / 0.8)
+            - slopes[h].item() * abs(place - j)
+            + bias[i, j].item()
+            for j in range(place + 1)
+        ]
+        total = math.exp(sinks[h]) + sum(map(math.exp, scores))
+        wanted = sum(math.exp(s) / total * value[b, h // 2, j] for j, s in enumerate(scores))
+        assert_close(out[b, h, i], wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
+def test_slopes_are_alibi_s_bias(dtype):
+    query, key, value = qkv((2, 6), batch_kv=(2, 3), dtype=dtype)
+    alibi = AlibiBias(6)
+    bias = alibi(torch.arange(M - N, M), torch.arange(M), dtype=torch.promote_types(dtype, torch.float32))
+    assert_close(
+        attention(query, key, value, slopes=torch.tensor(alibi.slopes)), attention(query, key, value, bias=bias)
+    )
+
+
+def test_a_sink_is_a_key_without_a_value():
+    query, key, value = qkv((2, 6))
+    sinks = torch.randn(6)
+    longer = [torch.cat([t, torch.zeros(2, 6, 1, t.shape[-1])], dim=-2) for t in (key, value)]
+    bias = torch.cat([torch.zeros(6, N, M), sinks[:, None, None].expand(6, N, 1)], dim=-1)
+    seen = torch.cat([masks.causal(N, M), torch.ones(N, 1, dtype=torch.bool)], dim=-1)
+    assert_close(attention(query, key, value, Causal(), sinks=sinks), attention(query, *longer, seen, bias=bias))
+
+
+def test_a_sink_of_zero_is_off_by_one_and_one_of_minus_infinity_is_none():
+    query, key, _ = qkv()
+    scores = (query @ key.mT / math.sqrt(D_K)).detach()
+    off_by_one = scores.exp() / (1 + scores.exp().sum(-1, keepdim=True))
+    assert_close(attention_weights(query, key, sinks=torch.zeros(1)), off_by_one)
+    none = attention_weights(query, key, sinks=torch.tensor([-torch.inf]))
+    assert_close(none, attention_weights(query, key))
+
+
+@given(cap=st.floats(0.1, 50.0), spread=st.floats(0.1, 100.0), seed=seeds)
+def test_a_cap_bounds_the_scores_and_keeps_their_order(cap, spread, seed):
+    torch.manual_seed(seed)
+    query, key, _ = (t.detach() for t in qkv())
+    capped, free = (attention_weights(spread * query, key, softcap=c).log() for c in (cap, None))
+    assert (capped.amax(-1) - capped.amin(-1) <= 2 * cap + 1e-9).all()
+    best = free.argmax(-1, keepdim=True)
+    assert (capped.gather(-1, best) >= capped.amax(-1, keepdim=True) - 1e-12).all()
+
+
+def test_a_wide_cap_changes_nothing():
+    query, key, value = qkv((2, 6))
+    assert_close(attention(query, key, value, softcap=1e6), attention(query, key, value))
+
+
+@pytest.mark.parametrize("batch", [(), (6,), (2, 6), (2, 3, 6)], ids=str)
+def test_the_third_axis_from_the_end_is_the_heads(batch):
+    query, key, value = qkv(batch)
+    h = batch[-1] if batch else 1
+    numbers = torch.rand(h)
+    out = attention(query, key, value, slopes=numbers, sinks=numbers)
+    flat = [t.reshape(-1, *t.shape[-2:]) for t in (query, key, value)]
+    each = [numbers[at % h][None] for at in range(len(flat[0]))]
+    heads = [attention(*one, slopes=x, sinks=x) for *one, x in zip(*flat, each, strict=True)]
+    assert_close(out, torch.stack(heads).reshape(out.shape))
+
+
+def test_gradcheck_with_changed_scores():
+    inputs, learnt = qkv((1, 4), batch_kv=(1, 2)), [torch.rand(4, requires_grad=True) for _ in range(2)]
+
+    def function(q, k, v, slopes, sinks):
+        return attention(q, k, v, Causal(), softcap=0.7, slopes=slopes, sinks=sinks)
+
+    assert gradcheck(function, (*inputs, *learnt))
+
+
+def test_a_query_that_sees_nothing_gives_zero_with_a_sink_too():
+    inputs, sinks = qkv((2, 6)), torch.tensor([0.0, 1.0, -1.0, 30.0, -torch.inf, 2.0], requires_grad=True)
+    out = attention(*inputs, torch.zeros(N, 1, dtype=torch.bool), sinks=sinks)
+    assert (out == 0).all()
+    assert all((gradient == 0).all() for gradient in grad(out, [*inputs, sinks], torch.ones_like(out)))
+
+
+BAD_CHANGES = {
+    "no cap": ({"softcap": 0.0}, "softcap must be finite and above 0, got 0.0"),
+    "infinite cap": ({"softcap": math.inf}, "softcap must be finite and above 0, got inf"),
+    "a number": ({"slopes": torch.ones(())}, r"slopes must be one .* for each head, over \(h,\) = \(6,\), got"),
+    "key heads": ({"sinks": torch.ones(3)}, r"sinks must be .* \(h,\) = \(6,\), got .* over \(3,\)"),
+    "integers": ({"sinks": torch.ones(6, dtype=torch.int64)}, "sinks must be one floating-point .* torch.int64"),
+    "device": ({"slopes": torch.ones(6, device="meta")}, "query and slopes must be on the same device"),
+}
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize("case", BAD_CHANGES)
+def test_a_bad_change_of_the_scores_is_named(case):
+    change, message = BAD_CHANGES[case]
+    query, key, value = qkv((2, 6), batch_kv=(2, 3))
+    with pytest.raises(ValueError, match=message):
+        attention(query, key, value, **change)
+    with pytest.raises(ValueError, match=message):
+        attention_weights(query, key, **change)
 
 
 # --- a query that may attend nowhere --------------------------------------------------------------------------------

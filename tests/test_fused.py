@@ -63,6 +63,41 @@ def test_equals_attention_with_its_gradients(n, m, g, mask, bias):
     assert_close(*(grad(out, inputs, upstream, allow_unused=True) for out in (ours, exact)))
 
 
+CHANGES = {
+    "slopes": ["slopes"],
+    "sinks": ["sinks"],
+    "both": ["slopes", "sinks"],
+}
+
+
+@pytest.mark.parametrize("bias", ["no bias", "bias that forbids"])
+@pytest.mark.parametrize("names", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("mask", ["none", "causal", "padding", "a table for each head"])
+def test_slopes_and_sinks_equal_attention_s(mask, names, bias):
+    inputs, mask, bias = qkv(), MASKS[mask](N, M), BIASES[bias](N, M)
+    learnt = {name: torch.tensor([0.3, 1.0, 0.0, 2.0, 0.1, 0.7], requires_grad=True) for name in names}
+    ours, exact = (f(*inputs, mask, bias=bias, **learnt) for f in (fused_attention, attention))
+    assert_close(ours, exact)
+    upstream = torch.randn_like(exact)
+    assert_close(*(grad(out, [*inputs, *learnt.values()], upstream) for out in (ours, exact)))
+
+
+def test_a_sink_of_minus_infinity_is_none():
+    inputs = qkv()
+    ours = fused_attention(*inputs, sinks=torch.full((6,), -torch.inf))
+    assert_close(ours, attention(*inputs))
+
+
+@pytest.mark.rejects
+def test_a_cap_is_refused():
+    with pytest.raises(
+        ValueError, match=r"softcap must be None, PyTorch's fused attention caps no scores, got 2\.0; use"
+    ):
+        fused_attention(*qkv(), softcap=2.0)
+    with pytest.raises(ValueError, match=r"sinks must be .* \(h,\) = \(6,\)"):
+        fused_attention(*qkv(), sinks=torch.zeros(3))
+
+
 def test_keys_may_be_shared_by_the_batch():
     inputs = qkv()
     inputs[1:] = (x[:1].detach().requires_grad_() for x in inputs[1:])

@@ -22,6 +22,7 @@ ALSO = {
     "huggingface": {"transformers"},
     "training": {"tqdm"},
     "flash.triton_kernels": {"triton"},
+    "flash.table_kernels": {"triton"},
     "flash.launch": {"triton"},
 }
 

@@ -53,7 +53,7 @@ BOOK = Lane("the site, built with warnings as errors", ("tools/build_book.py",))
 # Triton decides once in a process whether it interprets kernels or compiles them.
 KERNELS = Lane(
     "the GPU's kernels, interpreted on the CPU",
-    (*PYTEST, "-n", "2", "tests/flash/test_triton_interpreted.py", "tests/flash/test_differential.py"),
+    (*PYTEST, "-n", "2", *(f"tests/flash/test_{name}.py" for name in ("triton_interpreted", "differential", "launch"))),
     {"TRITON_INTERPRET": "1"},
 )
 SHAPES = Lane(

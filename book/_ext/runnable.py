@@ -49,7 +49,7 @@ class Edition:
     """What the build knows and a notebook elsewhere does not: numbers, titles, addresses."""
 
     def __init__(self, app):
-        self.env, self.config = app.env, app.config
+        self.app, self.env, self.config = app, app.env, app.config
         self.root = Path(app.outdir).parent / "notebooks"
         self.glued = Path(app.outdir).parent / "jupyter_execute"  # where MyST-NB leaves what the pages print
         self.site = (self.config.html_baseurl or pages_address(self.config.html_theme_options)).rstrip("/") + "/"
@@ -61,6 +61,12 @@ class Edition:
             target = self.root / f"{docname}.ipynb"
             target.parent.mkdir(parents=True, exist_ok=True)
             nbformat.write(Page(self, docname).written(), target)
+
+    def read(self, docname: str) -> nbformat.NotebookNode:
+        """Read the notebook as the page was read: other extensions may have their say about its text."""
+        text = [Path(self.env.doc2path(docname)).read_text(encoding="utf-8")]
+        self.app.emit("source-read", docname, text)
+        return nbformat.reads(text[0], as_version=4)
 
     def is_notebook(self, docname: str) -> bool:
         """Tell a notebook from a page of text."""
@@ -91,7 +97,7 @@ class Page:
 
     def __init__(self, edition: Edition, docname: str):
         self.edition, self.docname = edition, docname
-        self.notebook = nbformat.read(edition.env.doc2path(docname), as_version=4)
+        self.notebook = edition.read(docname)
         values = edition.glued / f"{docname}.glue.json"
         self.values = json.loads(values.read_text(encoding="utf-8")) if values.exists() else {}
         everything = "".join(cell.source for cell in self.notebook.cells if cell.cell_type == "markdown")

@@ -7,7 +7,7 @@
     torch       PyTorch's own fused kernels
 
 The specification of the result is :func:`lessons_lib.attention.attention`; :func:`as_implementation` gives
-:func:`flash_attention` its call shape.
+:func:`flash_attention` its call shape, and :func:`chosen_backend` says which of the three runs, and why.
 
 Who sees whom is a :class:`~lessons_lib.rules.Rule`: nothing over ``n x m`` is made, and tiles in which nobody sees
 anybody are never visited. ``tiled`` takes any rule, the kernels take bands and key lengths.
@@ -15,10 +15,13 @@ anybody are never visited. ``tiled`` takes any rule, the kernels take bands and 
 The files, in reading order::
 
     inputs          what all three take, and what they refuse
+    scores          what becomes of a score before the softmax, and how many keys a cache holds
     band            what the kernels know of a rule: two numbers, and lengths
     tiled           tile by tile in PyTorch, forward and backward
     configurations  sizes of tiles, by device, type and head width
+    table           a rule that is no band, as the kernels read it: which tiles to visit, and what is hidden in them
     triton_kernels  the same tiles in Triton
+    table_kernels   the same for any rule, led by a table
     launch          the kernels joined into one differentiable step
     sdpa            PyTorch's own, made to mean the same
 
@@ -28,14 +31,21 @@ The files, in reading order::
 import importlib.util
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lessons_lib.flash.band import as_band
-from lessons_lib.flash.inputs import check_inputs, check_window_and_backend, described, joined
-from lessons_lib.flash.sdpa import needs_mask, torch_attention, torch_attention_in_linear_memory
+from lessons_lib.flash.band import Band, as_band
+from lessons_lib.flash.inputs import check_inputs, check_window_and_backend, described, in_autocast_type, joined
+from lessons_lib.flash.scores import Scores, check_cache_lengths
+from lessons_lib.flash.sdpa import (
+    memory_efficient_kernel_runs,
+    needs_mask,
+    torch_attention,
+    torch_attention_in_linear_memory,
+)
 from lessons_lib.flash.tiled import tiled_attention
 from lessons_lib.rules import Rule, takes_rules
 
@@ -50,13 +60,17 @@ def flash_attention(
     window: int | None = None,
     scale: float | None = None,
     key_lengths: Int[Tensor, " b"] | None = None,
+    softcap: float | None = None,
+    slopes: Float[Tensor, " h"] | None = None,
+    sinks: Float[Tensor, " h"] | None = None,
+    cache_lengths: Int[Tensor, " b"] | None = None,
     backend: str = "auto",
     return_lse: bool = False,
 ) -> Float[Tensor, "b h n d_k"] | tuple[Float[Tensor, "b h n d_k"], Float[Tensor, "b h n"]]:
     r"""Average the values with the weights of :func:`lessons_lib.attention.attention`, without storing the weights.
 
-    .. math:: O = \operatorname{softmax}\!\left(\tau\, Q K^\top\right) V, \qquad
-              \ell_i = \log \sum_{j \text{ seen by } i} e^{\tau\, q_i \cdot k_j}
+    .. math:: O = \operatorname{softmax}(S)\, V, \qquad \ell_i = \log \sum_{j \text{ seen by } i} e^{s_{ij}}, \qquad
+              s_{ij} = \tau\, q_i \cdot k_j
 
     Consecutive query heads share a key/value head; ``k`` and ``v`` are not repeated in memory. Query ``i`` stands at
     position :math:`p_i = i + m - n`, so that the last query stands at the last key. It sees key ``j`` if all of these
@@ -73,50 +87,124 @@ def flash_attention(
     as options: ``mask=Causal() & Window(256)`` is ``is_causal=True, window=256``. A Boolean table is taken too, and
     takes ``n x m`` bytes itself.
 
-    Half precision is multiplied as it is (``tiled``: in float32) and added up in float32. There are first derivatives
-    only, except with ``torch``.
+    ``softcap``, ``slopes`` and ``sinks`` change the scores as in ``attention``. A sink takes part in :math:`\ell`: for
+    a query that sees no key, it *is* :math:`\ell`.
+
+    ``cache_lengths`` are for keys written into a longer cache: sequence ``b`` is attention over its first
+    :math:`L_b = \text{cache\_lengths}_b` keys and no others, so its queries stand at *their* end,
+    :math:`p_i = i + L_b - n` (FlashAttention's ``cache_seqlens``). What lies behind them is not read.
+
+    Half precision is multiplied as it is (``tiled``: in float32) and added up in float32. ``triton`` lays results and
+    gradients out in memory as what they belong to: heads that are a view of ``(b, n, h, d)`` give ``(b, n, h d)`` free.
+    Under ``torch.compile`` it runs between two graphs, one before and one after it (so not with ``fullgraph=True``).
+
+    Not here; what can be asked for all the same is refused in words:
+
+    * dropout and additive biases but slopes; keys and values of different widths, ``d_v != d_k``;
+    * keys in pages; numbers of 8 bits;
+    * on ``triton`` also float64, heads wider than 256, and GPUs other than NVIDIA's (ROCm); ``auto`` then takes
+      ``tiled``;
+    * second derivatives (except with ``torch``); forward-mode differentiation with ``triton`` and ``tiled``.
 
     Args:
-        q, k, v: queries, keys and values, of one type on one device; any strides.
-        mask: a rule, or a Boolean table that broadcasts to ``(b, h, n, m)``, True = may attend.
+        q, k, v: queries, keys and values, of one type on one device; any strides. Under ``torch.autocast`` they are
+            cast to its type first, as for PyTorch's own function.
+        mask: a rule, or a Boolean table that broadcasts to ``(b, h, n, m)``, True = may attend. Beside
+            ``cache_lengths`` a rule about positions.
         is_causal: hide what comes after a query.
         window: number of visible keys, the query's own included, counted to each side that is visible.
         scale: multiplier :math:`\tau` of the scores; ``1 / sqrt(d_k)`` when omitted.
-        key_lengths: how many keys each sequence has, 0 to ``m``. On a GPU a tensor on the CPU spares a wait.
-        backend: ``auto`` takes ``triton`` on an NVIDIA GPU for what comes to a band and key lengths; on the CPU
-            ``torch`` where it needs no mask; and ``tiled`` elsewhere, so memory stays linear in ``n`` and ``m``.
-            ``torch``, asked for by name, may make an ``n x m`` mask.
+        key_lengths: how many keys each sequence has, 0 to ``m``. Lengths on the CPU are checked. ``triton`` takes those
+            on the GPU without a look from the host (one below 0 counts as 0, one above ``m`` as ``m``), so that a step
+            of decoding with lengths that grow in place can be captured in a CUDA graph.
+        softcap: bound on the size of the scaled scores.
+        slopes: what a step of distance costs, for each head.
+        sinks: a score for each head that belongs to no key; ``-inf`` for none.
+        cache_lengths: how many keys each sequence's cache holds, 0 to ``m``; checked as ``key_lengths`` are.
+        backend: ``auto`` takes what is fastest in memory linear in ``n`` and ``m``; :func:`chosen_backend` says what
+            that is. ``torch``, asked for by name, may make an ``n x m`` mask.
         return_lse: return the pair ``(out, lse)``, as :func:`lessons_lib.softmax.merge_attention` takes it. ``lse`` is
-            at least float32 and carries gradients.
+            at least float32 and carries gradients. Merging counts a sink once for each part that has it.
 
     Raises:
         ValueError: if shapes, types or devices do not fit, an argument is out of range, or the backend cannot do this
             here; the message says why.
     """
+    q, k, v = in_autocast_type(q, k, v)
     check_inputs(q, k, v, window, scale, key_lengths, backend)
-    rule = joined(q, k, mask, is_causal, window, key_lengths)
-    band = as_band(rule, q.shape[0], q.shape[2], k.shape[2])
-    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    if scale <= 0:  # the kernels take a row's maximum before they multiply by the scale
-        q, scale = (-q, -scale) if scale else (0 * q, 1.0)
-
-    refusal = _refusal(backend, q, rule, band, return_lse)
+    changes = {"softcap": softcap, "slopes": slopes, "sinks": sinks}
+    asked = _asked(q, k, mask, is_causal, window, key_lengths, scale, changes, cache_lengths, return_lse)
+    refusal = _refusal(backend, q, asked)
     if refusal is not None:
         raise ValueError(f"backend={backend!r} cannot run here: {refusal}")
-    if backend == "auto" and q.device.type == "cpu" and not return_lse and band is not None and not needs_mask(*band):
-        return torch_attention_in_linear_memory(q, k, v, rule, scale)
-    if backend == "torch":
-        return torch_attention(q, k, v, rule, scale)
-    if backend == "triton" or (
-        backend == "auto" and q.is_cuda and _refusal("triton", q, rule, band, return_lse) is None
-    ):
+    rule, scores = asked.rule, asked.scores
+    if scores.scale <= 0:  # the kernels take a row's maximum before they multiply by the scale
+        q, scores = (-q, scores._replace(scale=-scores.scale)) if scores.scale else (0 * q, scores._replace(scale=1.0))
+
+    chosen = _choice(q, k, v, asked).backend if backend == "auto" else backend
+    if chosen == "torch":
+        return (torch_attention_in_linear_memory if backend == "auto" else torch_attention)(q, k, v, rule, scores)
+    if chosen == "triton":
         from lessons_lib.flash.launch import triton_attention  # needs triton
 
-        assert band is not None
-        out, lse = triton_attention(q, k, v, band[0], scale, band[1])
+        assert asked.band is not None
+        out, lse = triton_attention(q, k, v, asked.band[0], scores.scale, asked.band[1])
     else:
-        out, lse = tiled_attention(q, k, v, rule, scale)
+        rule.check_sizes(q.shape[2], k.shape[2])
+        out, lse = tiled_attention(q, k, v, rule, scores, cache_lengths)
     return (out, lse) if return_lse else out
+
+
+class Choice(NamedTuple):
+    """What :func:`chosen_backend` returns: a backend's name, and why in words."""
+
+    backend: str
+    reason: str
+
+
+def chosen_backend(
+    q: Float[Tensor, "b h n d_k"],
+    k: Float[Tensor, "b g m d_k"],
+    v: Float[Tensor, "b g m d_k"],
+    mask: Rule | Bool[Tensor, "*#batch #n #m"] | None = None,
+    *,
+    is_causal: bool = False,
+    window: int | None = None,
+    scale: float | None = None,
+    key_lengths: Int[Tensor, " b"] | None = None,
+    softcap: float | None = None,
+    slopes: Float[Tensor, " h"] | None = None,
+    sinks: Float[Tensor, " h"] | None = None,
+    cache_lengths: Int[Tensor, " b"] | None = None,
+    return_lse: bool = False,
+) -> Choice:
+    """Return which backend :func:`flash_attention` takes for this call with ``backend="auto"``, and why.
+
+    It is the first of these that can do what is asked for, here, in memory linear in ``n`` and ``m``:
+
+    * ``triton`` on an NVIDIA GPU of compute capability 8.0 or more (A100 and later). On older ones, such as the T4
+      with 7.5, the kernels would be compiled without tensor cores and spill their registers;
+    * ``torch``, held to one fused kernel: PyTorch's flash attention on the CPU, its memory-efficient attention on an
+      NVIDIA GPU. They know a full and a causal square, and no more without a table over ``n x m``;
+    * ``tiled``, which can do everything everywhere.
+
+    ::
+
+        >>> x = torch.randn(1, 2, 100, 16)
+        >>> chosen_backend(x, x, x, is_causal=True).backend
+        'torch'
+        >>> chosen_backend(x, x, x, window=10)
+        Choice(backend='tiled', reason="PyTorch's fused kernel would need a table over n x m")
+
+    Raises:
+        ValueError: as :func:`flash_attention`.
+    """
+    q, k, v = in_autocast_type(q, k, v)
+    check_inputs(q, k, v, window, scale, key_lengths, "auto")
+    changes = {"softcap": softcap, "slopes": slopes, "sinks": sinks}
+    return _choice(
+        q, k, v, _asked(q, k, mask, is_causal, window, key_lengths, scale, changes, cache_lengths, return_lse)
+    )
 
 
 def as_implementation(
@@ -128,6 +216,9 @@ def as_implementation(
     of a decoder are causal and need no mask::
 
         MultiHeadAttention(768, 12, implementation=as_implementation(is_causal=True))
+
+    What else the scores go through may be fixed with ``functools.partial``, as in
+    ``partial(as_implementation(is_causal=True), softcap=50.0)``.
 
     A layer's mask hides more: a rule, as a :class:`~lessons_lib.gpt.GPT` passes it on, costs nothing over ``n x m``; a
     Boolean table is honoured too, and takes its ``n x m`` bytes.
@@ -148,12 +239,19 @@ def as_implementation(
         scale: float | None = None,
         bias: Tensor | None = None,
         dropout_p: float = 0.0,
+        softcap: float | None = None,
+        slopes: Float[Tensor, " h"] | None = None,
+        sinks: Float[Tensor, " h"] | None = None,
     ) -> Tensor:
         if bias is not None:
-            raise ValueError("bias must be None, flash attention adds nothing to the scores; use attention instead")
+            raise ValueError(
+                "bias must be None, flash attention adds nothing to the scores but slopes; use attention instead"
+            )
         if dropout_p:
             raise ValueError(f"dropout_p must be 0, flash attention keeps every weight, got {dropout_p}")
-        out = flash_attention(query, key, value, mask, is_causal=is_causal, window=window, scale=scale, backend=backend)
+        hidden = {"is_causal": is_causal, "window": window}
+        changes = {"softcap": softcap, "slopes": slopes, "sinks": sinks}
+        out = flash_attention(query, key, value, mask, scale=scale, backend=backend, **hidden, **changes)
         assert isinstance(out, Tensor)
         return out
 
@@ -163,10 +261,72 @@ def as_implementation(
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
-def _refusal(backend: str, q: Tensor, rule: Rule, band: tuple | None, return_lse: bool) -> str | None:
+class _Asked(NamedTuple):
+    """A call, read: who sees whom, what becomes of the scores, and what is to be returned."""
+
+    rule: Rule
+    band: tuple[Band, Tensor | None] | None
+    scores: Scores
+    cache_lengths: Tensor | None
+    return_lse: bool
+
+
+def _asked(
+    q: Tensor,
+    k: Tensor,
+    mask: Rule | Tensor | None,
+    is_causal: bool,
+    window: int | None,
+    key_lengths: Tensor | None,
+    scale: float | None,
+    changes: dict,
+    cache_lengths: Tensor | None,
+    return_lse: bool,
+) -> _Asked:
+    """Read and check what :func:`lessons_lib.flash.inputs.check_inputs` has not."""
+    scores = Scores(1 / math.sqrt(q.shape[-1]) if scale is None else scale, **changes)
+    scores.check(q, k.shape[2])
+    rule = joined(q, k, mask, is_causal, window, key_lengths)
+    if cache_lengths is not None:
+        check_cache_lengths(cache_lengths, len(q), k.shape[2], rule, key_lengths)
+    return _Asked(rule, as_band(rule, q.shape[0], q.shape[2], k.shape[2]), scores, cache_lengths, return_lse)
+
+
+def _choice(q: Tensor, k: Tensor, v: Tensor, asked: _Asked) -> Choice:
+    """The fastest backend that is linear in memory."""
+    no_kernel = _refusal("triton", q, asked) if q.is_cuda else None
+    if q.is_cuda and no_kernel is None:
+        return Choice("triton", f"the kernels can do this on {torch.cuda.get_device_name(q.device)}")
+    instead = "" if no_kernel is None else f"; not triton: {no_kernel}"
+    missing = _missing_in_torch(asked)
+    if missing is not None:
+        return Choice("tiled", missing + instead)
+    if q.device.type == "cpu":
+        return Choice("torch", "PyTorch's fused kernel for the CPU can do this")
+    if q.is_cuda and memory_efficient_kernel_runs(q, k, v):
+        return Choice("torch", "PyTorch's memory-efficient kernel can do this" + instead)
+    return Choice(
+        "tiled", f"PyTorch's memory-efficient kernel does not take {q.dtype} here, {q.shape[-1]} wide" + instead
+    )
+
+
+def _missing_in_torch(asked: _Asked) -> str | None:
+    """Why PyTorch's fused kernels cannot do this in linear memory, or None."""
+    if asked.return_lse:
+        return "PyTorch's fused kernel does not return the log-sum-exp"
+    if asked.cache_lengths is not None:
+        return "PyTorch's fused kernel knows no cache_lengths"
+    if not asked.scores.plain:
+        return f"PyTorch's fused kernel knows no {' and no '.join(asked.scores.changes)}"
+    if asked.band is None or needs_mask(*asked.band):
+        return "PyTorch's fused kernel would need a table over n x m"
+    return None
+
+
+def _refusal(backend: str, q: Tensor, asked: _Asked) -> str | None:
     """Why the backend cannot do this here, or None."""
-    if backend == "torch" and return_lse:
-        return "PyTorch's function does not return the log-sum-exp; use backend='tiled'"
+    if backend == "torch":
+        return _refusal_of_torch(asked)
     if backend != "triton":
         return None
     if importlib.util.find_spec("triton") is None:
@@ -175,10 +335,13 @@ def _refusal(backend: str, q: Tensor, rule: Rule, band: tuple | None, return_lse
         return "the kernels add up in float32, got float64; use backend='tiled'"
     if q.shape[-1] > 256:
         return f"the kernels take heads at most 256 wide, got {q.shape[-1]}; use backend='tiled'"
-    if band is None:
+    unknown = asked.scores.changes + (["cache_lengths"] if asked.cache_lengths is not None else [])
+    if unknown:
+        return f"the kernels know no {' and no '.join(unknown)}; use backend='tiled'"
+    if asked.band is None:
         return (
             "the kernels know bands and key lengths (Causal, Window, Padding, and what & makes of them), "
-            f"got {described(rule)}; use backend='tiled'"
+            f"got {described(asked.rule)}; use backend='tiled'"
         )
     from lessons_lib.flash.launch import IS_INTERPRETED, interpreter_fault  # needs triton
 
@@ -189,4 +352,14 @@ def _refusal(backend: str, q: Tensor, rule: Rule, band: tuple | None, return_lse
     capability = torch.cuda.get_device_capability(q.device)
     if capability < (8, 0):
         return f"the kernels need compute capability 8.0, {torch.cuda.get_device_name(q.device)} has {capability}"
+    return None
+
+
+def _refusal_of_torch(asked: _Asked) -> str | None:
+    if asked.return_lse:
+        return "PyTorch's function does not return the log-sum-exp; use backend='tiled'"
+    if asked.scores.softcap is not None:
+        return "PyTorch's function caps no scores; use backend='tiled'"
+    if asked.cache_lengths is not None:
+        return "PyTorch's function has one number of keys for all sequences; use backend='tiled' for cache_lengths"
     return None

@@ -1,8 +1,10 @@
 """Tile sizes for the Triton kernels, by device, type and head width: a small table kept by hand.
 
-A larger tile of queries reads the keys less often, so tiles are as large as shared memory and registers allow. What
-each entry asks of a device (shared memory, spilled registers, tensor-core instructions) is checked without one: the
-tests compile every entry for compute capability 8.0, 9.0 and 10.0 and read the compiler's own figures.
+A larger tile of queries reads the keys less often; a smaller one leaves room on a multiprocessor for a second program,
+which computes exponentials while the first multiplies matrices. What each entry asks of a device (shared memory,
+spilled registers, tensor-core instructions) is checked without one: the tests compile every default for compute
+capability 8.0, 9.0 and 10.0 and read the compiler's own figures; ``benchmarks/compiled_kernels.py`` does so for every
+candidate and every mask. Which candidate is the fastest only a device can say.
 """
 
 from typing import NamedTuple
@@ -11,7 +13,8 @@ from typing import NamedTuple
 class Tile(NamedTuple):
     """How one kernel cuts its matrices, and what it asks of the compiler.
 
-    ``specialize`` gives loading and computing to different warps (Hopper and newer; it wants 4 warps).
+    ``specialize`` gives loading and computing to different warps, in ``attend`` (Hopper and newer; it wants 4 warps).
+    ``branch`` lets ``key_value_gradients`` skip the mask of the tiles behind the diagonal, for a few registers.
     """
 
     block_q: int
@@ -19,6 +22,7 @@ class Tile(NamedTuple):
     num_warps: int
     num_stages: int
     specialize: bool = False
+    branch: bool = False
 
 
 class Configuration(NamedTuple):
@@ -37,9 +41,9 @@ AMPERE = {  # 163 KiB of shared memory
     256: Configuration(Tile(64, 64, 4, 2), Tile(16, 32, 4, 3), Tile(32, 64, 8, 2), Tile(64, 64, 8, 2)),
 }
 HOPPER = {  # 227 KiB
-    64: Configuration(Tile(128, 128, 8, 2), Tile(16, 128, 4, 3), Tile(64, 128, 8, 2), Tile(128, 64, 8, 2)),
-    128: Configuration(Tile(128, 128, 8, 2), Tile(16, 64, 4, 3), Tile(64, 128, 8, 2), Tile(128, 64, 8, 2)),
-    256: Configuration(Tile(128, 64, 8, 2), Tile(16, 32, 4, 3), Tile(32, 64, 8, 2), Tile(128, 32, 8, 2)),
+    64: Configuration(Tile(128, 64, 8, 3), Tile(16, 128, 4, 3), Tile(64, 64, 4, 2, branch=True), Tile(128, 64, 8, 2)),
+    128: Configuration(Tile(128, 128, 8, 3), Tile(16, 64, 4, 3), Tile(64, 64, 4, 2, branch=True), Tile(64, 64, 4, 2)),
+    256: Configuration(Tile(128, 64, 8, 2), Tile(16, 32, 4, 3), Tile(64, 64, 8, 2), Tile(128, 32, 8, 2)),
 }
 BLACKWELL = {  # 227 KiB
     64: Configuration(Tile(128, 128, 8, 2), Tile(16, 128, 4, 3), Tile(64, 128, 8, 2), Tile(128, 64, 8, 2)),
@@ -58,8 +62,80 @@ SINGLE = {
     128: Configuration(Tile(16, 32, 4, 2), Tile(16, 32, 4, 2), Tile(16, 16, 4, 2), Tile(16, 32, 4, 2)),
     256: Configuration(Tile(16, 16, 4, 1), Tile(16, 16, 4, 1), Tile(16, 16, 4, 2), Tile(16, 16, 4, 1)),
 }
+# What else is worth timing: for each kernel the candidates that follow the default. Half precision, by the same widths.
+AMPERE_OTHERS = {
+    64: {"attend": (Tile(128, 64, 4, 3),), "query_gradients": (Tile(64, 64, 4, 2),)},
+    128: {"attend": (Tile(128, 32, 4, 3),), "query_gradients": (Tile(64, 64, 4, 2),)},
+}
+HOPPER_OTHERS = {
+    64: {
+        "attend": (
+            Tile(128, 128, 8, 2),
+            Tile(128, 64, 8, 2),
+            Tile(64, 128, 4, 2),
+            Tile(256, 64, 16, 3),
+            Tile(128, 64, 4, 3, specialize=True),
+            Tile(128, 128, 4, 2, specialize=True),
+            Tile(128, 128, 4, 3, specialize=True),
+        ),
+        "key_value_gradients": (
+            Tile(64, 64, 4, 2),
+            Tile(64, 64, 4, 3, branch=True),
+            Tile(64, 128, 8, 2, branch=True),
+            Tile(64, 128, 8, 2),
+            Tile(128, 64, 8, 2, branch=True),
+        ),
+        "query_gradients": (Tile(64, 64, 4, 2), Tile(128, 64, 8, 3), Tile(64, 128, 4, 2)),
+    },
+    128: {
+        "attend": (
+            Tile(128, 128, 8, 2),
+            Tile(128, 64, 8, 3),
+            Tile(128, 64, 8, 4),
+            Tile(64, 64, 4, 3),
+            Tile(128, 64, 4, 3, specialize=True),
+            Tile(128, 128, 4, 2, specialize=True),
+        ),
+        "key_value_gradients": (
+            Tile(64, 64, 4, 2),
+            Tile(64, 128, 8, 2, branch=True),
+            Tile(64, 128, 8, 2),
+            Tile(64, 128, 8, 3, branch=True),
+            Tile(32, 128, 8, 3, branch=True),
+        ),
+        "query_gradients": (Tile(128, 64, 8, 2), Tile(128, 64, 8, 3), Tile(128, 128, 8, 2)),
+    },
+    256: {
+        "attend": (
+            Tile(128, 32, 8, 3),
+            Tile(128, 32, 4, 2, specialize=True),
+            Tile(128, 64, 4, 2, specialize=True),
+        ),
+        "key_value_gradients": (Tile(32, 64, 8, 2),),
+        "query_gradients": (Tile(64, 32, 4, 2), Tile(64, 64, 8, 2)),
+    },
+}
+BLACKWELL_OTHERS = {
+    64: {
+        "attend": (Tile(128, 64, 4, 3), Tile(128, 128, 4, 3, specialize=True)),
+        "query_gradients": (Tile(128, 64, 4, 2),),
+    },
+    128: {
+        "attend": (Tile(128, 128, 8, 3),),
+        "query_gradients": (Tile(128, 64, 4, 2), Tile(64, 64, 4, 2)),
+    },
+}
 # The interpreter's time goes by the number of tiles; these are unequal so that the tests meet every kind of edge.
-INTERPRETED = Configuration(Tile(64, 32, 4, 1), Tile(16, 32, 4, 1), Tile(32, 64, 4, 1), Tile(64, 32, 4, 1))
+INTERPRETED = Configuration(Tile(64, 32, 4, 1), Tile(16, 32, 4, 1), Tile(32, 64, 4, 1, branch=True), Tile(64, 32, 4, 1))
+
+
+FAMILIES = {  # by compute capability
+    (8, 0): (AMPERE, AMPERE_OTHERS),
+    (8, 7): (AMPERE, AMPERE_OTHERS),
+    (9, 0): (HOPPER, HOPPER_OTHERS),
+    (10, 0): (BLACKWELL, BLACKWELL_OTHERS),
+    (10, 3): (BLACKWELL, BLACKWELL_OTHERS),
+}
 
 
 def configuration(d: int, itemsize: int, capability: tuple[int, int]) -> Configuration:
@@ -68,9 +144,29 @@ def configuration(d: int, itemsize: int, capability: tuple[int, int]) -> Configu
     Raises:
         ValueError: if the head is wider than 256.
     """
-    families = {(8, 0): AMPERE, (8, 7): AMPERE, (9, 0): HOPPER, (10, 0): BLACKWELL, (10, 3): BLACKWELL}
-    table = SINGLE if itemsize == 4 else families.get(capability, SMALL)
-    for width, tiles in table.items():
+    table, _ = _family(itemsize, capability)
+    return table[_width(d, table)]
+
+
+def candidates(kernel: str, d: int, itemsize: int, capability: tuple[int, int]) -> list[Tile]:
+    """Return the tiles of one kernel that are worth timing, the one of :func:`configuration` first.
+
+    Raises:
+        ValueError: if there is no such kernel, or the head is wider than 256.
+    """
+    if kernel not in Configuration._fields:
+        raise ValueError(f"kernel must be one of {', '.join(Configuration._fields)}, got {kernel!r}")
+    table, others = _family(itemsize, capability)
+    width = _width(d, table)
+    return [getattr(table[width], kernel), *others.get(width, {}).get(kernel, ())]
+
+
+def _family(itemsize: int, capability: tuple[int, int]) -> tuple[dict, dict]:
+    return (SINGLE, {}) if itemsize == 4 else FAMILIES.get(capability, (SMALL, {}))
+
+
+def _width(d: int, table: dict) -> int:
+    for width in table:
         if d <= width:
-            return tiles
+            return width
     raise ValueError(f"heads must be at most {max(table)} wide for the Triton kernels, got {d}")

@@ -48,6 +48,15 @@ def check_inputs(
         _check_lengths(key_lengths, len(q), k.shape[2])
 
 
+def in_autocast_type(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Return what PyTorch's own function sees under ``torch.autocast``: all but float64 in the type asked for."""
+    device = tensors[0].device.type
+    if device == "meta" or not torch.is_autocast_enabled(device):
+        return tensors
+    dtype = torch.get_autocast_dtype(device)
+    return tuple(x.to(dtype) if x.is_floating_point() and x.dtype != torch.float64 else x for x in tensors)
+
+
 def joined(
     q: Tensor, k: Tensor, mask: Rule | Tensor | None, is_causal: bool, window: int | None, key_lengths: Tensor | None
 ) -> Rule:
@@ -56,9 +65,8 @@ def joined(
     Raises:
         ValueError: if the mask does not lie over the scores of these queries and keys.
     """
-    scores = q.new_empty(()).expand(*q.shape[:3], k.shape[2])
     said = [
-        *([] if mask is None else [rule_over(mask, scores)]),
+        *([] if mask is None else [rule_over(mask, q.new_empty(()).expand(*q.shape[:3], k.shape[2]))]),
         *([Causal()] if is_causal else []),
         *([] if window is None else [Window(window)]),
         *([] if key_lengths is None else [Padding(key_lengths)]),
@@ -82,10 +90,15 @@ def check_window_and_backend(window: int | None, backend: str) -> None:
 
 
 def _check_lengths(key_lengths: Tensor, b: int, m: int) -> None:
+    """Refuse wrong lengths; their values only where the host can look at them without waiting for a device."""
     if key_lengths.dtype not in (torch.int32, torch.int64) or key_lengths.shape != (b,):
         raise ValueError(
             f"key_lengths must be integers over (batch,) = ({b},), got {key_lengths.dtype} over "
             f"{tuple(key_lengths.shape)}"
         )
-    if ((key_lengths < 0) | (key_lengths > m)).any():
+    if _is_on_host(key_lengths) and ((key_lengths < 0) | (key_lengths > m)).any():
         raise ValueError(f"key_lengths must be in 0 .. m = {m}, got {key_lengths.tolist()}")
+
+
+def _is_on_host(tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu"

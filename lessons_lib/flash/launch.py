@@ -13,17 +13,20 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 from lessons_lib.flash import triton_kernels as kernels
 from lessons_lib.flash.band import Band
 from lessons_lib.flash.configurations import INTERPRETED, Configuration, Tile, configuration
-from lessons_lib.softmax import merge_attention
 
 IS_INTERPRETED = not isinstance(kernels.attend, triton.JITFunction)
 ROW_BLOCK = 128  # rows of numbers kept for the backward pass are padded to a multiple: every block_q divides it
+MERGED = 4096  # numbers that a program merging parts holds at once
+MOST_ROWS = {2: 64, 4: 16}  # of one tile when decoding, by the bytes of a number
 
 
+@torch.compiler.disable(reason="the kernels are started as they are, between two compiled graphs")
 def triton_attention(
     query: Tensor,
     key: Tensor,
@@ -35,14 +38,22 @@ def triton_attention(
 ) -> tuple[Tensor, Tensor]:
     """Return ``(out, lse)``, both differentiable. Arguments are those of ``flash_attention``, already checked.
 
-    One query for which no gradient is wanted is decoding: its keys are divided over the whole device.
+    One query for which no gradient is wanted is decoding: its keys are divided over the whole device. Nothing here
+    waits for the device, unless ``key_lengths`` lie elsewhere.
+
+    Raises:
+        NotImplementedError: if a tensor carries a tangent: these kernels know no forward-mode differentiation.
     """
+    if any(forward_ad.unpack_dual(x).tangent is not None for x in (query, key, value)):
+        raise NotImplementedError(
+            "the kernels do not differentiate in forward mode, got a tensor with a tangent; use attention instead"
+        )
     if IS_INTERPRETED and query.dtype == torch.bfloat16:  # the interpreter multiplies the bits of bfloat16 as integers
         out, lse = triton_attention(query.float(), key.float(), value.float(), band, scale, key_lengths, tiles)
         return out.to(torch.bfloat16), lse
     tiles = _tiles(query) if tiles is None else tiles
     if key_lengths is not None:
-        key_lengths = key_lengths.to(device=query.device, dtype=torch.int32)
+        key_lengths = key_lengths.to(query.device).contiguous()  # the kernels read entry b at b
     wants_gradient = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
     if query.shape[2] == 1 and not wants_gradient:
         return decode(query, key, value, band, scale, key_lengths, tiles.attend_part, _n_parts(query, key))
@@ -65,18 +76,20 @@ class TritonAttention(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         """Run ``attend`` on every block of queries."""
         query, key, value = (_addressable(x) for x in (query, key, value))
-        b, h, n, d = query.shape
-        out = query.new_empty(b, h, n, d)
+        b, h, n, _ = query.shape
+        out = _new_like(query)
         lse = query.new_empty(b, h, n, dtype=torch.float32)
         tile = tiles.attend
+        whole_tiles = band.m // tile.block_k * tile.block_k
         _launch(
             kernels.attend,
             b * h * _n_blocks(n, tile.block_q),
             tile,
-            *(query, key, value, out, lse, key_lengths, *map(_strides, (query, key, value))),
+            *(query, key, value, out, lse, key_lengths, *map(_strides, (query, key, value, out))),
             *(scale, band.left, band.right, h, key.shape[1], n, band.m),
             **_constants(query),
             SPECIALIZE=tile.specialize,
+            EVEN_K=tile.specialize and key_lengths is None and band[1:] == (whole_tiles, None, None),
         )
         ctx.save_for_backward(query, key, value, out, lse, key_lengths)
         ctx.band, ctx.scale, ctx.tiles = band, scale, tiles
@@ -85,9 +98,14 @@ class TritonAttention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, grad_out: Tensor, grad_lse: Tensor):
-        """Recompute the weights twice: once for the keys' and values' gradients, once for the queries'."""
+        """Recompute the weights twice: once for the keys' and values' gradients, once for the queries'.
+
+        Each pass is made only if somebody waits for what it computes.
+        """
         query, key, value, out, lse, key_lengths = ctx.saved_tensors
         band, tiles = ctx.band, ctx.tiles
+        wants_query, wants_key, wants_value = ctx.needs_input_grad[:3]
+        assert all(ROW_BLOCK % tile.block_q == 0 for tile in (tiles.key_value_gradients, tiles.query_gradients)), tiles
         grad_out, grad_lse = _addressable(grad_out), grad_lse.contiguous()
         (b, h, n, d), (_, g, m, _) = query.shape, key.shape
         n_padded = _n_blocks(n, ROW_BLOCK) * ROW_BLOCK
@@ -97,28 +115,33 @@ class TritonAttention(torch.autograd.Function):
             kernels.row_terms,
             b * h * n_padded // ROW_BLOCK,
             Tile(ROW_BLOCK, 1, num_warps=8, num_stages=1),
-            *(out, grad_out, lse, grad_lse, bits, delta, _strides(grad_out), h, n, n_padded),
+            *(out, grad_out, lse, grad_lse, bits, delta, _strides(out), _strides(grad_out), h, n, n_padded),
             D=d,
             WIDTH=constants["WIDTH"],
         )
-        grad_query, grad_key, grad_value = (x.new_empty(x.shape) for x in (query, key, value))
         given = (query, key, value, grad_out, bits, delta)
         strides = tuple(map(_strides, (query, key, value, grad_out)))
         rest = (ctx.scale, band.left, band.right, h, g, n, m, n_padded)
-        _launch(
-            kernels.key_value_gradients,
-            b * g * _n_blocks(m, tiles.key_value_gradients.block_k),
-            tiles.key_value_gradients,
-            *(*given, grad_key, grad_value, key_lengths, *strides, *rest),
-            **constants,
-        )
-        _launch(
-            kernels.query_gradients,
-            b * h * _n_blocks(n, tiles.query_gradients.block_q),
-            tiles.query_gradients,
-            *(*given, grad_query, key_lengths, *strides, *rest),
-            **constants,
-        )
+        grad_query = grad_key = grad_value = None
+        if wants_key or wants_value:
+            grad_key, grad_value = _new_like(key), _new_like(value)
+            _launch(
+                kernels.key_value_gradients,
+                b * g * _n_blocks(m, tiles.key_value_gradients.block_k),
+                tiles.key_value_gradients,
+                *(*given, grad_key, grad_value, key_lengths, *strides, *map(_strides, (grad_key, grad_value)), *rest),
+                **constants,
+                BRANCH=tiles.key_value_gradients.branch,
+            )
+        if wants_query:
+            grad_query = _new_like(query)
+            _launch(
+                kernels.query_gradients,
+                b * h * _n_blocks(n, tiles.query_gradients.block_q),
+                tiles.query_gradients,
+                *(*given, grad_query, key_lengths, *strides, _strides(grad_query), *rest),
+                **constants,
+            )
         return grad_query, grad_key, grad_value, None, None, None, None
 
 
@@ -132,30 +155,46 @@ def decode(
     tile: Tile,
     n_parts: int,
 ) -> tuple[Tensor, Tensor]:
-    """Attend with one query a sequence to ``n_parts`` parts of its keys at once (a power of two), and merge them.
+    """Attend with one query a sequence to ``n_parts`` parts of its keys at once, and merge them: two kernels, or one.
 
     The query heads that share a key/value head become the rows of one matrix, so the keys are read once for all of
-    them; the parts are merged in pairs by :func:`lessons_lib.softmax.merge_attention`. No gradients.
+    them, up to the rows that a tile has room for. No gradients.
     """
     (b, h, _, d), g = query.shape, key.shape[1]
+    out, lse = _new_like(query), query.new_empty(b, h, 1, dtype=torch.float32)
     heads = query.detach()[:, :, 0].unflatten(1, (g, h // g))
     heads, key, value = (_addressable(x) for x in (heads, key, value))
-    out = query.new_empty(n_parts, *heads.shape, dtype=torch.float32)
-    lse = query.new_empty(n_parts, *heads.shape[:-1], dtype=torch.float32)
-    tile = tile._replace(block_q=max(tile.block_q, _power_of_two(h // g)))
+    if n_parts > 1:
+        found = query.new_empty(b, h, n_parts, d, dtype=torch.float32)
+        found_lse = query.new_empty(b, h, n_parts, dtype=torch.float32)
+    else:
+        found, found_lse = out, lse
+    tile = _with_rows_for(h // g, tile, query)
+    constants = _constants(query)
     _launch(
         kernels.attend_part,
-        b * g * n_parts,
+        b * g * _n_blocks(h // g, tile.block_q) * n_parts,
         tile,
-        *(heads, key, value, out, lse, key_lengths, *map(_strides, (heads, key, value))),
+        *(heads, key, value, found, found_lse, key_lengths, *map(_strides, (heads, key, value))),
+        _strides(found[:, :, 0].unflatten(1, (g, h // g))),
         *(scale, band.left, g, h // g, band.m, n_parts),
-        **_constants(query),
+        **constants,
     )
-    while len(out) > 1:
-        out, lse = merge_attention(out[0::2], lse[0::2], out[1::2], lse[1::2])
-    return out[0].reshape(b, h, 1, d).to(query.dtype), lse[0].reshape(b, h, 1)
+    if n_parts > 1:
+        width, parts = constants["WIDTH"], _power_of_two(n_parts)
+        _launch(
+            kernels.merge_parts,
+            b * h,
+            Tile(min(parts, MERGED // width), 1, num_warps=4, num_stages=1),
+            *(found, found_lse, out, lse, _strides(found), _strides(out), h, n_parts),
+            D=d,
+            WIDTH=width,
+            PARTS=parts,
+        )
+    return out, lse
 
 
+@torch.compiler.disable(reason="a kernel is tried")
 def interpreter_fault() -> str | None:
     """Say why Triton's interpreter cannot run a kernel here, or None if it can or need not.
 
@@ -237,8 +276,18 @@ def _addressable(matrix: Tensor) -> Tensor:
     aligned = matrix.data_ptr() % 16 == 0 and all(stride % unit == 0 for stride in (*outer, row_stride))
     if aligned and row_stride >= d and entry_stride == 1:
         return matrix
-    padded = matrix.new_empty(*matrix.shape[:-1], _n_blocks(d, unit) * unit)
-    return padded[..., :d].copy_(matrix)
+    return _new_like(matrix, _n_blocks(d, unit) * unit)[..., :d].copy_(matrix)
+
+
+def _new_like(matrix: Tensor, width: int | None = None) -> Tensor:
+    """Return new memory without gaps for such a tensor, laid out as the given one: rows inside heads, or around them.
+
+    So heads that come as a view of ``(b, n, h, d)`` give results that become ``(b, n, h d)`` without a copy. Rows stay
+    whole; ``width`` is their new length. What is repeated in memory (a stride of 0) counts as the outermost axis.
+    """
+    order = sorted(range(3), key=lambda axis: (matrix.stride(axis) > 0, -matrix.stride(axis)))
+    sizes = (*(matrix.shape[axis] for axis in order), matrix.shape[3] if width is None else width)
+    return matrix.new_empty(sizes).permute(*(order.index(axis) for axis in range(3)), 3)
 
 
 def _tiles(query: Tensor) -> Configuration:
@@ -249,10 +298,18 @@ def _tiles(query: Tensor) -> Configuration:
 
 
 def _n_parts(query: Tensor, key: Tensor) -> int:
-    """Enough parts to give every multiprocessor two programs, each of at least 512 keys; a power of two."""
+    """Parts to give every multiprocessor about two programs, each of about 512 keys or more."""
     b, g, m, _ = key.shape
     if IS_INTERPRETED:
         return 2
     n_programs = 2 * torch.cuda.get_device_properties(query.device).multi_processor_count
-    wanted = min(n_programs / (b * g), m / 512)
-    return _power_of_two(max(1, int(wanted)))
+    return max(1, round(min(n_programs / (b * g), m / 512)))
+
+
+def _with_rows_for(n_heads: int, tile: Tile, query: Tensor) -> Tile:
+    """Give a tile for decoding a row for each head, or as many as its warps compute with registers to spare.
+
+    More heads are more programs, which find the keys in the cache where the first of them has put them.
+    """
+    most = max(tile.block_q, MOST_ROWS[query.element_size()])
+    return tile._replace(block_q=min(max(tile.block_q, _power_of_two(n_heads)), most))

@@ -11,14 +11,14 @@ One head: ``n`` queries, ``m`` keys, scale τ. A key that a query does not see h
 :mod:`lessons_lib.flash.tiled` does. The backward kernels recompute each tile of P from ℓ: one owns a block of keys
 and visits the queries, the other owns a block of queries and visits the keys. Nobody adds to another's result, so
 there are no atomics and the same input gives the same bits [1]_. ``attend_part`` is for decoding: one query, whose
-long row of keys is cut into parts that are attended to side by side and merged afterwards.
+long row of keys is cut into parts that are attended to side by side, and ``merge_parts`` merges what they found.
 
 How to read it:
 
 * A capital is a matrix in memory, a small letter a tile of it on the chip; ``dX`` is the gradient of ``X``.
 * ``tl.constexpr`` arguments are fixed when a kernel is compiled. So is ``None``: it drops the code that it guards.
 * A *descriptor* is a matrix with its bounds; what lies beyond them reads as zero. Hopper's copy engine moves such
-  tiles by itself; older devices get ordinary loads from the same source.
+  tiles by itself; older devices get ordinary loads from the same source. All are made before the first is waited for.
 * Positions and bounds are those of :class:`lessons_lib.flash.band.Band`: query ``i`` stands at ``i + m - n`` and sees
   the keys from ``left`` behind it to ``right`` ahead. Of these, sequence ``b`` has the first ``KEY_LENGTHS[b]``.
 * Inside the kernels logarithms are to base 2, as the hardware's exponential is: ``scale * LOG2_E`` turns scores into
@@ -47,28 +47,34 @@ LOWEST = tl.constexpr(-3.0e38)  # finite, so that for a row that has seen nothin
 
 @triton.jit
 def attend(
-    Q, K, V, O, LSE, KEY_LENGTHS, q_strides, k_strides, v_strides, scale, left, right, h, g, n, m,
+    Q, K, V, O, LSE, KEY_LENGTHS, q_strides, k_strides, v_strides, o_strides, scale, left, right, h, g, n, m,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
-    PRECISION: tl.constexpr, SPECIALIZE: tl.constexpr,
+    PRECISION: tl.constexpr, SPECIALIZE: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
-    """Compute one block of rows of the output, and their log-sum-exps."""
+    """Compute one block of rows of the output, and their log-sum-exps.
+
+    ``EVEN_K`` promises that every query sees every key and that they fill whole tiles: then nothing is masked.
+    """
     b, head, first = _block_of_queries(h, n, BLOCK_Q, right)
     i = first + tl.arange(0, BLOCK_Q)
     position = i + m - n
     length = _length(KEY_LENGTHS, b, m)
-    q = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q).load([first, 0])
+    queries = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q)
     keys = _matrix(K, k_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
     values = _matrix(V, v_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
+    q = queries.load([first, 0])
 
     o = tl.zeros([BLOCK_Q, WIDTH], tl.float32)
     total = tl.zeros([BLOCK_Q], tl.float32)
     peak = tl.full([BLOCK_Q], LOWEST, tl.float32)
     bits = scale * LOG2_E
     start, inner, stop = _keys_in_sight(first + m - n, left, right, length, BLOCK_Q, BLOCK_K)
-    if left is not None or SPECIALIZE:  # one loop: a window is short, and a specialised kernel may have no second one
+    # One loop where a window is short; and where warps are specialised, as then neither a second loop nor a branch in
+    # the first is allowed.
+    if left is not None or SPECIALIZE:
         o, total, peak = _take_in_keys(
             o, total, peak, q, keys, values, start, stop, bits, position, left, right, length,
-            BLOCK_K, PRECISION, MASKED=True, SPECIALIZE=SPECIALIZE)  # fmt: skip
+            BLOCK_K, PRECISION, MASKED=not EVEN_K, SPECIALIZE=SPECIALIZE)  # fmt: skip
     else:
         o, total, peak = _take_in_keys(
             o, total, peak, q, keys, values, start, inner, bits, position, left, right, length,
@@ -78,22 +84,25 @@ def attend(
             BLOCK_K, PRECISION, MASKED=True, SPECIALIZE=False)  # fmt: skip
 
     o, lse = _finish(o, total, peak)
-    row = (b * h + head) * n
-    _store(O + row * D, i, n, o, D, WIDTH)
-    tl.store(LSE + row + i, lse, mask=i < n)
+    _store(O, o_strides, b, head, i, n, o, D, WIDTH)
+    tl.store(LSE + (b * h + head) * n + i, lse, mask=i < n)
 
 
 @triton.jit
 def attend_part(
-    Q, K, V, O, LSE, KEY_LENGTHS, q_strides, k_strides, v_strides, scale, left, g, n, m, parts,
+    Q, K, V, O, LSE, KEY_LENGTHS, q_strides, k_strides, v_strides, o_strides, scale, left, g, n, m, parts,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Let one query, at the last position, attend to one of ``parts`` parts of its keys.
 
     Here the ``n`` rows of ``Q`` are the query's heads that share a key/value head. ``O`` and ``LSE`` are over
-    ``(parts, b, g, n)``; a part without keys leaves 0 and -∞, which the merge ignores.
+    ``(b, g, n, parts)``; a part without keys leaves 0 and -∞, which the merge ignores. Programs that read the same keys
+    follow one another.
     """
-    b, head, part = _split(tl.program_id(0), g, parts)
+    n_blocks = tl.cdiv(n, BLOCK_Q)
+    b, head, part = _split(tl.program_id(0), g, parts * n_blocks)
+    first = part % n_blocks * BLOCK_Q
+    part = part // n_blocks
     length = _length(KEY_LENGTHS, b, m)
     start = 0
     if left is not None:
@@ -103,13 +112,14 @@ def attend_part(
     stop = tl.minimum(start + size, length)
     inner = start + tl.maximum(stop - start, 0) // BLOCK_K * BLOCK_K
 
-    q = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q).load([0, 0])
+    queries = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q)
     keys = _matrix(K, k_strides, b, head, length, D, WIDTH, BLOCK_K)
     values = _matrix(V, v_strides, b, head, length, D, WIDTH, BLOCK_K)
+    q = queries.load([first, 0])
     o = tl.zeros([BLOCK_Q, WIDTH], tl.float32)
     total = tl.zeros([BLOCK_Q], tl.float32)
     peak = tl.full([BLOCK_Q], LOWEST, tl.float32)
-    i = tl.arange(0, BLOCK_Q)
+    i = first + tl.arange(0, BLOCK_Q)
     bits = scale * LOG2_E
     o, total, peak = _take_in_keys(o, total, peak, q, keys, values, start, inner, bits, i, None, None, stop,
                                    BLOCK_K, PRECISION, MASKED=False, SPECIALIZE=False)  # fmt: skip
@@ -117,9 +127,37 @@ def attend_part(
                                    BLOCK_K, PRECISION, MASKED=True, SPECIALIZE=False)  # fmt: skip
 
     o, lse = _finish(o, total, peak)
-    row = (part * (tl.num_programs(0) // parts) + b * g + head) * n
-    _store(O + row * D, i, n, o, D, WIDTH)
-    tl.store(LSE + row + i, lse, mask=i < n)
+    _store(O + part * D, o_strides, b, head, i, n, o, D, WIDTH)
+    tl.store(LSE + ((b * g + head) * n + i) * parts + part, lse, mask=i < n)
+
+
+@triton.jit
+def merge_parts(
+    FOUND, FOUND_LSE, O, LSE, found_strides, o_strides, h, parts,
+    D: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Merge what one head's query found in the parts of its keys: o = Σ_p w_p o_p / Σ_p w_p with w_p = exp ℓ_p.
+
+    It is attention once more, to one key a part, whose score is ℓ_p. ``FOUND`` is over ``(b, h, parts)``; PARTS is the
+    power of two that ``parts`` fits in.
+    """
+    b, head, _ = _split(tl.program_id(0), h, 1)
+    lse = FOUND_LSE + (b * h + head) * parts
+    everyone = tl.arange(0, PARTS)[None, :]
+    scores = tl.load(lse + everyone, mask=everyone < parts, other=float("-inf")) * LOG2_E
+    peak = tl.maximum(tl.max(scores, 1), LOWEST)
+    total = tl.sum(tl.exp2(scores - peak[:, None]), 1)
+    o = tl.zeros([1, WIDTH], tl.float32)
+    for first in tl.range(0, parts, BLOCK):
+        part = first + tl.arange(0, BLOCK)
+        bits = tl.load(lse + part, mask=part < parts, other=float("-inf")) * LOG2_E
+        found = _load(FOUND, found_strides, b, head, part, parts, D, WIDTH)
+        o += tl.sum(tl.exp2(bits - peak)[:, None] * found, 0)[None, :]
+
+    o, merged = _finish(o, total, peak)
+    row = tl.arange(0, 1)
+    _store(O, o_strides, b, head, row, 1, o, D, WIDTH)
+    tl.store(LSE + b * h + head + row, merged)
 
 
 @triton.jit
@@ -127,26 +165,42 @@ def _take_in_keys(
     o, total, peak, q, keys, values, start, stop, bits, position, left, right, length,
     BLOCK_K: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr, SPECIALIZE: tl.constexpr,
 ):  # fmt: skip
-    """Take in the keys from ``start`` to ``stop``, a tile at a time: the online softmax."""
+    """Take in the keys from ``start`` to ``stop``, a tile at a time."""
     for j0 in tl.range(start, stop, BLOCK_K, warp_specialize=SPECIALIZE):
-        k = keys.load([j0, 0])
-        s = tl.dot(q, k.T, input_precision=PRECISION)
-        if MASKED:
-            j = j0 + tl.arange(0, BLOCK_K)
-            s = tl.where(_sees(position[:, None], j[None, :], left, right, length), s, float("-inf"))
-        new_peak = tl.maximum(peak, tl.max(s, 1) * bits)
-        p = tl.exp2(s * bits - new_peak[:, None])
-        shrink = tl.exp2(peak - new_peak)
-        total = total * shrink + tl.sum(p, 1)
-        v = values.load([j0, 0])
-        o = tl.dot(p.to(v.dtype), v, o * shrink[:, None], input_precision=PRECISION)
-        peak = new_peak
+        o, total, peak = _take_in_keys_of_a_tile(
+            o, total, peak, q, keys, values, j0, bits, position, left, right, length,
+            BLOCK_K, PRECISION, MASKED)  # fmt: skip
     return o, total, peak
 
 
 @triton.jit
-def _finish(o, total, peak):
-    """Divide by the sum, and take its logarithm; a row that saw no key is 0 and -∞."""
+def _take_in_keys_of_a_tile(
+    o, total, peak, q, keys, values, j0, bits, position, left, right, length,
+    BLOCK_K: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Take in one tile of keys: a step of the online softmax."""
+    k = keys.load([j0, 0])
+    s = tl.dot(q, k.T, input_precision=PRECISION)
+    if MASKED:
+        s = tl.where(_sees(position, j0, left, right, length, BLOCK_K), s, float("-inf"))
+    new_peak = tl.maximum(peak, tl.max(s, 1) * bits)
+    p = tl.exp2(s * bits - new_peak[:, None])
+    shrink = tl.exp2(peak - new_peak)
+    total = total * shrink + tl.sum(p, 1)
+    v = values.load([j0, 0])
+    o = tl.dot(p.to(v.dtype), v, o * shrink[:, None], input_precision=PRECISION)
+    return o, total, new_peak
+
+
+@triton.jit
+def _finish(o, total, peak, sink=None):
+    """Divide by the sum, and take its logarithm; a row that saw no key is 0 and -∞. A sink is in the sum alone."""
+    if sink is not None:
+        new_peak = tl.maximum(peak, sink)
+        shrink = tl.exp2(peak - new_peak)
+        total = total * shrink + tl.exp2(sink - new_peak)
+        o *= shrink[:, None]
+        peak = new_peak
     empty = total == 0
     total = tl.where(empty, 1.0, total)
     return o / total[:, None], tl.where(empty, float("-inf"), (peak + tl.log2(total)) * LN_2)
@@ -157,7 +211,7 @@ def _finish(o, total, peak):
 
 @triton.jit
 def row_terms(
-    O, dO, LSE, dLSE, BITS, DELTA, do_strides, h, n, n_padded,
+    O, dO, LSE, dLSE, BITS, DELTA, o_strides, do_strides, h, n, n_padded,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Write the two numbers that the backward pass needs of each row: ℓ in bits, and δ.
@@ -167,8 +221,8 @@ def row_terms(
     b, head, first = _block_of_queries(h, n_padded, BLOCK, None)
     i = first + tl.arange(0, BLOCK)
     row = b * h + head
-    o = _load(O + row * n * D, D, i, n, D, WIDTH)
-    do = _load(dO + b * do_strides[0] + head * do_strides[1], do_strides[2], i, n, D, WIDTH)
+    o = _load(O, o_strides, b, head, i, n, D, WIDTH)
+    do = _load(dO, do_strides, b, head, i, n, D, WIDTH)
     lse = tl.load(LSE + row * n + i, mask=i < n, other=float("-inf"))
     dlse = tl.load(dLSE + row * n + i, mask=i < n, other=0.0)
     tl.store(BITS + row * n_padded + i, tl.where(lse == float("-inf"), float("inf"), lse * LOG2_E))
@@ -177,65 +231,85 @@ def row_terms(
 
 @triton.jit
 def key_value_gradients(
-    Q, K, V, dO, BITS, DELTA, dK, dV, KEY_LENGTHS, q_strides, k_strides, v_strides, do_strides,
+    Q, K, V, dO, BITS, DELTA, dK, dV, KEY_LENGTHS, q_strides, k_strides, v_strides, do_strides, dk_strides, dv_strides,
     scale, left, right, h, g, n, m, n_padded,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    BRANCH: tl.constexpr,
 ):  # fmt: skip
     """Compute one block of rows of dK and dV: visit the queries of all heads that share it."""
     b, head, block = _split(tl.program_id(0), g, tl.cdiv(m, BLOCK_K))
     first = block * BLOCK_K
     j = first + tl.arange(0, BLOCK_K)
     length = _length(KEY_LENGTHS, b, m)
-    k = _matrix(K, k_strides, b, head, length, D, WIDTH, BLOCK_K).load([first, 0])
-    v = _matrix(V, v_strides, b, head, length, D, WIDTH, BLOCK_K).load([first, 0])
+    keys = _matrix(K, k_strides, b, head, length, D, WIDTH, BLOCK_K)
+    values = _matrix(V, v_strides, b, head, length, D, WIDTH, BLOCK_K)
+    k = keys.load([first, 0])
+    v = values.load([first, 0])
 
     dk = tl.zeros([BLOCK_K, WIDTH], tl.float32)
     dv = tl.zeros([BLOCK_K, WIDTH], tl.float32)
     bits = scale * LOG2_E
-    start, stop = _queries_in_sight(first, left, right, length, n, m, BLOCK_Q, BLOCK_K)
+    start, inner, stop = _queries_in_sight(first, left, right, length, n, m, BLOCK_Q, BLOCK_K)
     for member in tl.range(0, h // g):
         query_head = head * (h // g) + member
         queries = _matrix(Q, q_strides, b, query_head, n, D, WIDTH, BLOCK_Q)
         d_outputs = _matrix(dO, do_strides, b, query_head, n, D, WIDTH, BLOCK_Q)
         row = (b * h + query_head) * n_padded
         dk, dv = _take_in_queries(
-            dk, dv, k, v, queries, d_outputs, BITS + row, DELTA + row, start, stop, bits, j, left, right, n, m,
-            BLOCK_Q, PRECISION)  # fmt: skip
+            dk, dv, k, v, queries, d_outputs, BITS + row, DELTA + row, start, inner, stop, bits, j + n - m, left, right,
+            BLOCK_Q, PRECISION, BRANCH)  # fmt: skip
 
     exists = (j < length)[:, None]  # keys past the length read as zero rows, but zero is a score like any other
-    row = (b * g + head) * m
-    _store(dK + row * D, j, m, tl.where(exists, dk * scale, 0.0), D, WIDTH)
-    _store(dV + row * D, j, m, tl.where(exists, dv, 0.0), D, WIDTH)
+    _store(dK, dk_strides, b, head, j, m, tl.where(exists, dk * scale, 0.0), D, WIDTH)
+    _store(dV, dv_strides, b, head, j, m, tl.where(exists, dv, 0.0), D, WIDTH)
 
 
 @triton.jit
 def _take_in_queries(
-    dk, dv, k, v, queries, d_outputs, BITS, DELTA, start, stop, bits, j, left, right, n, m,
-    BLOCK_Q: tl.constexpr, PRECISION: tl.constexpr,
+    dk, dv, k, v, queries, d_outputs, BITS, DELTA, start, inner, stop, bits, diagonal, left, right,
+    BLOCK_Q: tl.constexpr, PRECISION: tl.constexpr, BRANCH: tl.constexpr,
 ):  # fmt: skip
-    """Add what the queries from ``start`` to ``stop`` send to these keys. Tiles are transposed: a row is a key.
+    """Add what the queries from ``start`` to ``stop`` send to these keys, a tile at a time.
 
-    With two accumulators registers are short: a second copy of the loop, for the tiles that need no mask, would cost
-    more than the comparisons do.
+    With two accumulators registers are too short for two copies of the loop, so that the tiles behind the diagonal,
+    from ``inner`` on, might go without a mask: ``BRANCH`` steps round the mask alone.
     """
     for i0 in tl.range(start, stop, BLOCK_Q):
-        i = i0 + tl.arange(0, BLOCK_Q)
-        q = queries.load([i0, 0])
-        s = tl.dot(k, q.T, input_precision=PRECISION)
-        p = tl.exp2(s * bits - tl.load(BITS + i)[None, :])
-        if left is not None or right is not None:
-            p = tl.where(_sees((i + m - n)[None, :], j[:, None], left, right, m), p, 0.0)
-        do = d_outputs.load([i0, 0])
-        dv = tl.dot(p.to(do.dtype), do, dv, input_precision=PRECISION)
-        dp = tl.dot(v, do.T, input_precision=PRECISION)
-        ds = p * (dp - tl.load(DELTA + i)[None, :])
-        dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=PRECISION)
+        dk, dv = _take_in_queries_of_a_tile(
+            dk, dv, k, v, queries, d_outputs, BITS, DELTA, i0, inner, bits, diagonal, left, right,
+            BLOCK_Q, PRECISION, BRANCH)  # fmt: skip
+    return dk, dv
+
+
+@triton.jit
+def _take_in_queries_of_a_tile(
+    dk, dv, k, v, queries, d_outputs, BITS, DELTA, i0, inner, bits, diagonal, left, right,
+    BLOCK_Q: tl.constexpr, PRECISION: tl.constexpr, BRANCH: tl.constexpr,
+):  # fmt: skip
+    """Add what one tile of queries sends to these keys. Tiles are transposed: a row is a key."""
+    i = i0 + tl.arange(0, BLOCK_Q)
+    q = queries.load([i0, 0])
+    s = tl.dot(k, q.T, input_precision=PRECISION)
+    p = tl.exp2(s * bits - tl.load(BITS + i)[None, :])
+    if left is not None:
+        p = tl.where(_seen_by(i, diagonal, left, right), p, 0.0)
+    elif right is not None:
+        if BRANCH:
+            if i0 < inner:
+                p = tl.where(_seen_by(i, diagonal, left, right), p, 0.0)
+        else:
+            p = tl.where(_seen_by(i, diagonal, left, right), p, 0.0)
+    do = d_outputs.load([i0, 0])
+    dv = tl.dot(p.to(do.dtype), do, dv, input_precision=PRECISION)
+    dp = tl.dot(v, do.T, input_precision=PRECISION)
+    ds = p * (dp - tl.load(DELTA + i)[None, :])
+    dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=PRECISION)
     return dk, dv
 
 
 @triton.jit
 def query_gradients(
-    Q, K, V, dO, BITS, DELTA, dQ, KEY_LENGTHS, q_strides, k_strides, v_strides, do_strides,
+    Q, K, V, dO, BITS, DELTA, dQ, KEY_LENGTHS, q_strides, k_strides, v_strides, do_strides, dq_strides,
     scale, left, right, h, g, n, m, n_padded,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
@@ -244,10 +318,12 @@ def query_gradients(
     i = first + tl.arange(0, BLOCK_Q)
     position = i + m - n
     length = _length(KEY_LENGTHS, b, m)
-    q = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q).load([first, 0])
-    do = _matrix(dO, do_strides, b, head, n, D, WIDTH, BLOCK_Q).load([first, 0])
+    queries = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q)
+    d_outputs = _matrix(dO, do_strides, b, head, n, D, WIDTH, BLOCK_Q)
     keys = _matrix(K, k_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
     values = _matrix(V, v_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
+    q = queries.load([first, 0])
+    do = d_outputs.load([first, 0])
     padded_row = (b * h + head) * n_padded
     row_bits = tl.load(BITS + padded_row + i)
     delta = tl.load(DELTA + padded_row + i)
@@ -263,7 +339,7 @@ def query_gradients(
                            BLOCK_K, PRECISION, MASKED=False)  # fmt: skip
         dq = _revisit_keys(dq, q, do, row_bits, delta, keys, values, inner, stop, bits, position, left, right, length,
                            BLOCK_K, PRECISION, MASKED=True)  # fmt: skip
-    _store(dQ + (b * h + head) * n * D, i, n, dq * scale, D, WIDTH)
+    _store(dQ, dq_strides, b, head, i, n, dq * scale, D, WIDTH)
 
 
 @triton.jit
@@ -271,32 +347,92 @@ def _revisit_keys(
     dq, q, do, row_bits, delta, keys, values, start, stop, bits, position, left, right, length,
     BLOCK_K: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Add what the keys from ``start`` to ``stop`` send back to these queries."""
+    """Add what the keys from ``start`` to ``stop`` send back to these queries, a tile at a time."""
     for j0 in tl.range(start, stop, BLOCK_K):
-        k = keys.load([j0, 0])
-        s = tl.dot(q, k.T, input_precision=PRECISION)
-        p = tl.exp2(s * bits - row_bits[:, None])
-        if MASKED:
-            j = j0 + tl.arange(0, BLOCK_K)
-            p = tl.where(_sees(position[:, None], j[None, :], left, right, length), p, 0.0)
-        v = values.load([j0, 0])
-        dp = tl.dot(do, v.T, input_precision=PRECISION)
-        ds = p * (dp - delta[:, None])
-        dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
+        dq = _revisit_keys_of_a_tile(
+            dq, q, do, row_bits, delta, keys, values, j0, bits, position, left, right, length,
+            BLOCK_K, PRECISION, MASKED)  # fmt: skip
     return dq
+
+
+@triton.jit
+def _revisit_keys_of_a_tile(
+    dq, q, do, row_bits, delta, keys, values, j0, bits, position, left, right, length,
+    BLOCK_K: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
+):  # fmt: skip
+    """Add what one tile of keys sends back to these queries."""
+    k = keys.load([j0, 0])
+    s = tl.dot(q, k.T, input_precision=PRECISION)
+    p = tl.exp2(s * bits - row_bits[:, None])
+    if MASKED:
+        p = tl.where(_sees(position, j0, left, right, length, BLOCK_K), p, 0.0)
+    v = values.load([j0, 0])
+    dp = tl.dot(do, v.T, input_precision=PRECISION)
+    ds = p * (dp - delta[:, None])
+    return tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
+
+
+# --- what is done to scores -----------------------------------------------------------------------------------------
+#
+# Softcap and slopes are given in the unit of the products q · k, that is divided by the scale.
+
+
+@triton.jit
+def _capped(s, softcap):
+    """Bend scores so that they stay within ``-softcap .. softcap``: softcap tanh(s / softcap)."""
+    x = s / softcap
+    square = x * x
+    small = x * (1 - square * (1 / 3 - square * (2 / 15 - square * (17 / 315 - square * (62 / 2835)))))
+    large = 1 - 2 / (1 + tl.exp2(x * (2 * LOG2_E)))
+    return softcap * tl.where(square < 0.0625, small, large)  # the second form cancels near 0, the first is a series
+
+
+@triton.jit
+def _distance(position, j):
+    """How far a key lies from a query, on either side."""
+    return tl.abs(position - j).to(tl.float32)
+
+
+@triton.jit
+def _of_head(NUMBERS, head):
+    """A head's number, or None where there are none."""
+    number = None
+    if NUMBERS is not None:
+        number = tl.load(NUMBERS + head)
+    return number
+
+
+@triton.jit
+def _end(length, m, AT_END: tl.constexpr):
+    """Where the queries end: at the last of all keys, or at the last of their own sequence's."""
+    end = m
+    if AT_END:
+        end = length
+    return end
 
 
 # --- who sees whom --------------------------------------------------------------------------------------------------
 
 
 @triton.jit
-def _sees(position, j, left, right, length):
-    """Whether a query at ``position`` sees key ``j``: the mask, computed where it is needed."""
-    seen = j < length
+def _sees(position, j0, left, right, length, BLOCK_K: tl.constexpr):
+    """Whether the queries at ``position`` (rows) see the keys from ``j0`` on (columns); one comparison for each end."""
+    j = (j0 + tl.arange(0, BLOCK_K))[None, :]
+    seen = j < length if right is None else j <= tl.minimum(position + right, length - 1)[:, None]
     if left is not None:
-        seen = seen & (j >= position - left)
-    if right is not None:
-        seen = seen & (j <= position + right)
+        seen = seen & (j >= (position - left)[:, None])
+    return seen
+
+
+@triton.jit
+def _seen_by(i, diagonal, left, right):
+    """Whether the queries ``i`` (columns) see the keys (rows) at whose position query ``diagonal`` stands."""
+    if right is None:
+        seen = i[None, :] <= (diagonal + left)[:, None]
+    else:
+        seen = i[None, :] >= (diagonal - right)[:, None]
+        if left is not None:
+            seen = seen & (i[None, :] <= (diagonal + left)[:, None])
     return seen
 
 
@@ -321,25 +457,28 @@ def _keys_in_sight(position, left, right, length, BLOCK_Q: tl.constexpr, BLOCK_K
 def _queries_in_sight(first, left, right, length, n, m, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr):
     """For the block of keys that begins with ``first``: the queries ``start .. stop`` that see any of them.
 
-    ``start`` is a multiple of the tile, so that no tile reaches past the padding of BITS and DELTA.
+    Without a left bound, those from ``inner`` on see all of them. ``start`` is a multiple of the tile, so that no tile
+    reaches past the padding of BITS and DELTA.
     """
     start = 0
+    inner = 0
     stop = n
     if right is not None:
         start = tl.maximum(first - right - m + n, 0) // BLOCK_Q * BLOCK_Q
+        inner = first + BLOCK_K - 1 - right - m + n
     if left is not None:
         stop = tl.minimum(stop, first + BLOCK_K + left - m + n)
     if first >= length:
         stop = 0
-    return start, stop
+    return start, inner, stop
 
 
 @triton.jit
 def _length(KEY_LENGTHS, b, m):
-    """The number of keys of sequence ``b``."""
+    """The number of keys of sequence ``b``, which nobody may have looked at before: no more than there are."""
     length = m
     if KEY_LENGTHS is not None:
-        length = tl.load(KEY_LENGTHS + b)
+        length = tl.minimum(tl.maximum(tl.load(KEY_LENGTHS + b), 0), m).to(tl.int32)
     return length
 
 
@@ -363,10 +502,16 @@ def _split(program, n_heads, n_blocks):
 
 
 @triton.jit
+def _head(BASE, strides, b, head):
+    """Where the matrix of one head begins."""
+    return BASE + b * strides[0] + head * strides[1]
+
+
+@triton.jit
 def _matrix(BASE, strides, b, head, n_rows, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
     """The descriptor of one head's ``n_rows x D`` matrix, in tiles of ``BLOCK x WIDTH``; WIDTH is D or just above."""
     return tl.make_tensor_descriptor(
-        BASE + b * strides[0] + head * strides[1],
+        _head(BASE, strides, b, head),
         shape=[tl.maximum(n_rows, 1), D],
         strides=[strides[2], 1],
         block_shape=[BLOCK, WIDTH],
@@ -374,16 +519,18 @@ def _matrix(BASE, strides, b, head, n_rows, D: tl.constexpr, WIDTH: tl.constexpr
 
 
 @triton.jit
-def _load(BASE, row_stride, i, n_rows, D: tl.constexpr, WIDTH: tl.constexpr):
-    """Rows ``i`` of a matrix of any alignment, in float32."""
+def _load(BASE, strides, b, head, i, n_rows, D: tl.constexpr, WIDTH: tl.constexpr):
+    """Rows ``i`` of one head's matrix of any alignment, in float32."""
     c = tl.arange(0, WIDTH)
     exists = (i < n_rows)[:, None] & (c < D)[None, :]
-    return tl.load(BASE + i[:, None] * row_stride + c[None, :], mask=exists, other=0.0).to(tl.float32)
+    at = _head(BASE, strides, b, head) + i.to(tl.int64)[:, None] * strides[2] + c[None, :]
+    return tl.load(at, mask=exists, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def _store(BASE, i, n_rows, tile, D: tl.constexpr, WIDTH: tl.constexpr):
-    """Write the tile to rows ``i`` of a matrix without gaps, rounded to its type."""
+def _store(BASE, strides, b, head, i, n_rows, tile, D: tl.constexpr, WIDTH: tl.constexpr):
+    """Write the tile to rows ``i`` of one head's matrix, rounded to its type."""
     c = tl.arange(0, WIDTH)
     exists = (i < n_rows)[:, None] & (c < D)[None, :]
-    tl.store(BASE + i[:, None] * D + c[None, :], tile.to(BASE.dtype.element_ty), mask=exists)
+    at = _head(BASE, strides, b, head) + i.to(tl.int64)[:, None] * strides[2] + c[None, :]
+    tl.store(at, tile.to(BASE.dtype.element_ty), mask=exists)

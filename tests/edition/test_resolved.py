@@ -12,6 +12,7 @@ from build_book import ROOT
 
 ADDRESS = "https://github.com/Someone/a-fork"
 PAGES = "https://someone.github.io/a-fork/"
+PAPER = r"::::{div} only-print\n(On paper.)\n::::"  # in JSON; what another extension makes of a page
 PROSE = """\
 # The first *page*
 
@@ -50,6 +51,8 @@ On paper nothing moves.
 :::{div} only-print
 Nor here.
 :::
+
+PAPER
 
 {.wide}
 A wide paragraph, {eq}`eq-sum`.
@@ -95,6 +98,8 @@ x = "{{eq}}`eq-sum`"
 
 
 
+
+
 A wide paragraph, [(1.1)](#eq-sum).
 """
 
@@ -132,6 +137,7 @@ def edition(tmp_path, monkeypatch):
         said = io.StringIO()
         target = tmp_path / "build" / builder
         app = Sphinx(source, None, target, tmp_path / "trees", builder, options, status=None, warning=said)
+        app.connect("source-read", lambda app, docname, text: text.append(text.pop().replace("PAPER", PAPER)))
         app.build()
         return nbformat.read(tmp_path / "build/notebooks/one.ipynb", as_version=4), said.getvalue()
 

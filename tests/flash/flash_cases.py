@@ -27,19 +27,31 @@ class Case(NamedTuple):
     is_causal: bool = False
     window: int | None = None
     key_lengths: tuple[int, ...] | None = None
+    softcap: float | None = None
+    slopes: tuple[float, ...] | None = None
+    sinks: tuple[float, ...] | None = None
+    cache_lengths: tuple[int, ...] | None = None
 
     def __str__(self) -> str:
         masks = [
             *(["causal"] if self.is_causal else []),
             *([f"window{self.window}"] if self.window else []),
             *(["lengths" + "_".join(map(str, self.key_lengths))] if self.key_lengths else []),
+            *(["cache" + "_".join(map(str, self.cache_lengths))] if self.cache_lengths else []),
+            *(name for name in ("softcap", "slopes", "sinks") if getattr(self, name)),
         ]
         return f"b{self.b}-h{self.h}g{self.g}-n{self.n}m{self.m}-d{self.d}-{'-'.join(masks) or 'full'}"
 
     def options(self) -> dict:
-        """The case's arguments of ``flash_attention``."""
-        lengths = None if self.key_lengths is None else torch.tensor(self.key_lengths)
-        return {"is_causal": self.is_causal, "window": self.window, "key_lengths": lengths}
+        """The case's arguments of ``flash_attention``, without what :meth:`learnt` has."""
+        counted = {name: getattr(self, name) for name in ("key_lengths", "cache_lengths")}
+        lengths = {name: None if given is None else torch.tensor(given) for name, given in counted.items()}
+        return {"is_causal": self.is_causal, "window": self.window, "softcap": self.softcap, **lengths}
+
+    def learnt(self) -> dict[str, Tensor]:
+        """The case's slopes and sinks, in float32 as models keep them beside halves."""
+        given = {name: getattr(self, name) for name in ("slopes", "sinks")}
+        return {name: torch.tensor(each, dtype=torch.float32) for name, each in given.items() if each is not None}
 
     def mask(self) -> Tensor:
         """Who sees whom, spelled out in the words of the docstring of ``flash_attention``."""
@@ -63,6 +75,8 @@ class Results(NamedTuple):
     grad_q: Tensor
     grad_k: Tensor
     grad_v: Tensor
+    grad_slopes: Tensor | None = None
+    grad_sinks: Tensor | None = None
 
 
 def inputs(case: Case, dtype: torch.dtype, layout: str = "padded") -> list[Tensor]:
@@ -91,25 +105,60 @@ def _surrounded(values: Tensor, layout: str) -> Tensor:
     return inside.copy_(values).detach()
 
 
-def run(function: Callable[..., tuple[Tensor, Tensor]], qkv: list[Tensor], upstream: list[Tensor]) -> Results:
-    """Outputs of ``function(q, k, v)`` and gradients; rows whose log-sum-exp is ``-inf`` get no gradient through it."""
+def run(
+    function: Callable[..., tuple[Tensor, Tensor]],
+    qkv: list[Tensor],
+    upstream: list[Tensor],
+    learnt: dict[str, Tensor] | None = None,
+) -> Results:
+    """Outputs of ``function(q, k, v, **learnt)`` and gradients; none through a log-sum-exp that is ``-inf``."""
     leaves = [x.detach().requires_grad_() for x in qkv]
-    out, lse = function(*leaves)
+    named = {name: x.detach().requires_grad_() for name, x in (learnt or {}).items()}
+    out, lse = function(*leaves, **named)
     seen = lse.isfinite()
     grads = torch.autograd.grad(
-        [out, lse.masked_fill(~seen, 0.0)], leaves, [upstream[0].to(out.dtype), upstream[1].to(lse.dtype)]
+        [out, lse.masked_fill(~seen, 0.0)],
+        [*leaves, *named.values()],
+        [upstream[0].to(out.dtype), upstream[1].to(lse.dtype)],
     )
-    return Results(out.detach(), lse.detach(), *grads)
+    of_named = {f"grad_{name}": grad for name, grad in zip(named, grads[3:], strict=True)}
+    return Results(out.detach(), lse.detach(), *grads[:3], **of_named)
 
 
 def reference(case: Case, scale: float) -> Callable[..., tuple[Tensor, Tensor]]:
     """The specification: ``attention`` under the case's mask, and the log-sum-exp of the same scores."""
 
-    def function(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        scores = scale * q @ k.repeat_interleave(case.h // case.g, dim=1).mT
-        return attention(q, k, v, case.mask(), scale=scale), log_sum_exp(scores, case.mask())
+    def function(q: Tensor, k: Tensor, v: Tensor, **learnt: Tensor) -> tuple[Tensor, Tensor]:
+        if case.cache_lengths is None:
+            return _reference(case, scale, q, k, v, learnt)
+        each = [
+            _reference(case._replace(b=1, m=m, cache_lengths=None), scale, *(x[b : b + 1] for x in (q, k, v)), learnt)
+            for b, m in enumerate(case.cache_lengths)
+        ]
+        outs, lses = zip(*each, strict=True)
+        return torch.cat(outs), torch.cat(lses)
 
     return function
+
+
+def _reference(
+    case: Case, scale: float, q: Tensor, k: Tensor, v: Tensor, learnt: dict[str, Tensor]
+) -> tuple[Tensor, Tensor]:
+    k, v = k[:, :, : case.m], v[:, :, : case.m]
+    slopes, sinks = learnt.get("slopes"), learnt.get("sinks")
+    scores = scale * q @ k.repeat_interleave(case.h // case.g, dim=1).mT
+    if case.softcap is not None:
+        scores = case.softcap * torch.tanh(scores / case.softcap)
+    if slopes is not None:
+        far = (torch.arange(case.n)[:, None] + case.m - case.n - torch.arange(case.m)).abs()
+        scores = scores - slopes[:, None, None] * far
+    scores = scores.masked_fill(~case.mask(), -torch.inf)
+    if sinks is not None:
+        scores = torch.cat([scores, sinks[:, None, None].expand(*scores.shape[:-1], 1)], dim=-1)
+    if case.m == 0:
+        nothing = 0.0 * (q + k.sum() + v.sum())
+        return nothing, log_sum_exp(scores) if sinks is not None else torch.full(q.shape[:-1], -torch.inf)
+    return attention(q, k, v, case.mask(), scale=scale, softcap=case.softcap, **learnt), log_sum_exp(scores)
 
 
 def errors(
@@ -120,19 +169,25 @@ def errors(
     layout: str = "padded",
     scale: float | None = None,
 ) -> dict[str, float]:
-    """How far ``function(q, k, v)`` is from the reference in float64: relative errors ``|x - x*| / |x*|``."""
+    """How far ``function(q, k, v)`` is from the reference in float64: relative errors ``|x - x*| / |x*|``.
+
+    A case's slopes and sinks go to the function by name.
+    """
     scale = case.d**-0.5 if scale is None else scale
     qkv = inputs(case, dtype, layout)
     upstream = [torch.randn(case.b, case.h, case.n, case.d).to(dtype), torch.randn(case.b, case.h, case.n)]
-    got = run(function, qkv, upstream)
-    wanted = run(reference(case, scale), [x.double() for x in qkv], [x.double() for x in upstream])
+    learnt = {name: x.double() if dtype == torch.float64 else x for name, x in case.learnt().items()}
+    got = run(function, qkv, upstream, learnt)
+    wide = [x.double() for x in qkv], [x.double() for x in upstream], {name: x.double() for name, x in learnt.items()}
+    wanted = run(reference(case, scale), *wide)
     return relative_errors(got, wanted)
 
 
 def relative_errors(got: Results, wanted: Results) -> dict[str, float]:
     """The distance of each result from the one wanted, by name."""
     assert torch.equal(got.lse == -torch.inf, wanted.lse == -torch.inf), "another set of rows sees no key"
-    return {name: _distance(x, y) for name, x, y in zip(Results._fields, got, wanted, strict=True)}
+    named = zip(Results._fields, got, wanted, strict=True)
+    return {name: _distance(x, y) for name, x, y in named if not (x is None and y is None)}
 
 
 def _distance(got: Tensor, wanted: Tensor) -> float:

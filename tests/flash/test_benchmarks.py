@@ -1,6 +1,5 @@
 """The benchmark for the GPU says what it needs, and its arithmetic is right, where there is no GPU."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -8,34 +7,150 @@ from pathlib import Path
 
 import pytest
 import torch
+from benchmark_cases import PROBLEMS, SIZES, NoGpu
 from flash_cases import Case
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "flash_gpu.py"
+from benchmarks import flash_gpu, tune_flash
+from benchmarks.gpu import checks, report, rivals, timing
+from benchmarks.gpu.bench import Bench
+from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.record import Record
+from benchmarks.gpu.tiles import KERNELS, PROPOSED, candidates, parse_tile, tile_text
+from lessons_lib.flash import configurations
+from lessons_lib.flash.configurations import Tile, configuration
+
+BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
 
-@pytest.fixture(scope="module")
-def benchmark():
-    spec = importlib.util.spec_from_file_location("flash_gpu", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture(autouse=True)
+def single_precision(double_precision):
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.fixture
+def bench(tmp_path):
+    return Bench(NoGpu(), Record(tmp_path / "part.json", {}), 5, SIZES)
 
 
 def test_without_a_gpu_it_says_so():
-    nothing = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, env=nothing)
+    nothing = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": ""}  # it finds this checkout's library by itself
+    script = BENCHMARKS / "flash_gpu.py"
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=nothing)
     assert done.returncode == 1
     assert done.stderr.startswith("flash_gpu.py needs an NVIDIA GPU")
 
 
-def test_flops_are_those_of_the_two_products(benchmark):
+def test_the_tuner_says_so_too(monkeypatch, capsys):
+    monkeypatch.setattr(NoGpu, "available", lambda self: False)
+    assert tune_flash.main([], NoGpu()) == 1
+    assert capsys.readouterr().err.startswith("tune_flash.py needs an NVIDIA GPU")
+
+
+def test_other_processes_do_not_take_our_site_for_python_s(monkeypatch):
+    assert (BENCHMARKS / "site.py").exists()
+    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), "/elsewhere"])
+    flash_gpu.find_library(None)
+    assert sys.path == [str(BENCHMARKS.parent), "/elsewhere"]
+
+
+def test_another_library_can_be_measured(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "path", [])
+    flash_gpu.find_library(tmp_path)
+    assert sys.path == [str(tmp_path), str(BENCHMARKS.parent)]
+
+
+@pytest.mark.parametrize(
+    ("main", "arguments", "wrong"),
+    [
+        (flash_gpu.main, ["--part", "d32"], "part must be one of checks, .*, got 'd32'"),
+        (flash_gpu.main, ["--tile", "attend=1,2,3,4"], "a tile is KERNEL:WIDTH=.*, got 'attend=1,2,3,4'"),
+        (tune_flash.main, ["--kernel", "attend:99"], "kernel must be one of attend, .*, got 'attend:99'"),
+    ],
+)
+def test_a_wrong_argument_is_refused(main, arguments, wrong):
+    with pytest.raises(ValueError, match=wrong):
+        main(arguments, NoGpu())
+
+
+# --- figures --------------------------------------------------------------------------------------------------------
+
+
+def test_flops_are_those_of_the_two_products():
     b, h, n, d = 2, 3, 5, 7
     two_products = 2 * (2 * b * h * n * n * d)  # a multiplication and an addition each
-    assert benchmark.flops("forward", b, h, n, d, False) == two_products
-    assert benchmark.flops("forward", b, h, n, d, True) == two_products / 2
-    assert benchmark.flops("backward", b, h, n, d, False) == 2.5 * two_products
-    total = benchmark.flops("forward", b, h, n, d, True) + benchmark.flops("backward", b, h, n, d, True)
-    assert benchmark.flops("forward+backward", b, h, n, d, True) == total
+    assert timing.flops("forward", b, h, n, d, False) == two_products
+    assert timing.flops("forward", b, h, n, d, True) == two_products / 2
+    assert timing.flops("backward", b, h, n, d, False) == 2.5 * two_products
+    total = timing.flops("forward", b, h, n, d, True) + timing.flops("backward", b, h, n, d, True)
+    assert timing.flops("forward+backward", b, h, n, d, True) == total
+
+
+def test_every_implementation_is_timed_or_says_why_not(bench):
+    measured = []
+    timing.time_shape(bench, "item", measured, rivals.fused(bench, True, 64), d=64, n=32, is_causal=True)
+    assert len(measured) == 4 * 3
+    ours = {row["pass"]: row for row in measured if row["implementation"] == "triton"}
+    assert [row["milliseconds"] for row in ours.values()] == [2.0, 2.0, 4.0]
+    assert [ours["forward"][name] for name in ("rounds", "low", "high")] == [[2.0, 2.0], 1.9, 2.2]
+    assert ours["forward"]["tflops"] == pytest.approx(
+        timing.flops("forward", 2, 4, 32, 64, True) / 2e-3 / 1e12, rel=1e-4
+    )
+    matmul = 2 * SIZES.matrix**3 / 2e-3 / 1e12
+    assert ours["forward"]["of_matmul"] == pytest.approx(ours["forward"]["tflops"] / matmul, rel=1e-4)
+    assert [row.get("extra_mib") for row in ours.values()] == [7.0, None, 7.0]
+    assert ours["forward"]["kernel"] == "nothing"
+    reasons = [row["reason"] for row in measured if row["implementation"] == "sdpa-cudnn"]
+    assert len(reasons) == 3
+    assert all(reasons)
+
+
+def test_the_second_round_goes_backwards(bench):
+    order = []
+    turns = timing.take_turns(
+        bench, {"a": 1, "b": 2, "c": 3}, lambda what, known: order.append(what) or known, rounds=2
+    )
+    assert order == [1, 2, 3, 3, 2, 1]
+    assert list(turns) == ["a", "b", "c"]
+
+
+def test_a_seed_makes_the_inputs_of_an_item_whatever_ran_before(bench):
+    first, _, again = bench.randn("x")(3), bench.randn("y")(3), bench.randn("x")(3)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, bench.randn("y")(3))
+
+
+def test_speeds_are_relative_to_the_kernels_in_the_same_item():
+    shape = {"pass": "forward", "milliseconds": 3.0}
+    found = timing.with_speeds(
+        [
+            {"item": "a", "implementation": "triton", "pass": "forward", "milliseconds": 2.0},
+            {"item": "a", "implementation": "sdpa-flash", **shape},
+            {"item": "a", "implementation": "sdpa-cudnn", "pass": "forward", "reason": "No available kernel."},
+            {"item": "b", "implementation": "sdpa-flash", **shape},
+            {"item": "a", "implementation": "sdpa-flash", "part": "plain", **shape},  # measured at another time
+        ]
+    )
+    assert [row.get("speed_of_triton") for row in found] == [1.0, 1.5, None, None, None]
+
+
+def test_the_lines_of_an_item_name_every_row():
+    shape = {"n": 4096, "d": 128, "is_causal": False, "pass": "forward"}
+    said = report.lines(
+        "d 128, full, n 4096",
+        [
+            {"implementation": "triton", **shape, "milliseconds": 2.0, "tflops": 400.0, "of_matmul": 0.6},
+            {"implementation": "sdpa-flash", **shape, "milliseconds": 3.0, "tflops": 300.0},
+            {"implementation": "sdpa-cudnn", **shape, "reason": "No available kernel."},
+        ],
+    ).splitlines()
+    assert said[0] == "d 128, full, n 4096"
+    assert "0.60 of matmul" in said[1]
+    assert "sdpa-flash" in said[2]
+    assert "triton x1.50" in said[2]
+    assert "not run: No available kernel." in said[3]
+
+
+# --- checks ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -51,97 +166,182 @@ def test_flops_are_those_of_the_two_products(benchmark):
     ],
     ids=str,
 )
-def test_the_mask_of_the_check_is_the_flash_path_s(benchmark, case):
-    mask = benchmark.visible(case.b, case.n, case.m, case.is_causal, case.window, case.key_lengths)
+def test_the_mask_of_the_check_is_the_flash_path_s(case):
+    mask = checks.visible(case.b, case.n, case.m, case.is_causal, case.window, case.key_lengths)
     assert torch.equal(mask, case.mask())
 
 
-def test_the_error_is_the_worst_relative_one(benchmark):
+def test_the_error_is_the_worst_relative_one():
     a, b = torch.full((4,), 3.0), torch.full((9,), 2.0)
-    assert benchmark.error([a, 1.01 * b], [a, b]) == pytest.approx(0.01)
-    assert benchmark.error([torch.full((4,), 0.05)], [torch.zeros(4)]) == pytest.approx(0.5)  # a result that vanishes
+    assert checks.error([a, 1.01 * b], [a, b]) == pytest.approx(0.01)
+    assert checks.error([torch.full((4,), 0.05)], [torch.zeros(4)]) == pytest.approx(0.5)  # a result that vanishes
+    assert checks.error([a, torch.full((9,), torch.nan)], [a, b]) == float("inf")
 
 
-@pytest.fixture
-def on_the_cpu(benchmark, monkeypatch):
-    """The benchmark with the tiled implementation for the kernels, and a clock that always shows 2 ms."""
-    flash_attention = benchmark.flash_attention
-    monkeypatch.setattr(benchmark, "DEVICE", "cpu")
-    monkeypatch.setattr(
-        benchmark,
-        "flash_attention",
-        lambda q, k, v, backend, **options: flash_attention(q, k, v, backend="tiled", **options),
-    )
-    monkeypatch.setattr(benchmark, "milliseconds", lambda work: (work(), 2.0)[1])
-    monkeypatch.setattr(benchmark, "kernel_name", lambda work: "tiled")
-    monkeypatch.setattr(benchmark, "TOKENS", 64)
-    torch.set_default_dtype(torch.float32)
-
-
-SMALL = {"b": 2, "h": 4, "g": 2, "n": 37, "m": 50, "d": 8, "is_causal": True, "window": 9, "key_lengths": (50, 20)}
-
-
-@pytest.mark.usefixtures("on_the_cpu")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-def test_what_is_right_passes_the_check(benchmark, dtype):
-    assert benchmark.check(dtype, SMALL)["error"] < 8e-3
-    assert benchmark.check(dtype, SMALL | {"n": 1})["error_decoding"] < 8e-3
+def test_what_is_right_passes_the_check(bench, dtype):
+    row = checks.check(bench, "item", dtype, PROBLEMS[0])
+    assert row["right"]
+    assert row["error"] < 8e-3
+    assert checks.check(bench, "item", dtype, PROBLEMS[1])["error_decoding"] < 8e-3
 
 
-@pytest.mark.usefixtures("on_the_cpu")
-def test_what_is_wrong_stops_it(benchmark, monkeypatch):
-    right = benchmark.flash_attention
-    monkeypatch.setattr(benchmark, "flash_attention", lambda *qkv, window, **more: right(*qkv, window=8, **more))
-    with pytest.raises(SystemExit, match="the kernels are wrong, nothing was timed"):
-        benchmark.check(torch.float32, SMALL)
+class Wrong(NoGpu):
+    """A machine whose kernels see a key too few, count lengths that are not there, and are wrong beyond 2^31."""
+
+    def flash(self, q, k, v, *, window=None, key_lengths=None, **options):
+        if key_lengths is not None and not key_lengths.is_contiguous():
+            key_lengths = key_lengths.clone().fill_(5)
+        if any(x.stride(2) == SIZES.far for x in (q, k, v)):
+            v = v + 1
+        return super().flash(q, k, v, window=window and window - 1, key_lengths=key_lengths, **options)
 
 
-@pytest.mark.usefixtures("on_the_cpu")
-def test_every_implementation_is_timed_or_says_why_not(benchmark):
-    measured = benchmark.time_lengths(d=64, n=32, is_causal=True, matmul_tflops=100.0)
-    assert len(measured) == 4 * 3
-    ours = {row["pass"]: row for row in measured if row["implementation"] == "triton"}
-    assert [row["milliseconds"] for row in ours.values()] == [2.0, 2.0, 4.0]
-    assert ours["forward"]["tflops"] == benchmark.flops("forward", 2, 32, 32, 64, True) / 2e-3 / 1e12
-    assert ours["forward"]["of_matmul"] == ours["forward"]["tflops"] / 100
-    reasons = [row["reason"] for row in measured if row["implementation"] == "sdpa-cudnn"]
-    assert len(reasons) == 3
-    assert all(reasons)
+def test_what_is_wrong_does_not_pass(bench):
+    bench.machine = Wrong()
+    assert not checks.check(bench, "item", torch.float32, PROBLEMS[0])["right"]
+    row = checks.lengths_of_any_layout(bench, "item")
+    assert not row["right"]
+    assert {name.split()[0] for name in row["errors"]} == {"column", "expanded"}
+    row = checks.rows_far_apart(bench, "item")
+    assert not row["right"]
+    assert {name for name, error in row["errors"].items() if error > checks.LOOSE} == {"q", "k", "v"}
 
 
-def rows(benchmark, n: int, ours: float, theirs: float) -> list[dict]:
-    shape = {"b": 1, "h": 16, "n": n, "d": 128, "is_causal": False, "pass": "forward"}
-    return benchmark.with_speeds(
-        [
-            {"implementation": "triton", **shape, "milliseconds": ours, "tflops": 400.0, "of_matmul": 0.6},
-            {"implementation": "sdpa-flash", **shape, "milliseconds": theirs, "tflops": 300.0, "of_matmul": 0.5},
-            {"implementation": "sdpa-cudnn", **shape, "reason": "No available kernel."},
-        ]
+class Different(NoGpu):
+    """A machine that never gives the same bits twice, and whose graphs play what they were captured with."""
+
+    calls: int = 0
+
+    def flash(self, *qkv, **options):
+        self.calls += 1
+        found = super().flash(*qkv, **options)
+        return (found[0] * (1 + self.calls / 100), found[1]) if isinstance(found, tuple) else found
+
+    def captured(self, work):
+        return lambda: None
+
+
+def test_each_regression_can_fail(bench):
+    bench.machine = Different()
+    assert not checks.same_bits_twice(bench, "item")["right"]
+    assert not checks.two_streams_at_once(bench, "item")["right"]
+    assert not checks.decoding_in_a_cuda_graph(bench, "item")["right"]
+    assert not checks.decoding_in_a_cuda_graph_with_lengths(bench, "item")["right"]
+    bench.machine.calls = 30
+    assert not checks.under_autocast(bench, "item")["right"]
+
+
+def test_a_check_that_needs_more_memory_than_there_is_says_so(bench, monkeypatch):
+    monkeypatch.setattr(NoGpu, "free_bytes", lambda self: 100)
+    with pytest.raises(checks.Unmeasured, match=r"it needs 0\.0 GB"):
+        checks.rows_far_apart(bench, "item")
+
+
+def test_a_program_that_is_not_there_is_no_failure(bench):
+    with pytest.raises(checks.Unmeasured, match="FileNotFoundError"):
+        checks.memory_sanitized(bench, "item", program="no-such-sanitizer")
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "right"),
+    [("ERROR SUMMARY: 0 errors", 0, True), ("Invalid __global__ read of size 4", 9, False)],
+)
+def test_the_sanitizer_s_word_is_taken(bench, tmp_path, said, status, right):
+    program = tmp_path / "sanitizer"
+    program.write_text(f"#!/bin/sh\necho '========= {said}'\nexit {status}\n")
+    program.chmod(0o755)
+    assert checks.memory_sanitized(bench, "item", program=str(program)) == {"said": [said], "right": right}
+    program.write_text("#!/bin/sh\necho 'Device not supported'\nexit 1\n")
+    with pytest.raises(checks.Unmeasured, match="exit status 1: Device not supported"):
+        checks.memory_sanitized(bench, "item", program=str(program))
+
+
+# --- the machine's state --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [
+        ("580.1, 1980, 1980, 3201, 698.5, 700.0, [N/A]", {"sm_mhz": 1980.0, "watts": 698.5, "celsius": "[N/A]"}),
+        ("No devices were found", {"unknown": "nvidia-smi said 'No devices were found'"}),
+        ("", {"unknown": "nvidia-smi said ''"}),
+    ],
+)
+def test_the_state_is_what_nvidia_smi_says(monkeypatch, tmp_path, answer, state):
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho '{answer}'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(Machine, "id", lambda self: "0")
+    assert state.items() <= Machine().state().items()
+
+
+def test_without_nvidia_smi_the_state_is_unknown(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(Machine, "id", lambda self: "0")
+    assert "FileNotFoundError" in Machine().state()["unknown"]
+
+
+# --- tiles ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_candidate_is_the_library_s(monkeypatch):
+    monkeypatch.delattr(configurations, "candidates", raising=False)
+    for (kernel, width), tiles in PROPOSED.items():
+        own = getattr(configuration(width, 2, (9, 0)), kernel)
+        found = candidates(kernel, width, (9, 0))
+        assert found[0] == own
+        assert len(set(found)) == len(found) > 1
+        assert set(tiles) | {own} == set(found)
+    assert {kernel for kernel, _ in PROPOSED} == set(KERNELS)
+
+
+def test_the_library_s_own_list_is_taken_where_there_is_one(monkeypatch):
+    kept = [Tile(16, 32, 4, 1), Tile(32, 16, 4, 1)]
+    monkeypatch.setattr(
+        configurations, "candidates", lambda *asked: kept if asked == ("attend", 64, 2, (8, 0)) else None, raising=False
     )
+    assert candidates("attend", 64, (8, 0)) == kept
+    monkeypatch.setattr(configurations, "candidates", lambda *asked: kept[:1])
+    assert len(candidates("attend", 64, (8, 0))) > 1
 
 
-def test_speeds_are_relative_to_the_row(benchmark):
-    speeds = [row.get("speed_of_triton") for row in rows(benchmark, 4096, ours=2.0, theirs=3.0)]
-    assert speeds == [1.0, 1.5, None]
+@pytest.mark.parametrize("tile", [Tile(128, 64, 8, 3), Tile(128, 64, 4, 2, specialize=True)])
+def test_a_tile_is_read_as_it_is_written(tile):
+    assert parse_tile(tile_text(("attend", 128), tile)) == (("attend", 128), tile)
 
 
-def test_the_table_names_every_row(benchmark):
-    lines = benchmark.table(rows(benchmark, 4096, 2.0, 3.0) + rows(benchmark, 8192, 2.0, 3.0)).splitlines()
-    assert [line for line in lines if line.startswith("d ")] == ["d 128, full, n 4096", "d 128, full, n 8192"]
-    assert sum("sdpa-flash" in line and "triton x1.50" in line for line in lines) == 2
-    assert sum("not run: No available kernel." in line for line in lines) == 2
+def test_what_a_tile_chooses_is_written_by_name():
+    text = tile_text(("attend", 64), Tile(128, 64, 4, 2, specialize=True))
+    assert text == "attend:64=128,64,4,2,specialize"
 
 
-def test_a_target_is_judged_by_the_worst_long_sequence(benchmark):
-    measured = rows(benchmark, 1024, 1.0, 0.1) + rows(benchmark, 4096, 2.0, 3.0) + rows(benchmark, 8192, 2.0, 2.5)
-    reached = {
-        verdict["against"]: verdict["reached"]
-        for verdict in benchmark.judge(measured)
-        if (verdict["pass"], verdict["d"], verdict["is_causal"]) == ("forward", 128, False)
-    }
-    assert reached == {"sdpa-flash": 1.25, "matmul": 0.6, "sdpa-cudnn": None}
+@pytest.mark.parametrize(
+    "text", ["", "attend:128", "attend:128=1,2,3", "attend:x=1,2,3,4", "a:64=1,2,3,4", "attend:64=1,2,3,4,no"]
+)
+def test_what_is_no_tile_is_refused(text):
+    with pytest.raises(ValueError, match="a tile is KERNEL:WIDTH=QUERIES,KEYS,WARPS,STAGES with KERNEL one of attend,"):
+        parse_tile(text)
 
 
-def test_results_are_named_after_the_device(benchmark):
-    assert benchmark.file_name("NVIDIA H200") == "flash-nvidia-h200.json"
-    assert benchmark.file_name("NVIDIA GeForce RTX 4090 (Laptop)") == "flash-nvidia-geforce-rtx-4090-laptop.json"
+def test_a_tile_changes_one_kernel_at_one_width(bench):
+    own, tile = configuration(128, 2, (9, 0)), Tile(64, 64, 4, 3)
+    bench.tiles = {("attend", 128): tile}
+    assert bench.configured(128) == own._replace(attend=tile)
+    assert bench.configured(64) is None
+    assert bench.configured(128, {}) is None
+
+
+def test_the_kernels_take_the_tiles_that_are_asked_for(monkeypatch):
+    launch = pytest.importorskip("lessons_lib.flash.launch", reason="triton is not installed")
+    asked = []
+
+    def triton_attention(q, k, v, band, scale, key_lengths, tiles):
+        asked.append((tuple(band[2:]), scale, tiles))
+        return "out", "lse"
+
+    monkeypatch.setattr(launch, "triton_attention", triton_attention)
+    tiles = configuration(16, 2, (9, 0))
+    x = torch.zeros(1, 2, 5, 16)
+    assert Machine().flash(x, x, x, tiles=tiles, is_causal=True) == "out"
+    assert asked == [((None, 0), 0.25, tiles)]

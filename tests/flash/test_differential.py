@@ -44,7 +44,12 @@ def cases(draw) -> Case:
 @st.composite
 def tiles(draw) -> Configuration:
     """Any tiles that the interpreter can afford."""
-    return Configuration(*(Tile(draw(BLOCKS), draw(BLOCKS), num_warps=4, num_stages=1) for _ in Configuration._fields))
+    return Configuration(
+        *(
+            Tile(draw(BLOCKS), draw(BLOCKS), 4, 1, specialize=draw(st.booleans()), branch=draw(st.booleans()))
+            for _ in Configuration._fields
+        )
+    )
 
 
 @settings(max_examples=45)

@@ -9,13 +9,15 @@ import pytest
 import torch
 from flash_cases import Case, assert_right, errors
 from torch import nn
+from torch._subclasses import FakeTensorMode
 from torch.testing import assert_close
 
 from lessons_lib import flash, masks
 from lessons_lib.attention import attention
-from lessons_lib.flash import as_implementation, flash_attention, sdpa
+from lessons_lib.flash import as_implementation, chosen_backend, flash_attention, inputs, sdpa
 from lessons_lib.flash.band import Band
 from lessons_lib.flash.configurations import AMPERE, HOPPER, SINGLE, SMALL, configuration
+from lessons_lib.flash.scores import Scores
 from lessons_lib.multihead import KVCache, MultiHeadAttention
 from lessons_lib.rules import Causal, Documents, Everything, GlobalTokens, Prefix, Rule, Window
 
@@ -78,10 +80,60 @@ def test_the_log_sum_exp_is_at_least_single(dtype):
 
 
 @pytest.mark.parametrize("backend", ["auto", "torch", "tiled"])
+@pytest.mark.parametrize("names", [["slopes"], ["sinks"], ["slopes", "sinks"]], ids=" and ".join)
+def test_slopes_and_sinks_mean_the_same(backend, names):
+    q, k, v = heads(n=7)
+    learnt = {name: torch.tensor([0.3, 1.0, 0.0, 2.0], requires_grad=True) for name in names}
+    ours = flash_attention(q, k, v, is_causal=True, **learnt, backend=backend)
+    exact = attention(q, k, v, Causal(), **learnt)
+    assert_close(ours, exact)
+    wanted = list(learnt.values())
+    assert_close(*(torch.autograd.grad(out.square().sum(), wanted) for out in (ours, exact)))
+    implementation = as_implementation(is_causal=True, backend=backend)
+    assert_close(implementation(q, k, v, **learnt), exact)
+
+
+@pytest.mark.parametrize("scale", [0.3, -0.3, 0.0])
+@pytest.mark.parametrize("softcap", [0.5, 3.0])
+def test_a_cap_means_the_same_at_any_scale(scale, softcap):
+    q, k, v = heads()
+    exact = attention(q, k, v, scale=scale, softcap=softcap)
+    assert_close(flash_attention(q, k, v, scale=scale, softcap=softcap), exact)
+    assert_close(as_implementation()(q, k, v, scale=scale, softcap=softcap), exact)
+
+
+@pytest.mark.parametrize("backend", ["auto", "torch", "tiled"])
 @pytest.mark.parametrize("scale", [0.3, -0.3, 0.0])
 def test_any_scale_means_the_same(backend, scale):
     q, k, v = heads()
     assert_close(flash_attention(q, k, v, scale=scale, backend=backend), attention(q, k, v, scale=scale))
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize("backend", ["auto", "torch", "tiled"])
+@pytest.mark.parametrize("n", [1, 13])
+def test_autocast_decides_on_the_type_as_for_pytorch_s_own_function(n, backend):
+    q, k, v = (x.float().requires_grad_() for x in heads(n=n))
+    v_half = v.detach().bfloat16()
+    with pytest.raises(ValueError, match="q and v must have the same dtype"):
+        flash_attention(q, k, v_half, backend=backend)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = flash_attention(q, k, v_half, is_causal=True, backend=backend)
+        theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v_half, masks.causal(n, 13), enable_gqa=True)
+        wide = flash_attention(*(x.double() for x in (q, k, v)), backend=backend)
+    assert out.dtype == theirs.dtype == torch.bfloat16
+    assert wide.dtype == torch.float64
+    assert_close(out.float(), theirs.float(), atol=0.03, rtol=0.03)
+    assert all(grad.dtype == torch.float32 for grad in torch.autograd.grad(out.float().sum(), [q, k]))
+
+
+def test_autocast_of_another_device_changes_nothing():
+    q, k, v = (x.float() for x in heads())
+    with torch.autocast("cpu", enabled=False):
+        assert flash_attention(q, k, v, backend="tiled").dtype == torch.float32
+    meta = [x.to("meta") for x in (q, k, v)]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert inputs.in_autocast_type(*meta) == tuple(meta)
 
 
 def test_inputs_are_left_as_they_were():
@@ -121,6 +173,10 @@ def ran(monkeypatch):
         (13, 13, {"return_lse": True}, "tiled_attention"),
         (13, 13, {"backend": "tiled"}, "tiled_attention"),
         (13, 13, {"backend": "torch", "window": 3}, "torch_attention"),
+        (13, 13, {"softcap": 2.0}, "tiled_attention"),
+        (13, 13, {"slopes": torch.ones(4)}, "tiled_attention"),
+        (13, 13, {"sinks": torch.ones(4)}, "tiled_attention"),
+        (13, 13, {"cache_lengths": torch.tensor([13, 2])}, "tiled_attention"),
     ],
 )
 def test_auto_takes_the_fastest_that_is_linear_in_memory(n, m, options, expected, ran):
@@ -185,6 +241,122 @@ def test_torch_says_that_it_returns_no_log_sum_exp():
         flash_attention(*heads(), backend="torch", return_lse=True)
 
 
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("options", "backend", "message"),
+    [
+        ({"softcap": 2.0}, "torch", "PyTorch's function caps no scores; use backend='tiled'"),
+        ({"cache_lengths": torch.tensor([3, 2])}, "torch", "one number of keys for all sequences; use backend='tiled'"),
+        ({"softcap": 2.0, "sinks": torch.ones(4)}, "triton", "the kernels know no softcap and no sinks; use"),
+        ({"cache_lengths": torch.tensor([3, 2])}, "triton", "the kernels know no cache_lengths; use"),
+    ],
+)
+def test_a_backend_says_what_it_does_not_know(options, backend, message):
+    if backend == "triton":
+        pytest.importorskip("triton")
+    with pytest.raises(ValueError, match=f"backend='{backend}' cannot run here: .*{message}"):
+        flash_attention(*(x.float() for x in heads()), **options, backend=backend)
+
+
+# --- which backend, and why -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "backend", "reason"),
+    [
+        ({}, "torch", "PyTorch's fused kernel for the CPU can do this"),
+        ({"is_causal": True}, "torch", "can do this"),
+        ({"window": 3}, "tiled", "would need a table over n x m"),
+        ({"mask": Prefix(3)}, "tiled", "would need a table over n x m"),
+        ({"return_lse": True}, "tiled", "does not return the log-sum-exp"),
+        ({"softcap": 2.0, "slopes": torch.ones(4)}, "tiled", "knows no softcap and no slopes"),
+        ({"cache_lengths": torch.tensor([3, 2])}, "tiled", "knows no cache_lengths"),
+    ],
+)
+def test_the_choice_is_told_with_its_reason(options, backend, reason, ran):
+    choice = chosen_backend(*heads(), **options)
+    assert choice.backend == backend
+    assert reason in choice.reason
+    flash_attention(*heads(), **options)
+    assert ran == [{"torch": "torch_attention_in_linear_memory", "tiled": "tiled_attention"}[backend]]
+
+
+@pytest.fixture
+def pretend_gpu(monkeypatch):
+    """Make queries, keys and values that believe they lie on a GPU of the capability given; nothing can run on them."""
+
+    def pretend(capability: tuple[int, int], *, dtype=torch.float16, d: int = 64, g: int = 2, has_kernel: bool = True):
+        monkeypatch.setattr(torch.version, "cuda", "12.8")
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {capability}")
+        monkeypatch.setattr(flash, "memory_efficient_kernel_runs", lambda *qkv: has_kernel)
+        with FakeTensorMode():
+            return [torch.empty(2, heads, 13, d, dtype=dtype, device="cuda") for heads in (4, g, g)]
+
+    return pretend
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="there the kernels are interpreted on the CPU")
+@pytest.mark.parametrize(
+    ("capability", "gpu", "options", "backend", "reason"),
+    [
+        ((9, 0), {}, {"is_causal": True, "window": 5}, "triton", "GPU (9, 0)"),
+        ((8, 0), {}, {}, "triton", "GPU (8, 0)"),
+        (
+            (7, 5),
+            {},
+            {},
+            "torch",
+            "memory-efficient kernel can do this; not triton: the kernels need compute capability",
+        ),
+        ((7, 5), {}, {"is_causal": True}, "torch", "GPU (7, 5) has (7, 5)"),
+        ((7, 5), {}, {"is_causal": True, "window": 5}, "tiled", "would need a table over n x m; not triton"),
+        ((7, 5), {}, {"return_lse": True}, "tiled", "does not return the log-sum-exp; not triton"),
+        ((7, 5), {}, {"key_lengths": torch.tensor([3, 2])}, "tiled", "would need a table"),
+        ((7, 5), {"dtype": torch.bfloat16, "has_kernel": False}, {}, "tiled", "does not take torch.bfloat16"),
+        (
+            (9, 0),
+            {"dtype": torch.float64, "has_kernel": False},
+            {},
+            "tiled",
+            "not triton: the kernels add up in float32",
+        ),
+        ((9, 0), {"d": 320}, {}, "torch", "not triton: the kernels take heads at most 256 wide"),
+        ((9, 0), {}, {"softcap": 2.0}, "tiled", "not triton: the kernels know no softcap"),
+    ],
+)
+def test_the_choice_on_a_gpu(capability, gpu, options, backend, reason, pretend_gpu):
+    pytest.importorskip("triton")
+    choice = chosen_backend(*pretend_gpu(capability, **gpu), **options)
+    assert choice.backend == backend
+    assert reason in choice.reason
+
+
+def test_an_old_gpu_is_held_to_the_memory_efficient_kernel(pretend_gpu, monkeypatch):
+    """What would be started on a T4: PyTorch's function, with one kernel allowed, keys repeated, and no table."""
+    allowed, started = [], []
+    monkeypatch.setattr(
+        sdpa, "sdpa_kernel", lambda kernel: allowed.append(kernel) or torch.nn.attention.sdpa_kernel(kernel)
+    )
+    monkeypatch.setattr(sdpa, "torch_attention", lambda q, k, v, rule, scores: started.append([q.shape, k.shape, rule]))
+    q, k, v = pretend_gpu((7, 5))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        sdpa.torch_attention_in_linear_memory(q, k, v, Causal(), Scores(0.1))
+    assert allowed == [torch.nn.attention.SDPBackend.EFFICIENT_ATTENTION]
+    assert started == [[(2, 4, 13, 64), (2, 4, 13, 64), Causal()]]
+
+
+def test_pytorch_is_asked_whether_its_kernel_runs(monkeypatch):
+    asked = []
+    monkeypatch.setattr(sdpa, "can_use_efficient_attention", lambda given: asked.append(given) or True)
+    q, k, v = heads()
+    assert sdpa.memory_efficient_kernel_runs(q, k.mT.contiguous().mT, v)
+    (given,) = asked
+    assert given.key.shape == (2, 4, 13, 3)
+    assert given.key.stride(-1) == 1
+    assert (given.attn_mask, given.dropout, given.enable_gqa) == (None, 0.0, False)
+
+
 def test_importing_flash_does_not_import_triton():
     code = "import sys, lessons_lib.flash; print('triton' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
@@ -240,6 +412,20 @@ def zeros(*shape: int) -> torch.Tensor:
         ({"key_lengths": torch.tensor([13])}, r"key_lengths must be integers over \(batch,\) = \(2,\)"),
         ({"key_lengths": torch.tensor([14, 2])}, r"key_lengths must be in 0 .. m = 13, got \[14, 2\]"),
         ({"key_lengths": torch.tensor([-1, 2])}, r"key_lengths must be in 0 .. m = 13, got \[-1, 2\]"),
+        ({"softcap": -1.0}, "softcap must be finite and above 0, got -1.0"),
+        ({"slopes": torch.ones(2)}, r"slopes must be one .* over \(h,\) = \(4,\), got .* over \(2,\)"),
+        ({"sinks": torch.ones(4, 1)}, r"sinks must be one .* over \(h,\) = \(4,\), got .* over \(4, 1\)"),
+        ({"cache_lengths": torch.tensor([13.0, 2.0])}, "cache_lengths must be integers over .* got torch.float"),
+        ({"cache_lengths": torch.tensor([13])}, r"cache_lengths must be integers over \(batch,\) = \(2,\)"),
+        ({"cache_lengths": torch.tensor([14, 2])}, r"cache_lengths must be in 0 .. m = 13, got \[14, 2\]"),
+        (
+            {"cache_lengths": torch.tensor([3, 2]), "key_lengths": torch.tensor([3, 2])},
+            "key_lengths and cache_lengths must not both be given",
+        ),
+        (
+            {"cache_lengths": torch.tensor([3, 2]), "mask": masks.causal(13)},
+            "with cache_lengths the mask must be a rule about positions, .* got Table",
+        ),
     ],
 )
 def test_errors_say_the_rule_and_what_came(change, message):

@@ -1,5 +1,6 @@
 """The tiled implementation agrees with attention, outputs, log-sum-exps and gradients, and stays small."""
 
+import math
 import subprocess
 import sys
 from itertools import product
@@ -13,6 +14,8 @@ from lessons_lib import rules
 from lessons_lib.attention import attention
 from lessons_lib.flash import flash_attention, tiled
 from lessons_lib.flash.band import Band, as_band
+from lessons_lib.flash.scores import Scores
+from lessons_lib.positions import AlibiBias
 from lessons_lib.rules import (
     BigBird,
     Blocks,
@@ -30,17 +33,20 @@ from lessons_lib.rules import (
 )
 
 HALF = [torch.float16, torch.bfloat16]
+# A slope's gradient is a sum over all pairs of terms that cancel in each row.
+SLOPES = 5.0
 
 
 @pytest.fixture
 def small_blocks(monkeypatch):
-    """Blocks of 16, so that small cases have edges, inner tiles and ragged ends."""
+    """Blocks of 16, so that small cases have edges, inner tiles and ragged ends; two heads at once, or one group."""
     monkeypatch.setattr(tiled, "BLOCK", 16)
+    monkeypatch.setattr(tiled, "TILE", 2 * 16 * 16)
 
 
 def tiled_attention(case: Case, scale: float | None = None):
     options = case.options() | {"backend": "tiled", "return_lse": True, "scale": scale}
-    return lambda q, k, v: flash_attention(q, k, v, **options)
+    return lambda q, k, v, **learnt: flash_attention(q, k, v, **options, **learnt)
 
 
 # --- parity ---------------------------------------------------------------------------------------------------------
@@ -80,6 +86,28 @@ def test_takes_any_scale(scale):
     assert_right(errors(tiled_attention(case, scale), case, torch.float64, scale=scale), torch.float64)
 
 
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+@pytest.mark.parametrize("scale", [1.0, 4.0, 40.0])
+def test_small_and_large_scores_in_turn(scale, mask):
+    """Rows of blocks whose scores need no maximum taken off stand beside others that do."""
+    case = Case(b=2, h=4, g=2, n=53, m=61, d=5, key_lengths=(61, 40), **mask)
+    times = max(1.0, scale)  # an error of a score is an error of its weight, and scores are as large as the scale
+    assert_right(errors(tiled_attention(case, scale), case, torch.float64, scale=scale), torch.float64, times=times)
+
+
+@pytest.mark.parametrize("size", [29.0, 31.0, 1e3])
+def test_scores_that_all_point_away_keep_their_digits(size):
+    """The lowest scores that are taken for small, and lower ones: half the keys stand opposite to the query."""
+    q = torch.full((1, 1, 3, 4), 0.5, dtype=torch.float32)
+    k = -size * math.log(2) * q[:, :, :1] + torch.tensor([0.0, 1e-3, -2e-3, 5e-3])[:, None].float()
+    v = 1e-20 * torch.randn(1, 1, 4, 4, dtype=torch.float32)
+    out, lse = flash_attention(q, k, v, scale=1.0, backend="tiled", return_lse=True)
+    exact = attention(*(x.double() for x in (q, k, v)), scale=1.0)
+    assert_close(out.double(), exact, rtol=1e-3 if size == 1e3 else 1e-5, atol=0)
+    assert lse.isfinite().all()
+
+
 def test_crosses_the_real_block_size():
     case = Case(h=2, g=1, n=300, m=517, d=8, is_causal=True, window=290)
     assert_right(errors(tiled_attention(case), case, torch.float64), torch.float64)
@@ -94,6 +122,116 @@ def test_gradients_are_the_differences_quotients(small_blocks):
         return out, lse.masked_fill(lse == -torch.inf, 0.0)
 
     assert torch.autograd.gradcheck(finite, qkv)
+
+
+# --- changes of the scores ------------------------------------------------------------------------------------------
+
+CHANGES = {
+    "softcap": {"softcap": 1.3},
+    "slopes": {"slopes": (0.5, 0.02, 0.11, 0.0)},
+    "sinks": {"sinks": (0.7, -torch.inf, 3.0, -2.0)},
+    "all three": {"softcap": 2.1, "slopes": (0.3, 0.0, 0.07, 0.9), "sinks": (-0.4, 1.6, 0.0, 5.0)},
+}
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("mask", [{}, {"is_causal": True}, {"is_causal": True, "window": 19}], ids=str)
+@pytest.mark.parametrize(("n", "m"), [(1, 37), (29, 53), (53, 29)])
+def test_changed_scores_equal_attention_s(n, m, mask, change):
+    case = Case(b=3, h=4, g=2, n=n, m=m, d=5, key_lengths=(m, 0, m // 2), **mask, **change)
+    assert_right(errors(tiled_attention(case), case, torch.float64), torch.float64, times=SLOPES)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
+def test_changed_scores_in_any_precision(dtype):
+    case = Case(b=2, h=4, g=2, n=41, m=59, d=7, is_causal=True, **CHANGES["all three"])
+    assert_right(errors(tiled_attention(case), case, dtype, layout="odd"), dtype, times=SLOPES)
+
+
+@pytest.mark.parametrize("scale", [-0.7, 0.0, 3.0])
+def test_a_cap_after_any_scale(scale):
+    case = Case(d=5, is_causal=True, softcap=1.7)
+    assert_right(errors(tiled_attention(case, scale), case, torch.float64, scale=scale), torch.float64)
+
+
+def test_gradients_of_changed_scores_are_the_differences_quotients(small_blocks):
+    qkv = [torch.randn(2, heads, rows, 3, requires_grad=True) for heads, rows in ((2, 5), (1, 18), (1, 18))]
+    learnt = [torch.rand(2, requires_grad=True), torch.randn(2, requires_grad=True)]
+
+    def function(q, k, v, slopes, sinks):
+        options = {"softcap": 0.9, "slopes": slopes, "sinks": sinks, "cache_lengths": torch.tensor([18, 3])}
+        return flash_attention(q, k, v, is_causal=True, **options, backend="tiled", return_lse=True)
+
+    assert torch.autograd.gradcheck(function, [*qkv, *learnt])
+
+
+def test_slopes_are_alibi():
+    q, k, v = (torch.randn(2, heads, rows, 3) for heads, rows in ((6, 7), (3, 11), (3, 11)))
+    alibi = AlibiBias(6)
+    bias = alibi(torch.arange(4, 11), torch.arange(11))
+    ours = flash_attention(q, k, v, is_causal=True, slopes=torch.tensor(alibi.slopes))
+    assert_close(ours, attention(q, k, v, Causal(), bias=bias))
+
+
+def test_a_query_without_keys_has_its_sink_for_a_log_sum_exp():
+    q, k, v = (torch.randn(1, 2, 3, 4) for _ in range(3))
+    sinks = torch.tensor([0.3, -torch.inf], requires_grad=True)
+    nothing = torch.tensor([0])
+    out, lse = flash_attention(q, k, v, key_lengths=nothing, sinks=sinks, return_lse=True)
+    assert (out == 0).all()
+    assert_close(lse[0], torch.tensor([[0.3] * 3, [-torch.inf] * 3]))
+    lse[0, 0].sum().backward()
+    assert sinks.grad.tolist() == [3.0, 0.0]
+
+
+def test_a_fixed_slope_is_taught_nothing(monkeypatch):
+    q = torch.randn(1, 2, 5, 3, requires_grad=True)
+    asked = []
+    teach = tiled._Scorer.__init__
+    monkeypatch.setattr(tiled._Scorer, "__init__", lambda *of: (asked.append(of[3:]), teach(*of))[1])
+    slopes, sinks = torch.rand(2), torch.rand(2, requires_grad=True)
+    flash_attention(q, q, q, slopes=slopes, sinks=sinks, backend="tiled").sum().backward()
+    assert asked == [(), ((False, True),)]
+
+
+# --- a cache for each sequence --------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+@pytest.mark.parametrize("n", [1, 5, 23])
+def test_each_sequence_attends_to_its_own_cache(n, mask):
+    case = Case(b=4, h=4, g=2, n=n, m=37, d=5, cache_lengths=(37, 0, 11, 24), **mask)
+    assert_right(errors(tiled_attention(case), case, torch.float64), torch.float64)
+
+
+def test_changed_scores_over_a_cache():
+    case = Case(b=3, h=4, g=2, n=5, m=19, d=3, is_causal=True, cache_lengths=(4, 19, 0), **CHANGES["all three"])
+    assert_right(errors(tiled_attention(case), case, torch.float64), torch.float64, times=SLOPES)
+
+
+def test_decoding_into_a_long_cache_is_attention_over_what_was_written():
+    """Two sequences of unequal length, a window, and three new tokens at once: the rest of the memory is poison."""
+    cached, w = [9, 4], Causal() & Window(4)
+    k, v = (torch.full((2, 1, 30, 3), torch.nan) for _ in range(2))
+    for b, m in enumerate(cached):
+        k[b, :, :m], v[b, :, :m] = torch.randn(2, 1, m, 3)
+    q = torch.randn(2, 2, 3, 3)
+    out = flash_attention(q, k, v, w, cache_lengths=torch.tensor(cached))
+    for b, m in enumerate(cached):
+        assert_close(out[b : b + 1], attention(q[b : b + 1], k[b : b + 1, :, :m], v[b : b + 1, :, :m], w))
+
+
+@pytest.mark.parametrize(
+    "rule", [Prefix(3), Dilated(2, 3), Blocks(4), ~Causal(), Window(3) | GlobalTokens([0]), Everything()], ids=str
+)
+def test_any_rule_about_positions_goes_with_a_cache(rule):
+    q, k, v = (torch.randn(3, heads, rows, 3) for heads, rows in ((2, 2), (1, 13), (1, 13)))
+    out = flash_attention(q, k, v, rule, cache_lengths=torch.tensor([13, 5, 4]))
+    for b, m in enumerate([13, 5, 4]):
+        assert_close(out[b : b + 1], attention(q[b : b + 1], k[b : b + 1, :, :m], v[b : b + 1, :, :m], rule))
 
 
 # --- laws -----------------------------------------------------------------------------------------------------------
@@ -312,23 +450,38 @@ def test_tiles_outside_the_band_are_never_visited(monkeypatch, small_blocks):
 MUTANTS = {
     "forgets to shrink the average": ("average.mul_(shrink)", "average"),
     "forgets to shrink the total": ("total.mul_(shrink)", "total"),
-    "forgets the mask": ("_hide(scores, rule, places, keys, -torch.inf)", "pass"),
-    "forgets the mask on the way back": ("_hide(weights, rule, places, keys, 0.0)", "pass"),
-    "forgets the scale": ("q = _stacked(query, rows) * (scale * LOG2_E)", "q = _stacked(query, rows) * LOG2_E"),
+    "forgets the mask": ("out=tile)\n            if seen is Seen.SOME", "out=tile)\n            if False"),
+    "forgets the mask on the way back": (
+        "steepness=steepness_tile)\n            if seen is Seen.SOME",
+        "steepness=steepness_tile)\n            if False",
+    ),
+    "forgets the scale": ("self.scale * LOG2_E if", "LOG2_E if"),
     "leaves the log-sum-exp in bits": ("(LN_2 * (peak + total.log2()))", "(peak + total.log2())"),
     "forgets the gradient of the log-sum-exp": ("_stacked(grad_lse, rows) - ", "-"),
-    "leaves the keys' gradient in bits": ("q, alpha=LN_2", "q"),
-    "forgets the scale of the queries' gradient": ("k, alpha=scale", "k"),
+    "leaves the keys' gradient in bits": ("q, alpha=scorer.scale / scorer.factor", "q, alpha=scorer.scale"),
+    "forgets the scale of the queries' gradient": ("k, alpha=scorer.scale", "k"),
     "takes every sequence's rule for the first's": (
-        "outs[b], lses[b], rule.of_sequence(b)",
-        "outs[b], lses[b], rule.of_sequence(0)",
+        "lses[b, g], rule.of_sequence(b)",
+        "lses[b, g], rule.of_sequence(0)",
     ),
     "aligns queries to the first keys": ("key.shape[1] - query.shape[2]", "0"),
     "takes every tile for wholly seen": (
-        "if seen is Seen.SOME:\n                _hide(scores",
-        "if False:\n                _hide(scores",
+        "if seen is Seen.SOME:\n                scorer.hide(",
+        "if False:\n                scorer.hide(",
     ),
     "divides by a sum of zero": ("total.masked_fill(total == 0, 1.0)", "total"),
+    "takes large scores for small": ("amax() * longest < SMALL", "amax() * longest < 1e9"),
+    "takes the bound of another tile": ("len(keys), keys.start - places.start)", "len(keys))"),
+    "takes the first heads' table for all": (")[self.heads]", ")[: len(tile)]"),
+    "takes the first heads' slopes for all": ("else given[heads])", "else given[: len(given[heads])])"),
+    "caps with another cap": ("self.softcap * LOG2_E", "self.softcap"),
+    "forgets the cap on the way back": ("grad_scores.mul_(steepness_tile", "(steepness_tile"),
+    "forgets the distance": (".addcmul_(self.slopes, _distances", ".addcmul_(0 * self.slopes, _distances"),
+    "counts distances from the first key": ("(first[:, None] - second)", "(first[:, None] - first[0] - second)"),
+    "teaches the slopes the wrong way": ("self.grad_slopes -= each", "self.grad_slopes += each"),
+    "forgets that the sink is in bits": ("LOG2_E * x.detach()", "x.detach()"),
+    "forgets the sink's share": ("total += (sinks - peak).exp2()", "pass"),
+    "teaches the sinks the output's part alone": ("exp2() * minus_delta", "exp2() * (minus_delta - 1)"),
     "pairs heads with keys in turn": (
         "return tensor.unflatten(1, (key.shape[1], -1))",
         "return tensor.unflatten(1, (-1, key.shape[1])).transpose(1, 2)",
@@ -339,11 +492,26 @@ MUTANTS = {
 @pytest.mark.parametrize(("old", "new"), MUTANTS.values(), ids=MUTANTS)
 def test_parity_would_notice(old, new, tmp_path):
     mutant = mutated(tiled, old, new, tmp_path)
-    mutant.BLOCK = 16
-    case = Case(b=3, h=4, g=2, n=40, m=24, d=5, is_causal=True, key_lengths=(24, 0, 13))
-    rule = Causal() & Padding(torch.tensor(case.key_lengths))
-    with pytest.raises((AssertionError, RuntimeError)):
-        assert_right(
-            errors(lambda q, k, v: mutant.tiled_attention(q, k, v, rule, 5**-0.5), case, torch.float64),
-            torch.float64,
+    mutant.BLOCK, mutant.TILE = 16, 2 * 16 * 16
+    plain = Case(b=3, h=4, g=2, n=40, m=24, d=5, is_causal=True, key_lengths=(24, 0, 13))
+    rule = Causal() & Padding(torch.tensor(plain.key_lengths))
+
+    def check(case, scale=5**-0.5):
+        def function(q, k, v, **learnt):
+            return mutant.tiled_attention(q, k, v, rule, Scores(scale, case.softcap, **learnt))
+
+        assert_right(errors(function, case, torch.float64, scale=scale), torch.float64, times=SLOPES)
+
+    def check_all():
+        check(plain)
+        check(plain._replace(**CHANGES["all three"]))
+        check(plain, scale=20.0)
+        check(plain, scale=500.0)
+        table = torch.rand(1, 4, 40, 24, generator=torch.Generator().manual_seed(6)) < 0.5
+        q, k, v = (torch.randn(1, heads, rows, 5) for heads, rows in ((4, 40), (2, 24), (2, 24)))
+        assert_close(
+            mutant.tiled_attention(q, k, v, Table(table), Scores(1.0))[0], attention(q, k, v, table, scale=1.0)
         )
+
+    with pytest.raises((AssertionError, RuntimeError)):
+        check_all()

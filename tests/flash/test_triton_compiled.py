@@ -1,14 +1,13 @@
 """Every tile of the table is compiled for its devices, with no GPU and no driver, and the compiler's figures are read.
 
-The launch code runs as it would on a GPU: only Triton's driver is replaced, by one that names a device and starts
-nothing. So what is compiled here is what would be compiled there, down to the alignment of the pointers.
+How that is done is in ``benchmarks/compiled_kernels.py``, which compiles every candidate under every mask; here each
+default is compiled, and each candidate once.
 """
 
-import contextlib
-import io
+import importlib.util
+import json
 import os
-import re
-from typing import NamedTuple
+from pathlib import Path
 
 import pytest
 import torch
@@ -17,111 +16,32 @@ triton = pytest.importorskip("triton", reason="triton is not installed (Linux, t
 if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("here kernels are interpreted", allow_module_level=True)
 
-from triton.backends.compiler import GPUTarget  # noqa: E402
+from lessons_lib.flash.configurations import Configuration, Tile, candidates, configuration  # noqa: E402
 
-from lessons_lib.flash import launch  # noqa: E402
-from lessons_lib.flash.band import Band  # noqa: E402
-from lessons_lib.flash.configurations import Configuration, Tile, configuration  # noqa: E402
-
-KIB = 1024
-SHARED = {80: 163 * KIB, 86: 99 * KIB, 90: 227 * KIB, 100: 227 * KIB}  # bytes that one program may have
-TENSOR_CORE = {80: "mma.sync", 86: "mma.sync", 90: "wgmma.mma_async", 100: "tcgen05.mma"}
+SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "compiled_kernels.py"
+spec = importlib.util.spec_from_file_location("compiled_kernels", SCRIPT)
+compiled_kernels = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(compiled_kernels)
+compiled, SHARED, TENSOR_CORE, MASKS = (
+    getattr(compiled_kernels, name) for name in ("compiled", "SHARED", "TENSOR_CORE", "MASKS")
+)
 KERNELS = Configuration._fields
 
 
-class Figures(NamedTuple):
-    """What the compilers say of one kernel; ``spilled`` counts bytes written to memory for want of registers."""
-
-    registers: int
-    spilled: int
-    shared: int
-    tensor_core: frozenset[str]
-    serialized: bool
-    specialized: bool
-
-
-class Offline:
-    """A driver for a device that is not there. Triton keeps what it compiled by device, so each begins with nothing."""
-
-    def __init__(self, capability: int) -> None:
-        self.capability = capability
-
-    def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", self.capability, 32)
-
-    def get_current_device(self) -> "Offline":
-        return self
-
-    def get_current_stream(self, device: "Offline") -> int:
-        return 0
-
-
-@pytest.fixture
-def compiled(monkeypatch, tmp_path):
-    """Return a function that gives the figures of all kernels of one problem, by name."""
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(triton.knobs.nvidia, "dump_ptxas_log", True)
-    found = {}
-
-    def compile_only(kernel, grid):
-        def start(*arguments, **options) -> None:
-            with contextlib.redirect_stdout(io.StringIO()) as log:
-                code = kernel.warmup(*arguments, grid=grid, **options)
-            found[kernel.__name__] = _figures(code, log.getvalue())
-
-        return start
-
-    monkeypatch.setattr(triton.JITFunction, "__getitem__", compile_only, raising=False)
-
-    def run(
-        capability: int,
-        dtype: torch.dtype,
-        d: int,
-        tiles: Configuration | None = None,
-        *,
-        n: int = 256,
-        window: int | None = None,
-        lengths: list[int] | None = None,
-        is_causal: bool = True,
-        only_forward: bool = False,
-    ) -> dict[str, Figures]:
-        found.clear()
-        monkeypatch.setattr(triton.runtime.driver, "_active", Offline(capability))
-        tiles = tiles or configuration(d, dtype.itemsize, divmod(capability, 10))
-        q, k, v = (torch.zeros(2, heads, n, d, dtype=dtype, requires_grad=True) for heads in (4, 2, 2))
-        key_lengths = None if lengths is None else torch.tensor(lengths)
-        band = Band.of(n, n, is_causal=is_causal, window=window)
-        out, lse = launch.triton_attention(q, k, v, band, 0.1, key_lengths, tiles)
-        if not only_forward:
-            torch.autograd.grad([out, lse], [q, k, v], [torch.zeros_like(out), torch.zeros_like(lse)])
-            one = Band.of(1, n, is_causal=is_causal, window=window)
-            int_lengths = None if key_lengths is None else key_lengths.int()
-            launch.decode(q[:, :, :1], k.detach(), v.detach(), one, 0.1, int_lengths, tiles.attend_part, 4)
-        return dict(found)
-
-    return run
-
-
-def _figures(code, log: str) -> Figures:
-    ptx = code.asm["ptx"]
-    return Figures(
-        registers=int(re.search(r"Used (\d+) registers", log)[1]),
-        spilled=int(re.search(r"(\d+) bytes spill stores", log)[1]),
-        shared=code.metadata.shared,
-        tensor_core=frozenset(name for name in set(TENSOR_CORE.values()) if name in ptx),
-        serialized="serializ" in log,
-        specialized="setmaxnreg" in ptx,
-    )
-
-
-def check(found: dict[str, Figures], limit: int, spills: tuple[int, ...]) -> None:
+def check(found: dict, limit: int, spills: tuple[int, ...]) -> None:
     """Fail if a kernel asks too much of the device, spills above the budget, or leaves the tensor cores idle."""
     for name, budget in zip(KERNELS, spills, strict=True):
-        assert found[name].shared <= limit, (name, found[name])
-        assert found[name].spilled <= budget + SLACK, (name, found[name])
-        assert found[name].tensor_core, (name, found[name])
-        assert not found[name].serialized, (name, found[name])
+        check_one(found[name], limit, budget + SLACK)
     assert found["row_terms"].spilled <= 256, found["row_terms"]  # it runs once a row: this costs nothing
+
+
+def check_one(figures, limit: int, spills: int) -> None:
+    """The same of one kernel."""
+    figures = figures._replace(cubin=b"...")
+    assert figures.shared <= limit, figures
+    assert figures.spilled <= spills, figures
+    assert figures.tensor_core, figures
+    assert not figures.serialized, figures
 
 
 # Bytes spilled by attend, attend_part, key_value_gradients and query_gradients, measured with triton 3.7.1 under a
@@ -156,7 +76,7 @@ SLACK = 64  # other masks cost a few registers more
 
 
 @pytest.mark.parametrize(("capability", "d"), HALF)
-def test_half_precision(compiled, capability, d):
+def test_half_precision(capability, d):
     found = compiled(capability, torch.bfloat16, d)
     check(found, SHARED[capability], HALF[capability, d])
     for name in set(KERNELS) - {"attend_part"}:  # 16 rows, of one query's heads, are too few for the large instructions
@@ -164,7 +84,7 @@ def test_half_precision(compiled, capability, d):
 
 
 @pytest.mark.parametrize(("capability", "d"), SINGLE)
-def test_single_precision(compiled, capability, d):
+def test_single_precision(capability, d):
     check(compiled(capability, torch.float32, d), SHARED[86], SINGLE[capability, d])
 
 
@@ -182,24 +102,104 @@ def test_single_precision(compiled, capability, d):
     ],
     ids=str,
 )
-def test_any_problem_compiles_as_well(compiled, capability, d, problem):
+def test_any_problem_compiles_as_well(capability, d, problem):
     found = compiled(capability, torch.float16, d, **problem)
     check(found, SHARED[capability], HALF[capability, 64 if d <= 64 else 128])
 
 
-def test_warps_can_be_specialised_on_hopper(compiled):
-    tiles = configuration(128, 2, (9, 0))
-    tiles = tiles._replace(attend=Tile(128, 64, 4, 2, specialize=True))
-    found = compiled(90, torch.bfloat16, 128, tiles, only_forward=True)
-    assert found["attend"].specialized
-    assert not found["attend"].spilled
+@pytest.mark.parametrize("n_heads", [71, 128])
+@pytest.mark.parametrize(("capability", "d"), [(80, 128), (90, 64), (90, 128), (90, 256)])
+def test_decoding_with_many_heads_on_one_key_compiles_as_well(capability, d, n_heads):
+    decoding = ("attend_part", "merge_parts")
+    found = compiled(capability, torch.bfloat16, d, only=decoding, heads=(n_heads, 1))
+    for name in decoding:
+        figures = found[name]._replace(cubin=b"...")
+        assert figures.shared <= SHARED[capability], figures
+        assert figures.spilled <= SLACK, figures
+        assert not figures.serialized, figures
+    assert TENSOR_CORE[capability] in found["attend_part"].tensor_core
+
+
+# --- candidates -----------------------------------------------------------------------------------------------------
+
+OTHERS = [
+    (capability, d, kernel, tile)
+    for capability in (80, 90, 100)
+    for d in (64, 128, 256)
+    for kernel in KERNELS
+    for tile in candidates(kernel, d, 2, divmod(capability, 10))[1:]
+]
+
+
+@pytest.mark.parametrize("itemsize", [2, 4])
+@pytest.mark.parametrize("capability", [(8, 0), (8, 9), (9, 0), (10, 3)], ids=str)
+def test_candidates_are_distinct_and_begin_with_the_default(capability, itemsize):
+    for d in (40, 80, 200):
+        for kernel in KERNELS:
+            tiles = candidates(kernel, d, itemsize, capability)
+            assert tiles[0] == getattr(configuration(d, itemsize, capability), kernel)
+            assert len(set(tiles)) == len(tiles)
+
+
+def test_candidates_of_what_there_is_not():
+    with pytest.raises(ValueError, match=r"kernel must be one of attend, .*, got 'attent'"):
+        candidates("attent", 64, 2, (9, 0))
+    with pytest.raises(ValueError, match="at most 256 wide for the Triton kernels, got 257"):
+        candidates("attend", 257, 2, (9, 0))
+
+
+@pytest.mark.parametrize(("capability", "d", "kernel", "tile"), OTHERS, ids=str)
+def test_candidates(capability, d, kernel, tile):
+    tiles = configuration(d, 2, divmod(capability, 10))._replace(**{kernel: tile})
+    figures = compiled(capability, torch.bfloat16, d, tiles, only=(kernel,))[kernel]
+    budget = max(HALF[capability, d][KERNELS.index(kernel)], 60)
+    check_one(figures, SHARED[capability], budget + SLACK)
+    assert TENSOR_CORE[capability] in figures.tensor_core
+    assert figures.specialized == tile.specialize
+
+
+def test_specialised_warps_do_without_a_mask_where_there_is_none():
+    tile = Tile(128, 64, 4, 3, specialize=True)
+    tiles = configuration(128, 2, (9, 0))._replace(attend=tile)
+    loop = {}
+    for name, mask in MASKS.items():
+        figures = compiled(90, torch.bfloat16, 128, tiles, only=("attend",), **mask)["attend"]
+        assert figures.specialized
+        assert not figures.spilled
+        loop[name] = compiled_kernels.loops(figures.cubin)[0]
+    assert loop["full"]["FSEL"] == 0 < loop["causal"]["FSEL"]
+
+
+def test_a_branch_leads_round_the_mask_of_the_tiles_behind_the_diagonal():
+    loop = {}
+    for branch in (False, True):
+        tiles = configuration(128, 2, (9, 0))._replace(key_value_gradients=Tile(64, 64, 4, 2, branch=branch))
+        figures = compiled(90, torch.bfloat16, 128, tiles, only=("key_value_gradients",))["key_value_gradients"]
+        [loop[branch]] = compiled_kernels.loops(figures.cubin)
+    assert loop[True]["FSEL"] == loop[False]["FSEL"] > 0
+    assert loop[True]["BRA"] == loop[False]["BRA"] + 1
+
+
+@pytest.mark.parametrize("kernel", ["attend", "key_value_gradients"])
+def test_two_programs_fit_on_a_multiprocessor(kernel):
+    """Narrow heads: one program computes exponentials while the other multiplies."""
+    assert compiled(90, torch.bfloat16, 64, only=(kernel,))[kernel].programs == 2
 
 
 # --- the tests themselves -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tile", [Tile(128, 128, 4, 2), Tile(128, 128, 8, 4)], ids=["spills", "needs too much memory"])
-def test_a_bad_tile_would_be_noticed(compiled, tile):
-    found = compiled(90, torch.bfloat16, 128, configuration(128, 2, (9, 0))._replace(attend=tile), only_forward=True)
+def test_a_bad_tile_would_be_noticed(tile):
+    found = compiled(90, torch.bfloat16, 128, configuration(128, 2, (9, 0))._replace(attend=tile), only=("attend",))
     figures = found["attend"]
     assert figures.spilled > SLACK or figures.shared > SHARED[90]
+
+
+def test_a_record_keeps_what_was_not_asked_again(tmp_path):
+    row = {"triton": "3.7.1", "capability": 90, "width": 64, "kernel": "attend", "mask": "full", "tile": [128, 64]}
+    path = tmp_path / "record.json"
+    compiled_kernels.save([row | {"spilled": 4}, row | {"mask": "causal", "spilled": 8}], path)
+    compiled_kernels.save([row | {"spilled": 0}, row | {"triton": "3.6.0", "spilled": 2}], path)
+    found = {(kept["triton"], kept["mask"]): kept["spilled"] for kept in json.loads(path.read_text())}
+    assert found == {("3.6.0", "full"): 2, ("3.7.1", "full"): 0, ("3.7.1", "causal"): 8}

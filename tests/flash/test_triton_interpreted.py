@@ -100,6 +100,52 @@ def test_a_kernel_with_specialised_warps_computes_the_same(mask):
     assert_right(found, torch.float32)
 
 
+@pytest.mark.parametrize("branch", [False, True])
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case(h=2, g=1, n=70, m=131, is_causal=True),
+        Case(h=1, g=1, n=131, m=70, is_causal=True),
+        Case(b=2, h=1, g=1, n=131, m=67, is_causal=True, key_lengths=(67, 30)),
+        Case(h=1, g=1, n=131, m=75, is_causal=True, window=40),
+        Case(h=1, g=1, n=75, m=131, window=40),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize(("block_q", "block_k"), [(16, 32), (64, 16)])
+def test_tiles_behind_the_diagonal_may_go_without_a_mask(block_q, block_k, case, branch):
+    tiles = INTERPRETED._replace(key_value_gradients=Tile(block_q, block_k, 4, 1, branch=branch))
+    band = Band.of(case.n, case.m, is_causal=case.is_causal, window=case.window)
+    lengths = case.options()["key_lengths"]
+    found = errors(lambda q, k, v: launch.triton_attention(q, k, v, band, 0.25, lengths, tiles), case, scale=0.25)
+    assert_right(found, torch.float32)
+
+
+@pytest.mark.parametrize("n", [32, 75])
+@pytest.mark.parametrize(
+    ("m", "mask", "is_even"),
+    [
+        (96, {}, True),
+        (95, {}, False),
+        (96, {"is_causal": True}, False),
+        (96, {"window": 23}, False),
+        (96, {"key_lengths": (64,)}, False),
+    ],
+    ids=str,
+)
+def test_specialised_warps_mask_unless_every_tile_of_keys_is_whole(n, m, mask, is_even, monkeypatch):
+    given = []
+    start = launch._launch
+    monkeypatch.setattr(launch, "_launch", lambda *rest, **more: (given.append(more), start(*rest, **more)))
+    case = Case(h=1, g=1, n=n, m=m, **mask)
+    band = Band.of(n, m, is_causal=case.is_causal, window=case.window)
+    tiles = INTERPRETED._replace(attend=Tile(64, 32, 4, 1, specialize=True))
+    lengths = case.options()["key_lengths"]
+    found = errors(lambda q, k, v: launch.triton_attention(q, k, v, band, 0.25, lengths, tiles), case, scale=0.25)
+    assert_right(found, torch.float32)
+    assert given[0]["EVEN_K"] is is_even
+
+
 @pytest.mark.parametrize("scale", [0.7, -0.7, 0.0, 3.0])
 def test_takes_any_scale(scale):
     case = Case(d=5, is_causal=True)
@@ -150,11 +196,11 @@ def test_one_query_without_gradient_takes_the_decoding_kernel(dtype, monkeypatch
         launch, "_launch", lambda kernel, *rest, **more: (launched.append(kernel), start(kernel, *rest, **more))
     )
     out = flash_attention(*qkv, **case.options(), backend="triton")
-    assert launched == [launch.kernels.attend_part]
+    assert launched == [launch.kernels.attend_part, launch.kernels.merge_parts]
     assert out.dtype == dtype
     assert (out.double() - wanted).norm() / wanted.norm() < TOLERANCE[dtype]
     flash_attention(qkv[0].requires_grad_(), *qkv[1:], **case.options(), backend="triton")
-    assert launched[1:] == [launch.kernels.attend]
+    assert launched[2:] == [launch.kernels.attend]
 
 
 # --- laws -----------------------------------------------------------------------------------------------------------
@@ -269,9 +315,13 @@ BATTERY = [
     Case(h=1, g=1, n=131, m=70, is_causal=True, key_lengths=(33,)),
 ]
 MUTANTS = {
-    "causal, off by one": ("j <= position + right", "j < position + right"),
-    "window, off by one": ("j >= position - left", "j > position - left"),
-    "forgets the length": ("seen = j < length", "seen = j < length + 1"),
+    "causal, off by one": ("j <= tl.minimum(position + right", "j < tl.minimum(position + right"),
+    "causal, off by one on the way back": (">= (diagonal - right)", "> (diagonal - right)"),
+    "window, off by one": ("j >= (position - left)", "j > (position - left)"),
+    "window, off by one on the way back": ("<= (diagonal + left)", "< (diagonal + left)"),
+    "forgets the length": ("j < length", "j < length + 1"),
+    "forgets the length under a mask": ("length - 1)[:, None]", "length)[:, None]"),
+    "takes all for the inside on the way back": ("inner = first + BLOCK_K - 1", "inner = first"),
     "forgets to shrink the output": ("o * shrink[:, None]", "o"),
     "forgets to shrink the total": ("total = total * shrink + tl.sum(p, 1)", "total = total + tl.sum(p, 1)"),
     "takes the maximum of the tile alone": ("tl.maximum(peak, tl.max(s, 1) * bits)", "tl.max(s, 1) * bits"),

@@ -6,8 +6,8 @@ import zipfile
 from pathlib import Path
 
 import nbformat
+import prose
 import pytest
-import reading
 from built_site import HTML, ROOT
 from pin_library import library_commit, pinned
 from visits import Seen, open_and_settle
@@ -27,7 +27,7 @@ def cells(path: Path, kind: str) -> list:
     return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == kind]
 
 
-@pytest.fixture(params=SOURCES, ids=lambda path: path.stem)
+@pytest.fixture(params=SOURCES, ids=str)
 def source(request) -> Path:
     return request.param
 
@@ -62,7 +62,7 @@ def test_the_first_cell_names_the_commit_of_the_library(source):
 
 
 def test_it_reads_as_the_page_does(source):
-    assert reading.notebook(EDITION / source) == reading.page(HTML / source.with_suffix(".html"))
+    assert prose.notebook(EDITION / source) == prose.page(HTML / source.with_suffix(".html"))
 
 
 def test_formulas_bear_the_numbers_of_the_page(source):

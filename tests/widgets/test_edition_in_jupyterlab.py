@@ -5,8 +5,8 @@ import shutil
 from pathlib import Path
 
 import nbformat
+import prose
 import pytest
-import reading
 from built_site import HTML, ROOT
 from test_live_kernel import jupyterlab
 
@@ -44,7 +44,7 @@ def opened(browser, tmp_path_factory):
 
 
 def test_it_reads_as_the_page_does(opened):
-    assert reading.read_aloud(opened.evaluate(DRAWN)) == reading.page(HTML / f"{CHAPTER}.html")
+    assert prose.read_aloud(opened.evaluate(DRAWN)) == prose.page(HTML / f"{CHAPTER}.html")
 
 
 def test_formulas_are_set_and_numbered(opened):

@@ -1,0 +1,1 @@
+"""What measures speed and size; ``results`` holds what it measured."""

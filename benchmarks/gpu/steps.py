@@ -1,0 +1,183 @@
+"""The parts in an order that fits ten minutes a time, and what a command line asks for."""
+
+import dataclasses
+import datetime
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import NamedTuple
+
+import torch
+
+import lessons_lib
+
+from . import results, sources, tuning
+from .bench import Bench, Sizes
+from .machine import Machine
+from .parts import PARTS, Part, run
+from .record import Record, read
+from .report import judge, verdicts
+from .supervision import watch
+from .tiles import Tiles, parse_tiles
+from .timing import with_speeds
+
+BUILD = Path(__file__).resolve().parents[2] / "_build" / "gpu"
+
+
+class Step(NamedTuple):
+    """Parts that are run together, and the seconds that they have."""
+
+    title: str
+    parts: tuple[str, ...]
+    seconds: float
+
+
+STEPS = {
+    1: Step("Are the kernels right?", ("checks", "sanitizer"), 420),
+    2: Step("A first look", ("decode", "baseline", "counters"), 400),
+    3: Step("Tiles", ("tune",), 540),
+    4: Step("The tuner's tiles, and another version of the kernels, in whole passes", ("winners", "short"), 480),
+    5: Step("The tables, first half", ("checks", "d128", "d64", "decode"), 540),
+    6: Step("The tables, second half", ("d256", "plain", "flex"), 540),
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a command line asks for."""
+
+    out: Path = BUILD
+    seconds: float = 540.0
+    seed: int = field(default_factory=lambda: datetime.datetime.now().microsecond)
+    tiles: tuple[str, ...] = ()
+    tuned: Path | None = None
+    only: str = ""
+    commit: str | None = None
+    name: str | None = None  # of the record, if not the part's
+
+
+def measure(part: str, items: Part, options: Options, machine: Machine, sizes: Sizes | None = None) -> Record:
+    """Run one part in this process, and return its record. Its exit status stands in ``record.content["status"]``."""
+    began = time.monotonic()
+    torch.backends.cuda.matmul.allow_tf32 = False  # plain float32 is a yardstick
+    home = Path(str(lessons_lib.__file__)).resolve().parents[1]
+    about = {
+        "part": part,
+        "command": " ".join(["python", *sys.argv]),
+        "date": datetime.date.today().isoformat(),
+        "began": time.time(),
+        "device": machine.name(),
+        "versions": machine.versions(),
+        "commit": options.commit or sources.commit(home),
+        "kernels": sources.fingerprint(home),
+        "tiles": list(options.tiles),
+        "seed": options.seed,
+        "flex": "default, no max-autotune" if part == "flex" else None,
+        "state": machine.state(),
+    }
+    record = Record(options.out / f"{options.name or part}.json", about)
+    bench = Bench(
+        machine,
+        record,
+        record.content["seed"],
+        sizes or Sizes(),
+        parse_tiles(options.tiles),
+        winners(options.tuned or options.out / "tune.json"),
+    )
+    record.content["status"] = run(items(bench), bench, began + options.seconds, options.only)
+    record.save()
+    return record
+
+
+def winners(path: Path) -> Tiles:
+    """The tiles that a tuner's record proposes, without those that are the library's already."""
+    content = read(path) or {"rows": []}
+    return parse_tiles(row["winner"] for row in content["rows"] if "winner" in row and row["gain"] > 1)
+
+
+Start = Callable[[str, float, str | None, Path | None], int]  # part, seconds, name of the record, library
+
+
+def run_step(number: int, options: Options, start: Start, other: Path | None = None) -> int:
+    """Run a step's parts, each with the time that is left; print what they come to, and return the exit status."""
+    step = STEPS[number]
+    end = time.monotonic() + step.seconds
+    print(f"== step {number}: {step.title}", flush=True)
+    for part in step.parts:
+        if part == "short":
+            if other is not None:
+                versions(options, lambda *how: start("short", (end - time.monotonic()) / 2, *how), other)
+            continue
+        print(f"-- {part}", flush=True)
+        start(part, end - time.monotonic(), None, None)
+    return told(number, step.parts, options)
+
+
+def told(number: int, parts: tuple[str, ...], options: Options) -> int:
+    """Print the short table that ends a step."""
+    contents = [content for part in parts if (content := read(options.out / f"{part}.json")) is not None]
+    wanted = [part for part in parts if part in ("checks", *results.TABLES, "decode", "tune", "winners", "baseline")]
+    rows = with_speeds([row | {"part": content["part"]} for content in contents for row in content["rows"]])
+    counts = [f"{content['part']} {len(content['done'])} items" for content in contents]
+    print(f"== step {number}: {', '.join(counts) or 'nothing'}")
+    for content in contents:
+        for name, why in content["left_out"].items():
+            print(f"left out of {content['part']}: {name}: {why}")
+        if content["part"] == "tune":
+            print(tuning.table(content["rows"]))
+    if "winners" in parts and not rows:
+        print("there are no tuned tiles to time: run step 3 first, or name its record with --tuned")
+    for row in rows:
+        if row.get("right") is False or (row["part"] == "checks" and "reason" in row):
+            print(f"WRONG: {row['item']}: {row.get('reason', row.get('error'))}")
+        if "winner" in row:
+            print(f"--tile {row['winner']}  x{row['gain']:.3f}")
+    print(verdicts(judge(rows, parts)))
+    return results.status(contents, wanted)
+
+
+def versions(options: Options, start: Callable[[str, Path | None], int], other: Path) -> None:
+    """Time the kernels of this library and of another in turns, here, there, there, here; print the ratios."""
+    order = (("here-1", None), ("there-1", other), ("there-2", other), ("here-2", None))
+    for name, library in order:
+        start(name, library)
+    found: dict[str, dict[tuple, list[float]]] = {"here": {}, "there": {}}
+    for name, _ in order:
+        for row in (read(options.out / f"{name}.json") or {"rows": []})["rows"]:
+            if "milliseconds" in row:
+                key = (row["d"], row["is_causal"], row["n"], row["pass"])
+                found[name.split("-")[0]].setdefault(key, []).append(row["milliseconds"])
+    print(f"how many times faster the kernels in {other} are")
+    for key in found["here"].keys() & found["there"].keys():
+        d, is_causal, n, direction = key
+        ratio = fmean(found["here"][key]) / fmean(found["there"][key])
+        print(f"  d {d:3} {'causal' if is_causal else 'full':6} n {n:6} {direction:17} x{ratio:.3f}")
+
+
+def here(options: Options, machine: Machine, sizes: Sizes | None) -> Start:
+    """A ``start`` that runs each part in this process, with the library that is imported already."""
+
+    def start(part: str, seconds: float, name: str | None, library: Path | None) -> int:
+        asked = dataclasses.replace(options, seconds=seconds, name=name)
+        return measure(part, PARTS[part], asked, machine, sizes).content["status"]
+
+    return start
+
+
+def supervised(script: Path, options: Options) -> Start:
+    """A ``start`` that runs each part in a watched process of its own."""
+
+    def start(part: str, seconds: float, name: str | None, library: Path | None) -> int:
+        command = [sys.executable, str(script), "--part", part, "--out", str(options.out), "--seed", str(options.seed)]
+        command += [f"--tile={text}" for text in options.tiles]
+        command += ["--tuned", str(options.tuned)] if options.tuned else []
+        command += ["--commit", options.commit] if options.commit else []
+        command += ["--name", name] if name else []
+        command += ["--library", str(library)] if library else []
+        command += ["--only", options.only] if options.only else []
+        return watch(command, options.out / f"{name or part}.json", seconds)
+
+    return start

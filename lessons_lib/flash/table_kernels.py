@@ -1,0 +1,206 @@
+"""The kernels of :mod:`lessons_lib.flash.triton_kernels` for any rule: a table says which tiles to visit.
+
+The equations are the same, and so is the way to read them. Instead of the bounds of a band each program reads its own
+list (:class:`lessons_lib.flash.table.Visits`): where the next tile lies, and which picture says what is hidden in it,
+or -1 if nothing is. A square of the table is worked on in tiles whose sides divide it, so one table serves all three
+kernels on every device: a square's tiles are the steps of the same loop.
+"""
+
+# Kernels are compiled by Triton, not run by Python, and O is the output's name:
+# pyright: reportGeneralTypeIssues=false, reportArgumentType=false
+# ruff: noqa: E741
+
+import triton
+import triton.language as tl
+
+from lessons_lib.flash.triton_kernels import (
+    LOG2_E,
+    LOWEST,
+    _block_of_queries,
+    _capped,
+    _distance,
+    _end,
+    _finish,
+    _length,
+    _matrix,
+    _of_head,
+    _split,
+    _store,
+)
+
+# --- forward --------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def attend_by_table(
+    Q, K, V, O, LSE, KEY_LENGTHS, SLOPES, SINKS, STARTS, WHERE, WHICH, PICTURES,
+    q_strides, k_strides, v_strides, table_strides, scale, softcap, h, g, n, m,
+    D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    SIDE: tl.constexpr, AT_END: tl.constexpr,
+):  # fmt: skip
+    """Compute one block of rows of the output, and their log-sum-exps."""
+    b, head, first = _block_of_queries(h, n, BLOCK_Q, None)
+    i = first + tl.arange(0, BLOCK_Q)
+    length = _length(KEY_LENGTHS, b, m)
+    position = i + _end(length, m, AT_END) - n
+    slope = _of_head(SLOPES, head)
+    q = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q).load([first, 0])
+    keys = _matrix(K, k_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
+    values = _matrix(V, v_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
+
+    o = tl.zeros([BLOCK_Q, WIDTH], tl.float32)
+    total = tl.zeros([BLOCK_Q], tl.float32)
+    peak = tl.full([BLOCK_Q], LOWEST, tl.float32)
+    bits = scale * LOG2_E
+    start, stop = _steps(STARTS, table_strides, b, head, first // SIDE, BLOCK_K, SIDE)
+    for step in tl.range(start, stop):
+        j0, which = _step(WHERE, WHICH, step, BLOCK_K, SIDE)
+        k = keys.load([j0, 0])
+        s = tl.dot(q, k.T, input_precision=PRECISION)
+        if softcap is not None:
+            s = _capped(s, softcap)
+        if slope is not None:
+            s -= slope * _distance(position[:, None], (j0 + tl.arange(0, BLOCK_K))[None, :])
+        if which >= 0:
+            s = tl.where(_picture(PICTURES, which, first, j0, BLOCK_Q, BLOCK_K, SIDE), s, float("-inf"))
+        new_peak = tl.maximum(peak, tl.max(s, 1) * bits)
+        p = tl.exp2(s * bits - new_peak[:, None])
+        shrink = tl.exp2(peak - new_peak)
+        total = total * shrink + tl.sum(p, 1)
+        v = values.load([j0, 0])
+        o = tl.dot(p.to(v.dtype), v, o * shrink[:, None], input_precision=PRECISION)
+        peak = new_peak
+
+    o, lse = _finish(o, total, peak, _of_head(SINKS, head))
+    row = (b * h + head) * n
+    _store(O + row * D, i, n, o, D, WIDTH)
+    tl.store(LSE + row + i, lse, mask=i < n)
+
+
+# --- backward -------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def key_value_gradients_by_table(
+    Q, K, V, dO, BITS, DELTA, dK, dV, KEY_LENGTHS, SLOPES, STARTS, WHERE, WHICH, PICTURES,
+    q_strides, k_strides, v_strides, do_strides, table_strides, scale, softcap, h, g, n, m, n_padded,
+    D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    SIDE: tl.constexpr, AT_END: tl.constexpr,
+):  # fmt: skip
+    """Compute one block of rows of dK and dV: visit the queries of all heads that share it. A tile's row is a key."""
+    b, head, block = _split(tl.program_id(0), g, tl.cdiv(m, BLOCK_K))
+    first = block * BLOCK_K
+    j = first + tl.arange(0, BLOCK_K)
+    length = _length(KEY_LENGTHS, b, m)
+    before = _end(length, m, AT_END) - n
+    k = _matrix(K, k_strides, b, head, length, D, WIDTH, BLOCK_K).load([first, 0])
+    v = _matrix(V, v_strides, b, head, length, D, WIDTH, BLOCK_K).load([first, 0])
+
+    dk = tl.zeros([BLOCK_K, WIDTH], tl.float32)
+    dv = tl.zeros([BLOCK_K, WIDTH], tl.float32)
+    bits = scale * LOG2_E
+    for member in tl.range(0, h // g):
+        query_head = head * (h // g) + member
+        queries = _matrix(Q, q_strides, b, query_head, n, D, WIDTH, BLOCK_Q)
+        d_outputs = _matrix(dO, do_strides, b, query_head, n, D, WIDTH, BLOCK_Q)
+        slope = _of_head(SLOPES, query_head)
+        row = (b * h + query_head) * n_padded
+        start, stop = _steps(STARTS, table_strides, b, query_head, first // SIDE, BLOCK_Q, SIDE)
+        for step in tl.range(start, stop):
+            i0, which = _step(WHERE, WHICH, step, BLOCK_Q, SIDE)
+            i = i0 + tl.arange(0, BLOCK_Q)
+            q = queries.load([i0, 0])
+            s = tl.dot(k, q.T, input_precision=PRECISION)
+            if softcap is not None:
+                s = _capped(s, softcap)
+                slack = 1 - (s / softcap) * (s / softcap)
+            if slope is not None:
+                s -= slope * _distance((i + before)[None, :], j[:, None])
+            p = tl.exp2(s * bits - tl.load(BITS + row + i)[None, :])
+            if which >= 0:
+                p = tl.where(_picture(PICTURES, which, i0, first, BLOCK_Q, BLOCK_K, SIDE).T, p, 0.0)
+            do = d_outputs.load([i0, 0])
+            dv = tl.dot(p.to(do.dtype), do, dv, input_precision=PRECISION)
+            ds = p * (tl.dot(v, do.T, input_precision=PRECISION) - tl.load(DELTA + row + i)[None, :])
+            if softcap is not None:
+                ds *= slack
+            dk = tl.dot(ds.to(q.dtype), q, dk, input_precision=PRECISION)
+
+    exists = (j < length)[:, None]
+    row = (b * g + head) * m
+    _store(dK + row * D, j, m, tl.where(exists, dk * scale, 0.0), D, WIDTH)
+    _store(dV + row * D, j, m, tl.where(exists, dv, 0.0), D, WIDTH)
+
+
+@triton.jit
+def query_gradients_by_table(
+    Q, K, V, dO, BITS, DELTA, dQ, dSLOPES, KEY_LENGTHS, SLOPES, STARTS, WHERE, WHICH, PICTURES,
+    q_strides, k_strides, v_strides, do_strides, table_strides, scale, softcap, h, g, n, m, n_padded,
+    D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    SIDE: tl.constexpr, AT_END: tl.constexpr,
+):  # fmt: skip
+    """Compute one block of rows of dQ: visit the keys again."""
+    b, head, first = _block_of_queries(h, n, BLOCK_Q, None)
+    i = first + tl.arange(0, BLOCK_Q)
+    length = _length(KEY_LENGTHS, b, m)
+    position = i + _end(length, m, AT_END) - n
+    slope = _of_head(SLOPES, head)
+    q = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q).load([first, 0])
+    do = _matrix(dO, do_strides, b, head, n, D, WIDTH, BLOCK_Q).load([first, 0])
+    keys = _matrix(K, k_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
+    values = _matrix(V, v_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
+    padded_row = (b * h + head) * n_padded
+    row_bits = tl.load(BITS + padded_row + i)
+    delta = tl.load(DELTA + padded_row + i)
+
+    dq = tl.zeros([BLOCK_Q, WIDTH], tl.float32)
+    dslope = tl.zeros([BLOCK_Q], tl.float32)
+    bits = scale * LOG2_E
+    start, stop = _steps(STARTS, table_strides, b, head, first // SIDE, BLOCK_K, SIDE)
+    for step in tl.range(start, stop):
+        j0, which = _step(WHERE, WHICH, step, BLOCK_K, SIDE)
+        k = keys.load([j0, 0])
+        s = tl.dot(q, k.T, input_precision=PRECISION)
+        if softcap is not None:
+            s = _capped(s, softcap)
+            slack = 1 - (s / softcap) * (s / softcap)
+        if slope is not None:
+            distance = _distance(position[:, None], (j0 + tl.arange(0, BLOCK_K))[None, :])
+            s -= slope * distance
+        p = tl.exp2(s * bits - row_bits[:, None])
+        if which >= 0:
+            p = tl.where(_picture(PICTURES, which, first, j0, BLOCK_Q, BLOCK_K, SIDE), p, 0.0)
+        v = values.load([j0, 0])
+        ds = p * (tl.dot(do, v.T, input_precision=PRECISION) - delta[:, None])
+        if dSLOPES is not None:
+            dslope -= tl.sum(ds * distance, 1)
+        if softcap is not None:
+            ds *= slack
+        dq = tl.dot(ds.to(k.dtype), k, dq, input_precision=PRECISION)
+    _store(dQ + (b * h + head) * n * D, i, n, dq * scale, D, WIDTH)
+    if dSLOPES is not None:
+        tl.store(dSLOPES + padded_row + i, dslope, mask=i < n)
+
+
+# --- parts ------------------------------------------------------------------------------------------------------------
+
+
+@triton.jit
+def _steps(STARTS, table_strides, b, head, block, BLOCK: tl.constexpr, SIDE: tl.constexpr):
+    """From where to where in its list a block's steps go: each square that it visits takes ``SIDE / BLOCK`` of them."""
+    mine = STARTS + b * table_strides[0] + head * table_strides[1] + block
+    return tl.load(mine) * (SIDE // BLOCK), tl.load(mine + 1) * (SIDE // BLOCK)
+
+
+@triton.jit
+def _step(WHERE, WHICH, step, BLOCK: tl.constexpr, SIDE: tl.constexpr):
+    """Where a step's tile begins on the visited side, and the picture of its square."""
+    visit = step // (SIDE // BLOCK)
+    return tl.load(WHERE + visit) * SIDE + step % (SIDE // BLOCK) * BLOCK, tl.load(WHICH + visit)
+
+
+@triton.jit
+def _picture(PICTURES, which, i0, j0, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, SIDE: tl.constexpr):
+    """Who sees whom in the tile of a square that begins with query ``i0`` and key ``j0``: a row of bits for a query."""
+    rows = tl.load(PICTURES + which * SIDE + i0 % SIDE + tl.arange(0, BLOCK_Q))
+    return ((rows[:, None] >> (j0 % SIDE + tl.arange(0, BLOCK_K))[None, :]) & 1) != 0
