@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help book book-solutions serve test test-quick check assignments chapter wheel bench gpu screenshot repository clean
+.PHONY: help book book-solutions notebooks zip serve test test-quick check assignments chapter wheel bench gpu screenshot repository clean
 
 help: ## say what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -25,13 +25,21 @@ book: $(VENV)/.ready ## build the site: runs every notebook, warnings are errors
 book-solutions: $(VENV)/.ready ## the instructors' site, exercises solved, into _build/solutions
 	$(PY) tools/build_solutions.py
 
+notebooks: $(VENV)/.ready ## the notebooks as Colab and JupyterLab show them, alone, into _build/notebooks
+	$(PY) tools/write_notebooks.py
+
+zip: book ## the whole book as one file that opens without network or server: _build/attention-book.zip
+	$(PY) tools/zip_book.py
+
 serve: book ## build the site and open it
 	$(PY) tools/serve_book.py
 
-check: $(VENV)/.ready ## format, lint, types; of JavaScript too where Node is
+check: $(VENV)/.ready ## format, lint, types, workflows; of JavaScript too where Node is
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/pyright
+	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(VENV)/bin/zizmor --offline --quiet .github
 	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory check-javascript; else echo "JavaScript was not checked: no npm here (Debian and Ubuntu: apt-get install nodejs npm)"; test "$(REQUIRE_NODE)" != 1; fi
 
 .PHONY: check-javascript

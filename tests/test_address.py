@@ -29,7 +29,8 @@ def page(tmp_path, monkeypatch):
         nbformat.write(notebook, source / "index.ipynb")
         settings = yaml.safe_load((ROOT / "_config.yml").read_text())
         assert settings["sphinx"]["local_extensions"]["address"] == "book/_ext"
-        chosen = {"repository_url": address, "launch_buttons": settings["launch_buttons"]}
+        branch = settings["repository"]["branch"]
+        chosen = {"repository_url": address, "repository_branch": branch, "launch_buttons": settings["launch_buttons"]}
         chosen |= {name: settings["html"][name] for name in ("use_repository_button", "use_issues_button")}
         options = {"extensions": ["myst_nb", "sphinx_book_theme", "address"], "html_theme": "sphinx_book_theme"}
         options |= {"html_theme_options": chosen, "nb_execution_mode": "off"}
@@ -51,6 +52,15 @@ def buttons(page: str) -> set[str]:
 def test_buttons_are_shown_when_they_lead_somewhere(page):
     assert buttons(page(PLACEHOLDER)) == set()
     assert buttons(page(OWN)) == {"colab.research.google.com", "mybinder.org", "github.com/someone/a-fork"}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_launch_buttons_open_the_runnable_edition(page):
+    launched = re.findall(r'href="https://(?:colab\.research\.google\.com|mybinder\.org)([^"]+)"', page(OWN))
+    assert sorted(launched) == [
+        "/github/someone/a-fork/blob/notebooks/index.ipynb",
+        "/v2/gh/someone/a-fork/notebooks?urlpath=lab/tree/index.ipynb",
+    ]
 
 
 @pytest.mark.parametrize(("address", "lines"), [(PLACEHOLDER, 1), (OWN, 0)])

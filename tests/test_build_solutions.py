@@ -47,5 +47,5 @@ def test_what_it_is_built_from_is_the_book_with_solved_and_executed_exercises(tm
 
 def test_only_the_ordinary_site_is_published():
     workflow = (ROOT / ".github/workflows/publish.yml").read_text()
-    assert re.findall(r"path: (\S+)}", workflow) == ["_build/html"]
+    assert re.findall(r"\bpath: ([\w/]+)", workflow) == ["_build/html", "_build/notebooks", "notebooks"]
     assert "solutions" not in workflow

@@ -14,6 +14,7 @@ import yaml
 from jupyter_cache import get_cache
 from jupyter_cache.base import CacheBundleIn
 from jupyter_cache.executors.utils import single_nb_execution
+from pin_library import pin_edition
 from set_repository import defined_address
 from tqdm import tqdm
 
@@ -96,12 +97,15 @@ def _run(task: tuple[Path, nbformat.NotebookNode, int]) -> tuple[Path, nbformat.
     return path, None if done.err else notebook, done.time
 
 
-def run_jupyter_book(source: Path) -> int:
-    """Build the site of ``source`` into ``source/_build/html``; return the exit status, 0 if nothing was amiss."""
+def run_jupyter_book(source: Path, *builder: str) -> int:
+    """Build the site of ``source`` into ``source/_build/html``; return the exit status, 0 if nothing was amiss.
+
+    Arguments of jupyter-book may name another builder.
+    """
     run_notebooks(source)
     jupyter_book = Path(sys.executable).with_name("jupyter-book")
     # --all: an incremental build forgets the warnings of the one before.
-    build = subprocess.run([jupyter_book, "build", source, "--all", "-W", "-n", "--keep-going"], cwd=source)
+    build = subprocess.run([jupyter_book, "build", source, "--all", "-W", "-n", "--keep-going", *builder], cwd=source)
     if build.returncode:
         print("The book was not built: see the warnings above; each of them counts as an error.", file=sys.stderr)
     return build.returncode
@@ -121,8 +125,9 @@ def main() -> int:
     shutil.rmtree(BUILD / "html", ignore_errors=True)  # a page that is gone must not linger
     if status := run_jupyter_book(ROOT):
         return status
+    notes = pin_edition(BUILD), without_address()
     print(f"\nThe book: {(BUILD / 'html' / 'index.html').as_uri()}   (or: make serve)")
-    if said := without_address():
+    for said in filter(None, notes):
         print(said)
     return 0
 

@@ -36,6 +36,7 @@ def lay_out(target: Path) -> None:
     settings = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
     settings["title"] += ", with solutions"
     settings["sphinx"]["config"]["html_title"] = settings["title"]
+    del settings["sphinx"]["local_extensions"]["runnable"]  # the runnable edition is the students'
     settings["execute"] |= {"cache": str(BUILD / ".jupyter_cache"), "exclude_patterns": []}  # solved, they run
     (target / "_config.yml").write_text(yaml.safe_dump(settings, allow_unicode=True), encoding="utf-8")
 

@@ -1,13 +1,20 @@
-"""Write book/exercises from the masters in assignments/source: solutions and hidden tests removed."""
+"""Write the student notebooks from the masters in assignments/source: solutions and hidden tests removed.
 
+Those in book/exercises are pages of the book, committed, and install the newest library. Those in assignments/release
+are handed out, and install the library that they were made from.
+"""
+
+import shutil
 from pathlib import Path
 
 from nbgrader.apps import NbGraderAPI
+from pin_library import pin_all
 from tqdm import tqdm
 from traitlets.config.loader import PyFileConfigLoader
 
 ASSIGNMENTS = Path(__file__).resolve().parents[1] / "assignments"
 EXERCISES = ASSIGNMENTS.parent / "book" / "exercises"
+HAND_OUTS = ASSIGNMENTS / "release"
 
 
 def release(name: str, into: Path = EXERCISES) -> None:
@@ -25,10 +32,21 @@ def release(name: str, into: Path = EXERCISES) -> None:
         raise ValueError(f"the master of {name} is not well formed:\n{done.get('log', '')}{done.get('error', '')}")
 
 
+def hand_out(released: Path = EXERCISES, into: Path = HAND_OUTS) -> str:
+    """Copy what was released to where it is handed out from, pinned; return what there is to say, or nothing."""
+    shutil.rmtree(into, ignore_errors=True)
+    shutil.copytree(released, into, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
+    return pin_all(into)
+
+
 def main() -> None:
     """Release every master; stop at the first that is not well formed."""
     for name in tqdm(sorted(path.parent.name for path in (ASSIGNMENTS / "source").glob("*/*.ipynb")), unit="notebook"):
         release(name)
+    said = hand_out()
+    print(f"To hand out: {HAND_OUTS.relative_to(ASSIGNMENTS.parent)}")
+    if said:
+        print(said)
 
 
 if __name__ == "__main__":

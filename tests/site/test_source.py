@@ -58,8 +58,8 @@ def test_launch_buttons_lead_to_the_notebook(path):
         return
     owner = defined_address().removeprefix("https://github.com/")
     relative = notebook.relative_to(ROOT)
-    assert any(f"/github/{owner}/blob/main/{relative}" in link for link in links), links
-    assert any(f"/v2/gh/{owner}/main?urlpath=lab/tree/{relative}" in link for link in links), links
+    assert any(f"/github/{owner}/blob/notebooks/{relative}" in link for link in links), links
+    assert any(f"/v2/gh/{owner}/notebooks?urlpath=lab/tree/{relative}" in link for link in links), links
 
 
 def solution_lines() -> set[str]:

@@ -1,0 +1,157 @@
+"""A notebook that leaves the repository installs the library that it was made from; nothing else in it changes."""
+
+import subprocess
+from pathlib import Path
+
+import nbformat
+import pytest
+from pin_library import library_commit, pin, pin_all, pin_edition, pinned
+
+ROOT = Path(__file__).resolve().parents[2]
+ADDRESS = "https://github.com/someone/a-fork"
+INSTALL = f'%pip install -q "lessons_lib[notebook] @ {ADDRESS}/archive/refs/heads/main.zip"'
+
+
+def git(folder: Path, *command: str) -> str:
+    who = ("-c", "user.name=someone", "-c", "user.email=someone@example.org")
+    return subprocess.run(
+        ["git", *who, *command], cwd=folder, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def commit(folder: Path, name: str, text: str) -> str:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(text)
+    git(folder, "add", name)
+    git(folder, "commit", "-q", "-m", name)
+    return git(folder, "rev-parse", "HEAD")
+
+
+def write(path: Path, first: str = INSTALL) -> None:
+    cells = [nbformat.v4.new_markdown_cell(f"See `{INSTALL}`.", id="prose")]
+    cells += [nbformat.v4.new_code_cell(source, id=f"code-{i}") for i, source in enumerate([first, f"x = {INSTALL!r}"])]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+
+
+@pytest.fixture
+def repository(tmp_path) -> Path:
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    git(folder, "init", "-q", "-b", "main")
+    return folder
+
+
+@pytest.fixture
+def edition(tmp_path) -> Path:
+    write(tmp_path / "build/notebooks/book/one.ipynb")
+    return tmp_path / "build"
+
+
+def test_the_commit_is_the_last_that_changed_the_library(repository):
+    library = commit(repository, "lessons_lib/attention.py", "one = 1")
+    commit(repository, "book/text.md", "two")
+    assert library_commit(repository) == library
+    ranges = commit(repository, "pyproject.toml", "three")
+    assert library_commit(repository) == ranges != library
+
+
+def test_in_a_clone_without_history_it_holds_the_same_library(repository, tmp_path):
+    commit(repository, "lessons_lib/attention.py", "one = 1")
+    last = commit(repository, "book/text.md", "two")
+    git(tmp_path, "clone", "-q", "--depth", "1", repository.as_uri(), "shallow")
+    assert library_commit(tmp_path / "shallow") == last
+
+
+def test_of_this_repository_it_holds_the_library_of_today():
+    name = library_commit(ROOT)
+    if name is None:
+        pytest.skip("no git history here")
+    assert git(ROOT, "diff", "--stat", name, "HEAD", "--", "lessons_lib", "pyproject.toml") == ""
+
+
+def test_pinned_only_the_address_of_the_library_differs():
+    assert pinned(INSTALL, "c0ffee") == INSTALL.replace("refs/heads/main", "c0ffee")
+
+
+@pytest.mark.parametrize("source", ["import lessons_lib", INSTALL.replace("main", "other"), f"{INSTALL}\n{INSTALL}"])
+def test_a_cell_that_does_not_install_the_newest_is_refused(source):
+    with pytest.raises(ValueError, match=r"must install the library from \.\.\./archive/refs/heads/main.zip, got"):
+        pinned(source, "c0ffee")
+
+
+def test_a_notebook_is_pinned_in_its_first_code_cell_alone(tmp_path):
+    path = tmp_path / "one.ipynb"
+    write(path)
+    before = path.read_text()
+    pin(path, "c0ffee")
+    lines = [pair for pair in zip(before.split("\n"), path.read_text().split("\n"), strict=True) if len(set(pair)) > 1]
+    assert [after for _, after in lines] == [lines[0][0].replace("refs/heads/main", "c0ffee")]
+    assert "%pip" in lines[0][0]
+    assert "See" not in lines[0][0]
+
+
+def test_every_notebook_is_pinned_and_the_site_gives_the_same_file(repository, edition):
+    name = commit(repository, "lessons_lib/attention.py", "one = 1")
+    write(edition / "html/_sources/book/one.ipynb", "the source")
+    assert pin_edition(edition, repository) == ""
+    assert f"/archive/{name}.zip" in (edition / "notebooks/book/one.ipynb").read_text()
+    given = edition / "html/_sources/book/one.ipynb"
+    assert given.read_bytes() == (edition / "notebooks/book/one.ipynb").read_bytes()
+
+
+def test_without_a_site_there_is_nothing_to_download(repository, edition):
+    commit(repository, "lessons_lib/attention.py", "one = 1")
+    pin_edition(edition, repository)
+    assert not (edition / "html").exists()
+
+
+@pytest.mark.parametrize("name", ["lessons_lib/attention.py", "lessons_lib/new.py"])
+def test_it_says_when_the_library_is_not_committed(repository, edition, name):
+    made = commit(repository, "lessons_lib/attention.py", "one = 1")
+    (repository / name).write_text("two = 2")
+    said = pin_all(edition / "notebooks", repository)
+    assert made[:10] in said
+    assert "yours differs" in said
+    assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("folder", ["no repository", "no commit"])
+def test_it_says_when_there_is_no_commit_to_name(repository, edition, tmp_path, monkeypatch, folder):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    said = pin_all(edition / "notebooks", repository if folder == "no commit" else tmp_path)
+    assert "no git history" in said
+    assert "refs/heads/main" in (edition / "notebooks/book/one.ipynb").read_text()
+
+
+# --- what students are handed ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def released(tmp_path) -> tuple[Path, Path]:
+    """A hand-out as students get it, and the same as a page of the book."""
+    pytest.importorskip("nbgrader")
+    from release_assignments import hand_out, release
+
+    pages, hand_outs = tmp_path / "pages", tmp_path / "hand-outs"
+    release("scaling", pages)
+    hand_out(pages, hand_outs)
+    return hand_outs / "scaling/scaling.ipynb", pages / "scaling/scaling.ipynb"
+
+
+def test_a_hand_out_names_the_commit(released):
+    ours, page = (nbformat.read(path, as_version=4).cells for path in released)
+    name = library_commit(ROOT)
+    if name is None:
+        pytest.skip("no git history here")
+    assert f"/archive/{name}.zip" in ours[0].source
+    assert ours[1:] == page[1:]
+
+
+def test_nothing_needs_mending_in_a_hand_out_that_comes_back(released):
+    from grading.check_notebook import mend
+
+    ours, page = (nbformat.read(path, as_version=4) for path in released)
+    mended, done = mend(ours, page)
+    assert done == []
+    assert mended == ours

@@ -1,0 +1,62 @@
+"""Publishing the runnable edition adds to its branch and never rewrites it; rehearsed on a repository in a folder."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "tools" / "publish_notebooks.sh"
+
+pytestmark = pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here; the workflow has one")
+
+
+def git(folder: Path, *command: str) -> str:
+    return subprocess.run(["git", *command], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def publish(tmp_path):
+    git(tmp_path, "init", "-q", "--bare", "remote")
+    edition = tmp_path / "edition"
+
+    def run(**notebooks: str) -> str:
+        shutil.rmtree(edition, ignore_errors=True)
+        (edition / "book").mkdir(parents=True)
+        for name, text in notebooks.items():
+            (edition / "book" / f"{name}.ipynb").write_text(text)
+        subprocess.run([SCRIPT, (tmp_path / "remote").as_uri(), edition, "From a test"], check=True)
+        return git(tmp_path / "remote", "rev-parse", "notebooks").strip()
+
+    return run
+
+
+def test_what_is_published_is_the_edition_and_no_more(publish, tmp_path):
+    publish(scaling="one", gone="one")
+    publish(scaling="two")
+    listed = git(tmp_path / "remote", "ls-tree", "-r", "--name-only", "notebooks")
+    assert listed.split() == ["book/scaling.ipynb"]
+    assert git(tmp_path / "remote", "show", "notebooks:book/scaling.ipynb") == "two"
+    assert git(tmp_path / "remote", "log", "-1", "--format=%s", "notebooks") == "From a test\n"
+
+
+def test_a_reader_who_cloned_before_can_still_pull(publish, tmp_path):
+    publish(scaling="one")
+    git(tmp_path, "clone", "-q", "-b", "notebooks", "remote", "reader")
+    publish(scaling="two")
+    git(tmp_path / "reader", "pull", "-q", "--ff-only")
+    assert (tmp_path / "reader/book/scaling.ipynb").read_text() == "two"
+
+
+def test_nothing_new_is_no_commit(publish):
+    assert publish(scaling="one") == publish(scaling="one")
+
+
+def test_a_push_that_is_refused_fails(publish, tmp_path):
+    publish(scaling="one")
+    hook = tmp_path / "remote/hooks/pre-receive"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    with pytest.raises(subprocess.CalledProcessError):
+        publish(scaling="two")

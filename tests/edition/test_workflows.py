@@ -1,0 +1,133 @@
+"""What runs on GitHub and in a container in the cloud, as far as it can be seen from here."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / ".github" / "workflows"
+PUBLISH, WEEKLY = (yaml.safe_load((FOLDER / f"{name}.yml").read_text()) for name in ("publish", "weekly"))
+MAKEFILE = (ROOT / "Makefile").read_text()
+LINTERS = [line.split() for line in re.findall(r"^\t\$\(VENV\)/bin/((?:check-jsonschema|zizmor) .*)$", MAKEFILE, re.M)]
+FAULTS = {
+    "check-jsonschema": ("runs-on:", "run-on:"),
+    "zizmor": ("permissions: {contents: read}", "permissions: write-all"),
+}
+
+
+def steps(job: dict) -> list[str]:
+    return [step.get("run") or step["uses"] for step in job["steps"]]
+
+
+def lint(command: list[str], folder: Path) -> subprocess.CompletedProcess:
+    """Run a linter as ``make check`` does, on the workflows below ``folder``."""
+    name, *arguments = command
+    tool = Path(sys.executable).with_name(name)
+    if not tool.exists():
+        pytest.skip(f"{name} is not installed: requirements.txt names it")
+    found = [str(path) for pattern in arguments if "*" in pattern for path in folder.glob(pattern)]
+    given = [argument for argument in arguments if "*" not in argument]
+    return subprocess.run([tool, *given, *found], cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("command", LINTERS, ids=lambda command: command[0])
+def test_the_linters_of_make_check_find_faults_and_none_here(command, tmp_path):
+    good, bad = FAULTS[command[0]]
+    assert lint(command, ROOT).returncode == 0
+    (tmp_path / ".github/workflows").mkdir(parents=True)
+    text = (FOLDER / "publish.yml").read_text()
+    assert good in text
+    (tmp_path / ".github/workflows/publish.yml").write_text(text.replace(good, bad))
+    assert lint(command, tmp_path).returncode != 0
+
+
+def test_make_check_lints_the_workflows_without_the_network():
+    assert [command[0] for command in LINTERS] == ["check-jsonschema", "zizmor"]
+    assert "--offline" in LINTERS[1]
+    assert any(argument.startswith("vendor.") for argument in LINTERS[0])
+
+
+def test_a_push_runs_the_two_commands_with_nothing_left_out():
+    job = PUBLISH["jobs"]["test"]
+    assert [step for step in steps(job) if step.startswith("make")] == ["make check", "make test"]
+    files = [ROOT / "Makefile", *(ROOT / "tests").rglob("*.py")]  # what says that something may be required
+    required = set(re.findall(r"\bREQUIRE_[A-Z]+", "\n".join(path.read_text() for path in files)))
+    assert {name: value for name, value in job["env"].items() if "REQUIRE" in name} == dict.fromkeys(required, "1")
+
+
+def test_what_is_published_was_built_by_the_tests():
+    (site, notebooks) = (step for step in PUBLISH["jobs"]["test"]["steps"] if "upload" in step.get("uses", ""))
+    assert site["with"] == {"path": "_build/html"}
+    assert (notebooks["with"]["name"], notebooks["with"]["path"]) == ("notebooks", "_build/notebooks")
+    job = PUBLISH["jobs"]["publish"]
+    assert job["needs"] == "test"
+    assert job["if"] == site["if"] == notebooks["if"] == "github.ref == 'refs/heads/main'"
+    (download,) = (step for step in job["steps"] if "download" in step.get("uses", ""))
+    assert download["with"] == {"name": "notebooks", "path": "notebooks"}
+    (pushed,) = (run for run in steps(job) if run.startswith("tools/"))
+    assert pushed.startswith('tools/publish_notebooks.sh "$REMOTE" notebooks ')
+    assert (ROOT / "tools/publish_notebooks.sh").stat().st_mode & 0o100
+
+
+def test_the_library_lies_beside_the_published_notebooks_as_binder_wants_it():
+    (archived,) = (run for run in steps(PUBLISH["jobs"]["publish"]) if run.startswith("git archive"))
+    names = re.fullmatch(r"git archive HEAD (.+) \| tar -x -C notebooks", archived)[1].split()
+    assert all((ROOT / name).exists() for name in names)
+    assert {"binder", "lessons_lib", "pyproject.toml"} <= set(names)
+    assert re.search(r'^readme = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.M)[1] in names
+    assert ".[notebook]" in (ROOT / "binder/requirements.txt").read_text().split()
+
+
+def test_the_commit_that_is_pinned_is_in_what_is_checked_out():
+    checkout = next(s for s in PUBLISH["jobs"]["test"]["steps"] if s.get("uses", "").startswith("actions/checkout"))
+    assert checkout["with"]["fetch-depth"] == 0
+
+
+@pytest.mark.parametrize("workflow", [PUBLISH, WEEKLY], ids=["publish", "weekly"])
+def test_every_job_has_an_end_a_named_image_and_no_more_rights_than_it_needs(workflow):
+    assert workflow["permissions"] == {"contents": "read"}
+    for name, job in workflow["jobs"].items():
+        assert job["timeout-minutes"] >= (60 if any("make test" in run for run in steps(job)) else 5)
+        assert re.fullmatch(r"ubuntu-\d\d\.04", job["runs-on"]), "an image that changes its name when it changes"
+        assert ("permissions" in job) == (name == "publish")
+        for step in job["steps"]:
+            if step.get("uses", "").startswith("actions/checkout"):
+                assert step["with"]["persist-credentials"] is False
+
+
+def test_a_deployment_is_never_cut_off():
+    assert PUBLISH["concurrency"]["cancel-in-progress"] == "${{ github.event_name == 'pull_request' }}"
+
+
+def test_once_a_week_the_edition_runs_as_readers_open_it():
+    """From its branch, with the library that its first cell installs, in the versions of Colab's image."""
+    job = WEEKLY["jobs"]["edition"]
+    checkout, _, *runs = job["steps"]
+    branch = yaml.safe_load((ROOT / "_config.yml").read_text())["repository"]["branch"]
+    assert checkout["with"]["ref"] == branch
+    commands = [step["run"] for step in runs]
+    assert not [run for run in commands if "lessons_lib" in run or '".[' in run], "the first cell installs it"
+    assert commands[0].startswith("pip install $COLAB")
+    (execute,) = (run for run in commands if "--nbval-lax" in run)
+    assert execute.split()[-1] == "book"
+    (also,) = (run for run in steps(WEEKLY["jobs"]["colab"]) if "--nbval-lax" in run)
+    assert execute == also
+
+
+def test_the_container_makes_the_environment_and_no_more():
+    container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())
+    assert container["postCreateCommand"] == "make .venv/.ready"
+    assert re.search(r"^\$\(VENV\)/\.ready:", MAKEFILE, re.M)
+    assert re.search(r"^VENV\s*:= \.venv$", MAKEFILE, re.M)
+    python = container["customizations"]["vscode"]["settings"]["python.defaultInterpreterPath"]
+    assert python == "${containerWorkspaceFolder}/.venv/bin/python"
+    assert re.search(r"python:3\.(\d+)-", container["image"])[1] == "11"
+    # a subset of the properties that the schema of containers.dev knows
+    known = {"name", "image", "hostRequirements", "containerEnv", "onCreateCommand", "postCreateCommand"}
+    assert set(container) <= known | {"customizations"}
+    assert set(container["hostRequirements"]) <= {"cpus", "memory", "storage", "gpu"}
