@@ -32,7 +32,7 @@ const [LEFT, RIGHT, TOP, BOTTOM] = [44, 312, 12, 124];
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context);
+  const scope = stage(context, "Tokens in a deep stack");
   /** @type {Floor[]} */
   let floors;
   scope.when(STACK, () => {

@@ -36,7 +36,7 @@ function entries(scope, trait) {
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context);
+  const scope = stage(context, "A look-up by vectors");
   scope.add(
     html("div", { class: "x-panels" }, direction(scope), length(scope)),
     scope.rebuild(
@@ -166,8 +166,10 @@ function curve(part) {
     const [q, k, v] = looked(part);
     const up = height();
     const degrees = Array.from({ length: 361 }, (_, i) => i - 180);
-    const line = (/** @type {typeof answer} */ f) =>
-      `M${degrees.map((d) => `${across(d).toFixed(1)} ${up(f(pointing(d, lengthOf(q)), k, v)).toFixed(1)}`).join("L")}`;
+    const line = (/** @type {typeof answer} */ f) => {
+      const places = degrees.map((d) => [across(d), up(f(pointing(d, lengthOf(q)), k, v))]);
+      return `M${places.map((place) => place.map((c) => c.toFixed(1)).join(" ")).join("L")}`;
+    };
     soft.setAttribute("d", line(answer));
     hard.setAttribute("d", line(best));
     here.setAttribute("cx", across(directionOf(q)).toFixed(1));
