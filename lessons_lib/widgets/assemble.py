@@ -33,7 +33,7 @@ def read(file: str) -> str:
     text = re.sub(r"^\s+", "", text, flags=re.MULTILINE)
     text = re.sub(r"(?<=[(\[{,])\n|\n(?=[)\]}])", "", text)
     if file.endswith(".css"):
-        text = re.sub(r"\n|(?<=[{};:,>]) | (?=[{>])|;(?=\n?})", "", text)
+        text = re.sub(r"\n|(?<=[{};:,>]) | (?=[{>])|;(?=\s*})|(?<=[ :(,-])0(?=\.\d)", "", text)
     assert " //" not in text, f"{file}: a remark in the middle of a statement would hide what follows it"
     for closing in ("</script", "</style", "<!--"):
         assert closing not in text.lower(), f"{file}: {closing} would end the element that holds it"
@@ -70,7 +70,7 @@ def page_scripts(
     module = _with_parts(read(f"{name}.js"), keys)
     module = _squeezed(_EXPORT.sub("", _DEFAULT.sub("const explorer = ", module)))
     assert not _KEYWORD.search(module), f"{name}.js: exports in a form that a script cannot take"
-    about = "" if rules is None else f"explorer.about = {_json({'name': name, 'rules': rules})};\n"
+    about = "" if rules is None else f"explorer.about={_json({'name': name, 'rules': rules}, (',', ':'))};\n"
     start = f'const {{ host }} = {_PARTS}["{keys["host"]}"];\n{about}host(explorer, {_json(state)});'
     return scripts, f'(() => {{\n"use strict";\n{module}\n{start}\n}})();'
 
@@ -81,21 +81,24 @@ def classic_script(name: str, state: dict[str, object], rules: dict[str, object]
     return "\n".join([*scripts.values(), own])
 
 
-_PARTS = "window.explorerParts"
+_PARTS = "window.xParts"
 
 
 def _with_parts(text: str, keys: dict[str, str]) -> str:
     return _IMPORT.sub(lambda found: f'const {found[1]} = {_PARTS}["{keys[found[2]]}"];', text)
 
 
-def _json(value: object) -> str:
-    return json.dumps(value, allow_nan=False).replace("<", "\\u003c")  # no label may end the script
+def _json(value: object, separators: tuple[str, str] | None = None) -> str:
+    return json.dumps(value, allow_nan=False, separators=separators).replace(
+        "<", "\\u003c"
+    )  # no label may end the script
 
 
 # What no space may be taken out of: strings, templates, regular expressions.
 _WHOLE = re.compile(r'"(?:[^"\\\n]|\\.)*"|`[^`]*`|(?<=[(,=:])\s*/(?:[^/\\\n]|\\.)+/[gu]*')
 _BINARY = re.compile(r"(?<=[\w)\]]) ([-+/|^&]) (?=[\w(\[])")
 _SPACES = re.compile(r" *(=>|[=!<>]=+|&&|\|\||\?\?=?|[-+*/%]=|[{}()\[\];,:?=<>*%]) *")
+_NOUGHT = re.compile(r"(?<![\w.$])0(?=\.\d)")
 # Line breaks that end no statement, the comma after a last item, the semicolon before a brace.
 _IDLE = re.compile(r"(?<=[;{,(\[?:])\n|(?<=>)\n|\n(?=[.?:)\]}])|[,;](?=\n?[)\]}])")
 
@@ -106,6 +109,7 @@ def _squeezed(text: str) -> str:
     for whole in [*_WHOLE.finditer(text), None]:
         code = text[end : whole.start() if whole else None]
         assert "${" not in code, "a template inside another one: give the inner one a name"
+        code = _NOUGHT.sub("", code)
         pieces += [_IDLE.sub("", _SPACES.sub(r"\1", _BINARY.sub(r"\1", code))), whole[0] if whole else ""]
         end = whole.end() if whole else end
     return "".join(pieces)

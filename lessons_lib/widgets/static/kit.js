@@ -249,6 +249,14 @@ export function picture(width, height, label) {
   return svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
 }
 
+/**
+ * The name of a vertical axis, above its upper end; with a look, the name of a line that is drawn in it.
+ * @param {string} words @param {number} x @param {number} y @param {string} [look] @param {string} [anchor]
+ */
+export function named(words, x, y, look = "", anchor = "start") {
+  return svg("text", { class: look, x, y, "text-anchor": anchor }, words);
+}
+
 /** The straight map from one interval to another. @param {number[]} from @param {number[]} to */
 export function linear([a, b], [c, d]) {
   return (/** @type {number} */ x) => c + ((x - a) / (b - a)) * (d - c);

@@ -350,7 +350,7 @@ function matrix(scope, mask) {
   });
   return html(
     "figure",
-    { class: "x-panel" },
+    { class: "x-panel x-right" },
     drawing,
     html("div", { class: "x-bench" }, message, clear),
     html(
