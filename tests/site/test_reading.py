@@ -119,8 +119,23 @@ def test_the_first_formula_fits_a_phone(browser, site):
     page.goto(f"{site}/book/intro.html")
     page.wait_for_load_state("load")
     page.evaluate("MathJax.startup.promise")
-    fits = "(e = document.querySelector('mjx-container[display]')) => e.scrollWidth <= e.clientWidth"
-    page.wait_for_function(fits)
-    size = "parseFloat(getComputedStyle(document.querySelector('mjx-container[display]')).fontSize)"
-    assert page.evaluate(size) > 11
+    formula = "document.querySelector('mjx-container[display]')"
+    page.wait_for_function(f"{formula}.scrollWidth <= {formula}.clientWidth")
+    assert page.evaluate(f"parseFloat(getComputedStyle({formula}).fontSize)") > 11
     page.close()
+
+
+@pytest.mark.browser
+def test_no_table_of_sentences_is_cut(visit):
+    wider = "all => all.map(table => table.scrollWidth - table.parentElement.clientWidth)"
+    with visit("book/notation.html") as page:
+        page.set_viewport_size({"width": 1440, "height": 900})
+        assert max(page.locator("table.sentences").evaluate_all(wider)) <= 1
+
+
+@pytest.mark.browser
+def test_code_goes_on_in_the_next_line_on_a_phone(visit):
+    cut = "all => all.filter(pre => pre.scrollWidth > pre.clientWidth + 1).length"
+    with visit(CHAPTER, formulas=False) as page:
+        page.set_viewport_size({"width": 360, "height": 740})
+        assert page.locator(".bd-article div.cell pre").evaluate_all(cut) == 0
