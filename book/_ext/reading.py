@@ -13,6 +13,8 @@ from docutils import nodes
 ON_PAPER = re.compile(r"^(\(On paper nothing moves\b.*?\))[ \t]*$", re.MULTILINE)
 PART = re.compile(r'<script data-part="([^"]+)">.*?</script>', re.DOTALL)
 STYLE = re.compile(r'(?<=<div class="explorer">)<style>.*?</style>', re.DOTALL)
+SIZE = re.compile(r'<svg[^>]*\bwidth="([\d.]+)pt" height="([\d.]+)pt"')
+PICTURE = re.compile(r'<img\b(?![^>]*\bloading=)[^>]*\bsrc="[^"]*_images/([^"/]+)"[^>]*>')
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"  # all explorers once more, for a widget manager
 GROUND = re.compile(r'(<g id="patch_[12]">\s*<path d="[^"]*"\s+style="fill: )#ffffff')
 
@@ -99,10 +101,29 @@ def take_the_ground_away(app, exception) -> None:
             figure.write_text(GROUND.sub(r"\1none", text), encoding="utf-8")
 
 
+def fetch_figures_late(app, exception) -> None:
+    """Let a figure be fetched when the reader comes near it, and keep its place free until then."""
+    if exception is not None or app.builder.format != "html":
+        return
+    sizes = {}
+    for figure in Path(app.outdir, "_images").glob("*.svg"):
+        if size := SIZE.search(figure.read_text(encoding="utf-8")):
+            sizes[figure.name] = f'loading="lazy" width="{float(size[1]):.0f}" height="{float(size[2]):.0f}"'
+
+    def late(found: re.Match) -> str:
+        return f"<img {sizes[found[1]]} {found[0][5:]}" if found[1] in sizes else found[0]
+
+    for page in Path(app.outdir).rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        if "_images/" in text:
+            page.write_text(PICTURE.sub(late, text), encoding="utf-8")
+
+
 def setup(app) -> dict:
     """Register with Sphinx."""
     app.connect("source-read", mark_paper)
     app.connect("doctree-read", fold)
     app.connect("html-page-context", once, priority=900)
     app.connect("build-finished", take_the_ground_away)
+    app.connect("build-finished", fetch_figures_late)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -135,7 +135,10 @@
     if (printing && root.dataset.theme === "dark") [theme, root.dataset.theme] = [root.dataset.theme, "light"];
     else if (!printing && theme) [root.dataset.theme, theme] = [theme, undefined];
   };
-  window.addEventListener("beforeprint", () => print(true));
+  window.addEventListener("beforeprint", () => {
+    for (const figure of document.images) figure.loading = "eager";
+    print(true);
+  });
   window.addEventListener("afterprint", () => print(false));
   window.matchMedia("print").addEventListener("change", ({ matches }) => print(matches));
 })();

@@ -53,6 +53,23 @@ def test_figures_in_the_dark_are_dark(visit):
 
 
 @pytest.mark.browser
+def test_a_figure_far_below_is_fetched_when_it_comes_near_and_its_place_is_kept(browser, site):
+    page = browser.new_page(viewport={"width": 360, "height": 740})
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{site}/{CHAPTER}")
+    page.wait_for_load_state("load")
+    figures = page.locator("div.cell_output img")
+    assert sum("_images/" in url for url in asked) < figures.count()
+    before = figures.last.bounding_box()["height"]
+    with page.expect_request("**/_images/*.svg"):
+        figures.last.scroll_into_view_if_needed()
+    page.wait_for_function("[...document.querySelectorAll('div.cell_output img')].at(-1).complete")
+    assert figures.last.bounding_box()["height"] == pytest.approx(before, abs=2)
+    page.close()
+
+
+@pytest.mark.browser
 def test_menus_open_at_a_tap_and_at_a_click(visit):
     hidden = "document.querySelector('#pst-primary-sidebar').classList.contains('pst-sidebar-hidden')"
     with visit(CHAPTER, formulas=False, has_touch=True) as page:
@@ -139,3 +156,14 @@ def test_code_goes_on_in_the_next_line_on_a_phone(visit):
     with visit(CHAPTER, formulas=False) as page:
         page.set_viewport_size({"width": 360, "height": 740})
         assert page.locator(".bd-article div.cell pre").evaluate_all(cut) == 0
+
+
+@pytest.mark.browser
+def test_what_is_searched_for_begins_beside_the_magnifier(visit):
+    with visit("search.html") as page:
+        form = page.locator("form.bd-search:visible").last
+        icon, field = form.locator("i, svg").first.bounding_box(), form.locator("input").bounding_box()
+        assert icon
+        assert field
+        padding = form.locator("input").evaluate("input => parseFloat(getComputedStyle(input).paddingLeft)")
+        assert field["x"] + padding >= icon["x"] + icon["width"]
