@@ -15,6 +15,7 @@ PART = re.compile(r'<script data-part="([^"]+)">.*?</script>', re.DOTALL)
 STYLE = re.compile(r'(?<=<div class="explorer">)<style>.*?</style>', re.DOTALL)
 SIZE = re.compile(r'<svg[^>]*\bwidth="([\d.]+)pt" height="([\d.]+)pt"')
 PICTURE = re.compile(r'<img\b(?![^>]*\bloading=)[^>]*\bsrc="[^"]*_images/([^"/]+)"[^>]*>')
+INDEX = re.compile(r'<script src="[^"]*searchindex\.js"></script>')
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"  # all explorers once more, for a widget manager
 GROUND = re.compile(r'(<g id="patch_[12]">\s*<path d="[^"]*"\s+style="fill: )#ffffff')
 
@@ -101,8 +102,11 @@ def take_the_ground_away(app, exception) -> None:
             figure.write_text(GROUND.sub(r"\1none", text), encoding="utf-8")
 
 
-def fetch_figures_late(app, exception) -> None:
-    """Let a figure be fetched when the reader comes near it, and keep its place free until then."""
+def fetch_late(app, exception) -> None:
+    """Let a figure be fetched when the reader comes near it, its place free until then; the index by the search alone.
+
+    The theme loads the index of the search on every page, for a search while one types, which the book does not have.
+    """
     if exception is not None or app.builder.format != "html":
         return
     sizes = {}
@@ -115,8 +119,11 @@ def fetch_figures_late(app, exception) -> None:
 
     for page in Path(app.outdir).rglob("*.html"):
         text = page.read_text(encoding="utf-8")
-        if "_images/" in text:
-            page.write_text(PICTURE.sub(late, text), encoding="utf-8")
+        lighter = PICTURE.sub(late, text)
+        if page.name != "search.html":
+            lighter = INDEX.sub("", lighter)
+        if lighter != text:
+            page.write_text(lighter, encoding="utf-8")
 
 
 def setup(app) -> dict:
@@ -125,5 +132,5 @@ def setup(app) -> dict:
     app.connect("doctree-read", fold)
     app.connect("html-page-context", once, priority=900)
     app.connect("build-finished", take_the_ground_away)
-    app.connect("build-finished", fetch_figures_late)
+    app.connect("build-finished", fetch_late)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

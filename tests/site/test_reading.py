@@ -70,6 +70,21 @@ def test_a_figure_far_below_is_fetched_when_it_comes_near_and_its_place_is_kept(
 
 
 @pytest.mark.browser
+def test_the_index_of_the_search_comes_when_one_searches(browser, site):
+    page = browser.new_page()
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{site}/{CHAPTER}")
+    page.wait_for_load_state("load")
+    assert not any("searchindex" in url for url in asked)
+    page.keyboard.press("Control+k")
+    page.keyboard.type("entropy")
+    page.keyboard.press("Enter")
+    page.locator("#search-results li").first.wait_for()
+    page.close()
+
+
+@pytest.mark.browser
 def test_menus_open_at_a_tap_and_at_a_click(visit):
     hidden = "document.querySelector('#pst-primary-sidebar').classList.contains('pst-sidebar-hidden')"
     with visit(CHAPTER, formulas=False, has_touch=True) as page:
