@@ -111,9 +111,6 @@ def finger():
     return drawn
 
 
-PHONE_CONTEXT = {"width": 360, "has_touch": True, "is_mobile": True}
-
-
 MOUNT = """async ([source, state]) => {
   const module = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
   const listeners = {};
