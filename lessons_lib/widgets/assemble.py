@@ -3,9 +3,11 @@
 An explorer's file is a genuine ES module that may import from files beside it, which may do the same. Browsers load
 it as it is over http, and so do the tests. A live notebook takes a single module and a page opened from ``file://``
 takes no module at all, so what is imported is put in front, each file after those that it imports: it becomes an
-object of its exports. What cannot be put together by these few rules is refused.
+object of its exports. On a page that object is known by the file's name and content, so that ten explorers can share
+one kit. What cannot be put together by these few rules is refused.
 """
 
+import hashlib
 import json
 import re
 from pathlib import Path
@@ -30,6 +32,8 @@ def read(file: str) -> str:
     text = _ASIDE.sub("", _COMMENT.sub("", (STATIC / file).read_text(encoding="utf-8")))
     text = re.sub(r"^\s+", "", text, flags=re.MULTILINE)
     text = re.sub(r"(?<=[(\[{,])\n|\n(?=[)\]}])", "", text)
+    if file.endswith(".css"):
+        text = re.sub(r"\n|(?<=[{};:,>]) | (?=[{>])|;(?=\s*})|(?<=[ :(,-])0(?=\.\d)", "", text)
     assert " //" not in text, f"{file}: a remark in the middle of a statement would hide what follows it"
     for closing in ("</script", "</style", "<!--"):
         assert closing not in text.lower(), f"{file}: {closing} would end the element that holds it"
@@ -45,12 +49,70 @@ def es_module(name: str) -> str:
     return text
 
 
-def classic_script(name: str, state: dict[str, object]) -> str:
-    """Return a script that makes the explorer in the element that holds it, beginning with ``state``."""
-    module = _EXPORT.sub("", _DEFAULT.sub("const explorer = ", es_module(name)))
+def page_scripts(
+    name: str, state: dict[str, object], rules: dict[str, object] | None = None
+) -> tuple[dict[str, str], str]:
+    """Return the scripts that make the explorer in the element that holds the last of them, beginning with ``state``.
+
+    First those of the files that it imports, by their keys, then its own. A key changes with what it names, and
+    a file whose key is known to the page already is not evaluated again: a page may leave out all but the first.
+    ``rules`` say for each trait what it may be: a page that keeps the state in its address needs to know.
+    """
+    es_module(name)  # refuses what cannot be put together
+    keys: dict[str, str] = {}
+    scripts: dict[str, str] = {}
+    for other in [*_imported(name), "host"]:
+        text = _with_parts(read(f"{other}.js"), keys)
+        exports = _EXPORT.findall(text) or [other]
+        body = f"{_squeezed(_EXPORT.sub('', text))}\nreturn {{{','.join(exports)}}};"
+        keys[other] = f"{other}-{hashlib.sha256(body.encode()).hexdigest()[:6]}"
+        scripts[keys[other]] = f'({_PARTS} ??= {{}})["{keys[other]}"] ??= (() => {{\n{body}\n}})();'
+    module = _with_parts(read(f"{name}.js"), keys)
+    module = _EXPORT.sub("", _DEFAULT.sub("const explorer = ", module))
     assert not _KEYWORD.search(module), f"{name}.js: exports in a form that a script cannot take"
-    start = json.dumps(state, allow_nan=False).replace("<", "\\u003c")  # no label may end the script
-    return f'(() => {{\n"use strict";\n{read("host.js")}\n{module}\nhost(explorer, {start});\n}})();'
+    about = "" if rules is None else f"explorer.about={_json({'name': name, 'rules': rules}, (',', ':'))};\n"
+    start = f'const {{ host }} = {_PARTS}["{keys["host"]}"];\n{about}host(explorer, {_json(state)});'
+    return scripts, f'(() => {{\n"use strict";\n{_squeezed(module)}\n{start}\n}})();'
+
+
+def classic_script(name: str, state: dict[str, object], rules: dict[str, object] | None = None) -> str:
+    """Return the same as one script."""
+    scripts, own = page_scripts(name, state, rules)
+    return "\n".join([*scripts.values(), own])
+
+
+_PARTS = "window.xParts"
+
+
+def _with_parts(text: str, keys: dict[str, str]) -> str:
+    return _IMPORT.sub(lambda found: f'const {found[1]} = {_PARTS}["{keys[found[2]]}"];', text)
+
+
+def _json(value: object, separators: tuple[str, str] | None = None) -> str:
+    return json.dumps(value, allow_nan=False, separators=separators).replace(
+        "<", "\\u003c"
+    )  # no label may end the script
+
+
+# What no space may be taken out of: strings, templates, regular expressions.
+_WHOLE = re.compile(r'"(?:[^"\\\n]|\\.)*"|`[^`]*`|(?<=[(,=:])\s*/(?:[^/\\\n]|\\.)+/[gu]*')
+_BINARY = re.compile(r"(?<=[\w)\]]) ([-+/|^&]) (?=[\w(\[])")
+_SPACES = re.compile(r" *(=>|[=!<>]=+|&&|\|\||\?\?=?|[-+*/%]=|[{}()\[\];,:?=<>*%]) *")
+_NOUGHT = re.compile(r"(?<![\w.$])0(?=\.\d)")
+# Line breaks that end no statement, the comma after a last item, the semicolon before a brace.
+_IDLE = re.compile(r"(?<=[;{,(\[?:])\n|(?<=>)\n|\n(?=[.?:)\]}])|[,;](?=\n?[)\]}])")
+
+
+def _squeezed(text: str) -> str:
+    """Return the script without the spaces and signs that separate nothing."""
+    pieces, end = [], 0
+    for whole in [*_WHOLE.finditer(text), None]:
+        code = text[end : whole.start() if whole else None]
+        assert "${" not in code, "a template inside another one: give the inner one a name"
+        code = _NOUGHT.sub("", code)
+        pieces += [_IDLE.sub("", _SPACES.sub(r"\1", _BINARY.sub(r"\1", code))), whole[0] if whole else ""]
+        end = whole.end() if whole else end
+    return "".join(pieces)
 
 
 def _imported(name: str, above: tuple[str, ...] = ()) -> list[str]:

@@ -5,13 +5,14 @@ page shows the HTML that is stored beside it, which needs no kernel and no netwo
 """
 
 import inspect
+import math
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import anywidget
 import traitlets
 
-from lessons_lib.widgets.assemble import STATIC, classic_script, es_module, read
+from lessons_lib.widgets.assemble import STATIC, es_module, page_scripts, read
 
 
 class Explorer(anywidget.AnyWidget):
@@ -58,11 +59,17 @@ class Explorer(anywidget.AnyWidget):
         raise NotImplementedError
 
     def to_html(self) -> str:
-        """Return a piece of HTML that is live in any page, and a picture with a sentence where scripts are off."""
+        """Return a piece of HTML that is live in any page, and a picture with a sentence where scripts are off.
+
+        Its first scripts are marked ``data-part``: on a page with several explorers, one of each is enough.
+        """
+        rules = {name: _rule(trait) for name, trait in _synced(type(self)).items()}
+        shared, own = page_scripts(self.script, self._state(), rules)
+        parts = "".join(f'<script data-part="{key}">{script}</script>' for key, script in shared.items())
         return (
             f'<div class="explorer"><style>{read("explorer.css")}</style>'
             f'<div class="x-still">{self.still()}<p>{self.sentence}</p></div>'
-            f"<script>{classic_script(self.script, self._state())}</script></div>"
+            f"{parts}<script>{own}</script></div>"
         )
 
     def _state(self) -> dict[str, Any]:
@@ -111,6 +118,18 @@ def _parameter(name: str, trait: traitlets.TraitType) -> inspect.Parameter:
         default=default,
         annotation=annotation | None if trait.allow_none else annotation,
     )
+
+
+def _rule(trait: traitlets.TraitType | None) -> Any:
+    """What ``static/host.js`` asks of a value from a page's address; the trait itself may ask for more."""
+    if isinstance(trait, traitlets.Float | traitlets.Int):
+        bounds = [None if x is None or math.isinf(x) else x for x in (trait.min, trait.max)]
+        return [*bounds, isinstance(trait, traitlets.Int)]
+    if isinstance(trait, traitlets.Enum):
+        return {"options": list(trait.values or ())}
+    if isinstance(trait, traitlets.List):
+        return {"each": _rule(trait._trait), "most": min(trait._maxlen, 1024)}
+    return {traitlets.Bool: "boolean", traitlets.Unicode: "string"}.get(type(trait))
 
 
 def _as_lists(value: Any) -> Any:

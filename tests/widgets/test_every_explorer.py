@@ -262,6 +262,42 @@ def test_nothing_moves_the_layout_while_dragging(name, show):
                 assert controls.evaluate_all(places) == before
 
 
+STATE = "e => Object.fromEntries(Object.keys(e.explorer.start).map((name) => [name, e.explorer.model.get(name)]))"
+
+
+@pytest.mark.browser
+@every_explorer
+def test_reset_brings_back_the_beginning_and_keys_stay_inside(name, show):
+    explorer = example(name)
+    with show(explorer) as page:
+        page.evaluate("window.heard = 0; document.addEventListener('keydown', () => { heard += 1; })")
+        root = page.locator("div.explorer")
+        for slider in page.locator("input[type=range]:visible:enabled").all():
+            slider.press("ArrowLeft" if slider.evaluate("s => s.value > s.min") else "ArrowRight")
+        for tick in page.locator("input[type=checkbox]").all():
+            tick.press("Space")
+        assert root.evaluate(STATE) != explorer._state()
+        page.get_by_role("button", name="Reset").press("Enter")
+        assert root.evaluate(STATE) == explorer._state()
+        assert page.evaluate("heard") == 0
+        assert page.locator("[data-lm-suppress-shortcuts]").count() == 1
+        page.keyboard.press("Control+b")
+        assert page.evaluate("heard") in {1, 2}  # Control is a key too
+        assert page.locator("[data-lm-suppress-shortcuts]").count() == 0
+
+
+@every_explorer
+def test_explorers_share_their_parts(name):
+    """What two explorers hold in common has one name in both, so that a page needs it once."""
+    scripts = [
+        dict(re.findall(r'<script data-part="(.*?)">(.*?)</script>', example(n).to_html(), re.DOTALL))
+        for n in (name, NAMES[0])
+    ]
+    shared = {key.split("-")[0] for key in scripts[0].keys() & scripts[1].keys()}
+    assert {"kit", "host"} <= shared
+    assert all(scripts[0][key] == scripts[1][key] for key in scripts[0].keys() & scripts[1].keys())
+
+
 # --- in a live notebook ---------------------------------------------------------------------------------------------
 
 

@@ -258,6 +258,81 @@ def test_cells_are_painted_by_dragging(show):
         assert torch.equal(shown(page), expected)
 
 
+def middle(page, query, key):
+    box = cell(page, query, key).bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+@pytest.mark.browser
+def test_a_fast_hand_leaves_no_hole_and_only_the_main_button_paints(show):
+    with show(MasksExplorer(n=13)) as page:
+        start, end = middle(page, 1, 2), middle(page, 1, 12)
+        page.mouse.move(*start)
+        page.mouse.down(button="right")
+        page.mouse.move(*end)
+        page.mouse.up(button="right")
+        assert torch.equal(shown(page), causal(13))
+        page.mouse.move(*start)
+        page.mouse.down()
+        page.mouse.move(*end)  # one event for eleven cells
+        page.mouse.up()
+        expected = causal(13)
+        expected[1, 2:] = True
+        assert torch.equal(shown(page), expected)
+
+
+@pytest.mark.browser
+def test_a_finger_that_scrolls_paints_nothing_a_tap_and_a_held_one_paint(show, finger):
+    with show(MasksExplorer(n=5), width=360, has_touch=True, is_mobile=True) as page:
+        page.locator("main").evaluate("m => { m.style.paddingBottom = '1500px'; }")
+        below, above = middle(page, 4, 2), middle(page, 1, 2)
+        finger(page, below, above)
+        assert page.evaluate("scrollY") > 30
+        assert torch.equal(shown(page), causal(5))
+        page.evaluate("scrollTo(0, 0)")
+        finger(page, middle(page, 0, 1))
+        top = page.evaluate("scrollY")
+        expected = causal(5)
+        expected[0, 1] = True
+        assert torch.equal(shown(page), expected)
+        finger(page, middle(page, 1, 2), middle(page, 1, 4), hold=0.5)
+        expected[1, 2:] = True
+        assert torch.equal(shown(page), expected)
+        assert page.evaluate("scrollY") == top
+
+
+@pytest.mark.browser
+def test_a_stroke_that_the_browser_breaks_off_is_undone(show):
+    with show(MasksExplorer(n=5)) as page:
+        page.mouse.move(*middle(page, 0, 3))
+        page.mouse.down()
+        page.mouse.move(*middle(page, 0, 4))
+        page.get_by_role("grid").dispatch_event("pointercancel")
+        assert torch.equal(shown(page), causal(5))
+
+
+@pytest.mark.browser
+def test_the_keyboard_stays_where_it_is_when_parts_change(show):
+    with show(MasksExplorer(n=6, parts=["causal", "| block 2", "& dilated 3 2"])) as page:
+        focused = "(document.activeElement.ariaLabel ?? document.activeElement.closest('label')?.innerText ?? 'body')"
+        page.get_by_label("kind of part 2").focus()
+        page.keyboard.press("ArrowUp")
+        assert page.evaluate(focused).startswith("kind of part 2")
+        page.get_by_role("button", name="remove part 2").press("Enter")
+        assert page.evaluate(focused) == "remove part 2"
+        page.get_by_role("button", name="remove part 2").press("Enter")
+        assert page.evaluate("document.activeElement.closest('.explorer') !== null")
+
+
+@pytest.mark.browser
+def test_each_part_that_is_added_is_of_another_kind(show):
+    with show(MasksExplorer(n=6, parts=["sliding_window 4"])) as page:
+        for _ in range(3):
+            page.get_by_role("button", name="Add a part").click()
+        code = "(sliding_window(6, 4) | global_tokens(6, [0])) & causal(6) | block(6, 4)"
+        assert page.locator("code").inner_text() == code
+
+
 @pytest.mark.browser
 def test_reach_and_dead_rows_are_seen_and_said(show):
     with show(MasksExplorer(n=6, parts=["sliding_window 2"], painted=[[0, 0, 0]])) as page:

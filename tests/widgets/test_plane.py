@@ -235,6 +235,18 @@ def test_arrow_keys_move_every_point_and_the_output_follows_the_values(show):
 
 
 @pytest.mark.browser
+def test_a_key_is_dragged_by_a_finger_and_the_page_stays(show, finger):
+    with show(PlaneExplorer(QUERY, KEYS, VALUES), width=360, has_touch=True, is_mobile=True) as page:
+        page.locator("main").evaluate("m => { m.style.paddingBottom = '1500px'; }")
+        box = page.get_by_label("key 3", exact=True).locator("circle").last.bounding_box()
+        start, (x, y) = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2), position(page, "key 3")
+        per_unit = page.get_by_label("query and keys").bounding_box()["width"] / 6.6
+        finger(page, start, (start[0], start[1] - per_unit))
+        assert position(page, "key 3") == pytest.approx([x, y + 1], abs=0.03)
+        assert page.evaluate("scrollY") == 0
+
+
+@pytest.mark.browser
 def test_without_values_the_keys_are_averaged(show):
     with show(PlaneExplorer([1.0, 0.0], [[1.0, 1.0], [1.0, -1.0]])) as page:
         output = page.get_by_label("values and output").locator("circle.x-dot")

@@ -227,3 +227,66 @@ def test_other_labels_and_numbers_of_keys_get_their_own_rows(mount):
     )
     assert page.locator(".x-name").all_inner_texts() == ["a", "b"]
     assert len(weights(page)) == 2
+
+
+def middle_of(page, name):
+    box = page.get_by_label(name, exact=True).locator("circle").last.bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+@pytest.mark.browser
+def test_points_are_dragged_by_a_finger_and_the_page_stays(show, finger):
+    with show(wind(), width=360, has_touch=True, is_mobile=True) as page:
+        page.locator("main").evaluate("m => { m.style.paddingBottom = '1500px'; }")
+        x, y = middle_of(page, "key south")
+        unit = page.get_by_label("query and keys").bounding_box()["width"] / 5.4
+        finger(page, (x, y), (x, y - 1.5 * unit))
+        assert page.get_by_label("key south", exact=True).get_attribute("aria-valuetext") == "90°, 0.50 long"
+        x, y = middle_of(page, "query")
+        finger(page, (x, y), (x, y - 60))
+        assert page.get_by_label("query", exact=True).get_attribute("aria-valuetext").endswith("2.00 long")
+        assert page.evaluate("scrollY") == 0
+
+
+@pytest.mark.browser
+def test_an_answer_that_rises_is_seen_to_rise(show):
+    ring = "document.querySelector('svg[role=img] circle').cy.baseVal.value"
+    with show(wind()) as page:
+        for value in page.get_by_label("value of").all():
+            before, low = facts(page)[0], page.evaluate(ring)
+            value.press("End")
+            assert facts(page)[0] > before
+            assert page.evaluate(ring) < low
+        ticks = page.get_by_label("the answer against").locator("text").all_text_contents()
+        assert len(set(ticks)) == len(ticks)
+        page.get_by_role("button", name="Reset").click()
+        assert page.evaluate("document.querySelectorAll('.x-grid input')[0].max") == "40"
+
+
+@pytest.mark.browser
+def test_the_query_says_its_own_length_and_turns_by_degrees(show):
+    with show(wind(query=[4.0, 0.0])) as page:
+        query = page.get_by_label("query", exact=True)
+        hand = "document.querySelector('path.x-line').getAttribute('d')"
+        for key, said in [("ArrowRight", "1°"), ("ArrowUp", "6°"), ("ArrowLeft", "5°"), ("ArrowDown", "0°")]:
+            query.press(key)
+            assert query.get_attribute("aria-valuetext") == f"{said}, 4.00 long"
+        short = page.evaluate(hand)
+        page.get_by_label("Length of query").press("End")
+        assert page.evaluate(hand) != short
+
+
+@pytest.mark.browser
+def test_no_name_lies_over_another(show):
+    """West beside south, as the chapter asks."""
+    near = [WIND["key"][0], WIND["key"][1], [0.1, -1.0], [-0.1, -1.0]]
+    with show(wind(key=near, query=[0.0, -2.0])) as page:
+        boxes = [t.bounding_box() for t in page.get_by_label("query and keys").locator("text").all()]
+        for i, a in enumerate(boxes):
+            for b in boxes[:i]:
+                assert (
+                    a["x"] + a["width"] <= b["x"]
+                    or b["x"] + b["width"] <= a["x"]
+                    or a["y"] + a["height"] <= b["y"] + 4
+                    or b["y"] + b["height"] <= a["y"] + 4
+                )

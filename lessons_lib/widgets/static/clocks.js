@@ -1,6 +1,6 @@
 /** A query and a key as clocks: every pair of coordinates is a hand that turns with the position, each at its own rate. */
 
-import { fixed, html, linear, logSlider, picture, select, slider, stage, svg } from "./kit.js";
+import { fixed, html, linear, logSlider, named, picture, select, slider, stage, svg } from "./kit.js";
 import { CLOCKS, REACH, TRAINED, between, frequencies, score, seen } from "./clocks.math.js";
 
 /**
@@ -17,7 +17,7 @@ const PLACES = ["query", "key", "shift", "back"];
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context);
+  const scope = stage(context, "Positions as clocks");
   const now = {
     omega: () => frequencies(scope.read("base"), scope.read("scaling"), scope.read("factor")),
     trained: () => frequencies(scope.read("base"), "none", 1),
@@ -38,10 +38,10 @@ function render(context) {
   scope.add(
     html(
       "div",
-      { class: "x-panels" },
+      { class: "x-panels x-loose" },
       html(
         "div",
-        { class: "x-panel", style: "gap: 0" },
+        { class: "x-panel x-controls", style: "gap: 0" },
         slider(scope.value("query"), { label: "Query at", min: 0, max: REACH, step: 1 }),
         slider(scope.value("key"), { label: "Key at", min: 0, max: REACH, step: 1 }),
         slider(scope.value("shift"), { label: "Both later by", min: 0, max: 1000, step: 1 }),
@@ -196,6 +196,7 @@ function curve(scope, now) {
       ),
     ),
     svg("text", { x: (left + right) / 2, y: bottom + 34, "text-anchor": "middle" }, "key's position minus query's"),
+    named("score", 0, 6),
     before,
     line,
     here,

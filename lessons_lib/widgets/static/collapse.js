@@ -1,6 +1,20 @@
 /** Twelve tokens on their way through random layers: how alike they become, and what attention still prefers. */
 
-import { button, checkbox, fixed, html, linear, logSlider, picture, select, slider, stage, svg, tiny } from "./kit.js";
+import {
+  button,
+  checkbox,
+  fixed,
+  html,
+  linear,
+  logSlider,
+  named,
+  picture,
+  select,
+  slider,
+  stage,
+  svg,
+  tiny,
+} from "./kit.js";
 import {
   LAYERS,
   TOKENS,
@@ -28,11 +42,12 @@ import {
 const STACK = ["seed", "residual", "norm", "causal", "temperature"];
 /** @type {(keyof Traits)[]} */
 const EVERYTHING = [...STACK, "depth"];
-const [LEFT, RIGHT, TOP, BOTTOM] = [44, 312, 12, 124];
+const [LEFT, RIGHT, BOTTOM] = [44, 312, 146];
+const LEAST = 1e-12; // what is left below is rounding
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context);
+  const scope = stage(context, "Tokens in a deep stack");
   /** @type {Floor[]} */
   let floors;
   scope.when(STACK, () => {
@@ -49,7 +64,7 @@ function render(context) {
   scope.add(
     html(
       "div",
-      { class: "x-panels" },
+      { class: "x-panels x-controls" },
       html(
         "div",
         { class: "x-panel", style: "gap: 0" },
@@ -93,8 +108,8 @@ function render(context) {
             ["10⁻¹²", 1e-12],
           ],
           [(floor) => floor.spread],
-          (value) => Math.log10(Math.max(value, 1e-12)),
-          "Spread of the tokens after each layer, on a logarithmic axis.",
+          (value) => Math.log10(Math.max(value, LEAST)),
+          ["spread of the tokens"],
         ),
         curves(
           scope,
@@ -107,7 +122,7 @@ function render(context) {
           ],
           [(floor) => floor.rank / TOKENS, (floor) => floor.undecided],
           (value) => value,
-          "Line: effective rank, of 12. Dashed: entropy of the next layer's attention, of the largest possible.",
+          ["effective rank, of 12", "entropy of the next attention"],
         ),
       ),
     ),
@@ -159,31 +174,48 @@ function likeness(scope, now) {
  * Measures against the layers, and a line at the present depth.
  * @param {Scope} scope @param {Now} now @param {string} label
  * @param {[string, number][]} levels marks at the axis @param {((floor: Floor) => number)[]} measures
- * @param {(value: number) => number} height @param {string} caption
+ * @param {(value: number) => number} height @param {string[]} names of the measures
  */
-function curves(scope, now, label, levels, measures, height, caption) {
-  const drawing = picture(320, 144, label);
+function curves(scope, now, label, levels, measures, height, names) {
+  const top = 6 + 15 * names.length;
+  const drawing = picture(320, 182, label);
   const x = linear([0, LAYERS], [LEFT, RIGHT]);
-  const y = linear([levels[0][1], levels[levels.length - 1][1]].map(height), [TOP, BOTTOM]);
+  const y = linear([levels[0][1], levels[levels.length - 1][1]].map(height), [top, BOTTOM]);
   const lines = ["x-line x-first", "x-line x-second x-dashed"]
     .slice(0, measures.length)
     .map((look) => svg("path", { class: look }));
   const here = svg("path", { class: "x-axis" });
+  const rounding = svg("text", { y: BOTTOM - 6 });
   drawing.append(
-    svg("path", { class: "x-axis", d: `M${LEFT} ${TOP}V${BOTTOM}H${RIGHT}` }),
+    ...names.map((name, i) =>
+      named(
+        i ? `${name}, dashed` : name,
+        i || names.length > 1 ? LEFT : 0,
+        10 + 15 * i,
+        ["x-of-first", "x-of-second"][i],
+      ),
+    ),
+    svg("text", { x: (LEFT + RIGHT) / 2, y: BOTTOM + 31, "text-anchor": "middle" }, "layers"),
+    svg("path", { class: "x-axis", d: `M${LEFT} ${top}V${BOTTOM}H${RIGHT}` }),
     ...levels.map(([name, value]) => svg("text", { x: LEFT - 6, y: y(height(value)) + 4, "text-anchor": "end" }, name)),
     ...[0, 8, 16, 24, 32].map((t) => svg("text", { x: x(t), y: BOTTOM + 16, "text-anchor": "middle" }, String(t))),
     here,
+    rounding,
     ...lines,
   );
   scope.when(STACK, () =>
     measures.forEach((of, i) => {
-      const points = now.all().map((floor, t) => `${x(t).toFixed(1)} ${y(height(of(floor))).toFixed(1)}`);
+      const values = now.all().map(of);
+      const end = values.findIndex((value) => value < LEAST); // where only rounding is left, the line ends
+      const shown = end < 0 || measures.length > 1 ? values : values.slice(0, end + 1);
+      const points = shown.map((value, t) => `${x(t).toFixed(1)} ${y(height(value)).toFixed(1)}`);
       lines[i].setAttribute("d", `M${points.join("L")}`);
+      rounding.textContent = shown.length < values.length ? "below rounding" : "";
+      rounding.setAttribute("x", String(x(Math.min(shown.length, 20)) + 4));
     }),
   );
-  scope.when(["depth"], () => here.setAttribute("d", `M${x(scope.read("depth"))} ${TOP}V${BOTTOM}`));
-  return html("figure", { class: "x-panel" }, drawing, html("figcaption", {}, caption));
+  scope.when(["depth"], () => here.setAttribute("d", `M${x(scope.read("depth"))} ${top}V${BOTTOM}`));
+  return html("figure", { class: "x-panel" }, drawing);
 }
 
 /** @param {Scope} scope @param {Now} now */

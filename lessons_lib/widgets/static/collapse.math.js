@@ -68,19 +68,28 @@ export function alike(x) {
 
 /** exp of the entropy of the singular values, from turning rows until all are at right angles. @param {Matrix} x */
 export function effectiveRank(x) {
-  const rows = x.map((row) => [...row]);
-  for (let sweep = 0; sweep < 12; sweep++)
+  const rows = x.map((row) => Float64Array.from(row));
+  let turned = true;
+  for (let sweep = 0; turned && sweep < 12; sweep++) {
+    turned = false;
     for (let i = 0; i < rows.length; i++)
       for (let j = 0; j < i; j++) {
-        const [a, b, c] = [dot(rows[i], rows[i]), dot(rows[j], rows[j]), dot(rows[i], rows[j])];
+        const [one, two] = [rows[i], rows[j]];
+        let [a, b, c] = [0, 0, 0];
+        for (let k = 0; k < one.length; k++) {
+          a += one[k] * one[k];
+          b += two[k] * two[k];
+          c += one[k] * two[k];
+        }
+        if (c * c <= 1e-30 * a * b) continue; // at right angles
+        turned = true;
         const angle = Math.atan2(2 * c, a - b) / 2;
         const [cos, sin] = [Math.cos(angle), Math.sin(angle)];
-        [rows[i], rows[j]] = [
-          rows[i].map((value, k) => cos * value + sin * rows[j][k]),
-          rows[j].map((value, k) => cos * value - sin * rows[i][k]),
-        ];
+        for (let k = 0; k < one.length; k++)
+          [one[k], two[k]] = [cos * one[k] + sin * two[k], cos * two[k] - sin * one[k]];
       }
-  const sigma = rows.map((row) => Math.sqrt(dot(row, row)));
+  }
+  const sigma = rows.map((row) => Math.hypot(...row));
   return effectiveCount(sigma.map((s) => s / sum(sigma)));
 }
 

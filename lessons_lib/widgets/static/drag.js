@@ -5,17 +5,21 @@
  * @param {SVGElement} grip @param {SVGSVGElement} drawing
  * @param {(place: DOMPoint) => number[]} point what a place of the drawing stands for
  * @param {import("./kit.js").Value<number[]>} value
+ * @param {(now: number[], step: number[]) => number[]} [moved] where an arrow key leads; by default, along its arrow
  */
-export function draggable(grip, drawing, point, value) {
+export function draggable(grip, drawing, point, value, moved = (now, step) => now.map((c, axis) => c + step[axis])) {
   /** @type {Record<string, number[]>} */
   const steps = { ArrowLeft: [-0.1, 0], ArrowRight: [0.1, 0], ArrowUp: [0, 0.1], ArrowDown: [0, -0.1] };
   grip.addEventListener("keydown", (event) => {
     const step = steps[event.key];
     if (!step) return;
     event.preventDefault();
-    value.set(value.get().map((c, axis) => c + step[axis]));
+    value.set(moved(value.get(), step));
   });
+  // A browser does not look at touch-action inside a drawing: without this it would scroll, and take the finger away.
+  grip.addEventListener("touchstart", (event) => event.preventDefault(), { passive: false });
   grip.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
     event.preventDefault();
     grip.focus({ preventScroll: true });
     grip.setPointerCapture(event.pointerId);
@@ -24,5 +28,40 @@ export function draggable(grip, drawing, point, value) {
     if (!grip.hasPointerCapture(event.pointerId)) return;
     const toDrawing = drawing.getScreenCTM()?.inverse();
     if (toDrawing) value.set(point(new DOMPoint(event.clientX, event.clientY).matrixTransform(toDrawing)));
+  });
+}
+
+/**
+ * The name of a point: its text, whose origin is the point, and where the point is in the drawing.
+ * @typedef {{ words: SVGTextElement, at: () => number[] }} Name
+ */
+
+/**
+ * Write names beside their points: away from the middle of the drawing, or else wherever no point and no other name is.
+ * @param {Name[]} names @param {number} size the width and height of the drawing
+ */
+export function keepApart(names, size) {
+  const points = names.map(({ at }) => at());
+  /** @type {number[][]} */
+  const taken = points.map(([x, y]) => [x - 7, y - 7, x + 7, y + 7]);
+  names.forEach(({ words }, i) => {
+    const [x, y] = points[i];
+    const wide = 3.4 * (words.textContent ?? "").length + 2;
+    const outwards = Math.atan2(y - size / 2, x - size / 2);
+    const boxes = [0, 1, -1, 2, -2, 3, -3, 4].map((eighth) => {
+      const angle = (Math.hypot(x - size / 2, y - size / 2) < 1 ? -Math.PI / 2 : outwards) + (eighth * Math.PI) / 4;
+      const [left, top] = [x + (11 + wide) * Math.cos(angle), y + 17 * Math.sin(angle)];
+      return [left - wide, top - 7, left + wide, top + 7];
+    });
+    const free = (/** @type {number[]} */ [a, b, c, d]) =>
+      a > 0 &&
+      b > 0 &&
+      c < size &&
+      d < size &&
+      taken.every(([left, top, right, bottom], j) => j === i || c < left || a > right || d < top || b > bottom);
+    const box = boxes.find(free) ?? boxes[0];
+    taken.push(box);
+    words.setAttribute("x", ((box[0] + box[2]) / 2 - x).toFixed(1));
+    words.setAttribute("y", (box[3] - 3 - y).toFixed(1));
   });
 }

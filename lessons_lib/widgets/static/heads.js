@@ -15,7 +15,7 @@ const EVERYTHING = ["words", "query", "off"];
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context);
+  const scope = stage(context, "Eight trained heads");
   const words = () => scope.read("words").split(" ");
   const query = () => Math.min(scope.read("query"), words().length - 1);
   let full = run(words(), []);
@@ -29,7 +29,7 @@ function render(context) {
     typed(scope, state),
     html(
       "div",
-      { class: "x-panel", style: "gap: 0" },
+      { class: "x-panel x-controls", style: "gap: 0" },
       scope.rebuild(
         ["words"],
         () => String(words().length),
@@ -188,7 +188,7 @@ function expected(scope, { words, query, now }) {
   return html(
     "div",
     { class: "x-grid", style: "--columns: 7rem 1fr 2.75rem" },
-    ...["expected next", "", ""].map((head) => html("span", { class: "x-head" }, head)),
+    ...["expected next", "probability", ""].map((head) => html("span", { class: "x-head" }, head)),
     ...rows.flatMap(({ take, bar, shown }) => [take, html("div", { class: "x-track" }, bar), shown]),
   );
 }

@@ -1,17 +1,24 @@
 /**
  * Stand in for the notebook on a page without one: keep the state, tell who listens, and let the explorer draw.
  * It runs in the explorer's own element, found as the parent of the script, so that a page needs no ids.
+ * The element then has the model, the state at the start and what each trait may be as its property `explorer`, for
+ * the page to use, and says `explorer-saved` when the reader has changed something.
  *
  * @typedef {{
  *   get(name: string): unknown, set(name: string, value: unknown): void, save_changes(): void,
  *   on(event: string, listener: () => void): void, off(event: string, listener: () => void): void,
  * }} PageModel
- * @param {{ render(context: { model: PageModel, el: HTMLElement }): void }} explorer
+ * @typedef {[least: number | null, most: number | null, whole: boolean] | { options: unknown[] }
+ *   | { each: Rule | null, most: number } | "string" | "boolean"} Rule what a trait may be
+ * @typedef {{ name: string, rules: Record<string, Rule | null> }} About
+ * @typedef {About & { model: PageModel, start: Record<string, unknown> }} Explorer
+ * @param {{ render(context: { model: PageModel, el: HTMLElement }): void, about?: About }} explorer
  * @param {Record<string, unknown>} state
  */
 function host(explorer, state) {
   const el = document.currentScript?.parentElement;
   if (!el) throw new Error("an explorer needs an element around its script");
+  const start = { ...state };
   /** @type {Record<string, Set<() => void>>} */
   const listeners = {};
   /** @type {PageModel} */
@@ -28,8 +35,11 @@ function host(explorer, state) {
     off(event, f) {
       listeners[event]?.delete(f);
     },
-    save_changes() {},
+    save_changes() {
+      el.dispatchEvent(new Event("explorer-saved", { bubbles: true }));
+    },
   };
   explorer.render({ model, el });
   el.querySelector(".x-still")?.remove();
+  Object.assign(el, { explorer: { ...explorer.about, model, start } });
 }

@@ -35,23 +35,51 @@
  */
 
 /**
- * Where one explorer lives. `dispose` undoes all that was done here: it is what `render` returns.
+ * Where one explorer lives: a card with its title, what is added to it, and a button that sets all traits back to what
+ * they were at first. `dispose` undoes all that was done here: it is what `render` returns.
+ *
+ * Keys that are pressed here are the explorer's own: JupyterLab, and whatever else listens for arrow keys, does not
+ * hear of them, unless they come with Ctrl or Cmd.
  * @template T
  * @param {{ model: Model<T>, el: HTMLElement }} context
+ * @param {string} title
  */
-export function stage({ model, el }) {
+export function stage({ model, el }, title) {
   const liveRegion = html("p", { class: "x-said", "aria-live": "polite" });
-  const body = html("div", { class: "x-body" }, liveRegion);
-  const scope = follow(model);
+  /** @type {Map<keyof T, string>} */
+  const first = new Map();
+  const reset = button("Reset", () => {
+    for (const [trait, value] of first)
+      if (JSON.stringify(model.get(trait)) !== value) model.set(trait, JSON.parse(value));
+    model.save_changes();
+  });
+  reset.className = "x-reset";
+  const body = html(
+    "div",
+    { class: "x-body", role: "group", "aria-label": title },
+    html("p", { class: "x-title", "aria-hidden": "true" }, title),
+    liveRegion,
+    reset,
+  );
+  const scope = follow(model, first);
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let waiting;
+  // JupyterLab listens on the document before any element does, and leaves alone what lies under this mark.
+  const mark = (/** @type {KeyboardEvent} */ { target, ctrlKey, metaKey }) => {
+    if (target instanceof Node && body.contains(target))
+      body.toggleAttribute("data-lm-suppress-shortcuts", !ctrlKey && !metaKey);
+  };
+  window.addEventListener("keydown", mark, true);
+  body.addEventListener("keydown", (event) => {
+    if (!event.ctrlKey && !event.metaKey) event.stopPropagation();
+  });
   el.classList.add("explorer");
   el.append(body);
   return {
     ...scope,
 
     /** @param {(Node | string)[]} nodes */
-    add: (...nodes) => body.append(...nodes),
+    add: (...nodes) => reset.before(...nodes),
 
     /** Say what the figure shows to those who cannot see it, once the hand rests. @param {string} words */
     announce(words) {
@@ -66,23 +94,30 @@ export function stage({ model, el }) {
     dispose() {
       scope.dispose();
       clearTimeout(waiting);
+      window.removeEventListener("keydown", mark, true);
       body.remove();
     },
   };
 }
 
 /**
+ * `first` keeps what each trait was when it was first looked at, as JSON.
  * @template T
  * @param {Model<T>} model
+ * @param {Map<keyof T, string>} first
  * @returns {Scope<T>}
  */
-function follow(model) {
+function follow(model, first) {
   /** @type {(() => void)[]} */
   const undo = [];
   let disposed = false;
   /** @type {Scope<T>} */
   const scope = {
-    read: (trait) => model.get(trait),
+    read(trait) {
+      const value = model.get(trait);
+      if (!first.has(trait)) first.set(trait, JSON.stringify(value));
+      return value;
+    },
 
     write(trait, value) {
       model.set(trait, value);
@@ -94,6 +129,7 @@ function follow(model) {
         if (!disposed) draw();
       };
       for (const trait of traits) {
+        scope.read(trait);
         const event = `change:${String(trait)}`;
         model.on(event, listener);
         undo.push(() => model.off(event, listener));
@@ -110,13 +146,15 @@ function follow(model) {
     rebuild(traits, key, build) {
       const place = html("div", { class: "x-part" });
       let built = "";
-      let part = follow(model);
+      let part = follow(model, first);
       scope.when(traits, () => {
         if (key() === built) return;
         built = key();
         part.dispose();
-        part = follow(model);
+        part = follow(model, first);
+        const refocus = focusWithin(place);
         place.replaceChildren(build(part));
+        refocus();
       });
       undo.push(() => part.dispose());
       return place;
@@ -128,6 +166,31 @@ function follow(model) {
     },
   };
   return scope;
+}
+
+/**
+ * Remember which control of a place has the focus; the function that comes back gives it to the control of the same
+ * name after the place was built again, or else to the one that stands there.
+ * @param {HTMLElement} place
+ */
+function focusWithin(place) {
+  const root = place.getRootNode();
+  const active = root instanceof Document || root instanceof ShadowRoot ? root.activeElement : null;
+  const controls = () => [
+    .../** @type {NodeListOf<HTMLElement>} */ (
+      place.querySelectorAll("input, select, button, [tabindex]:not([tabindex='-1'])")
+    ),
+  ];
+  const name = (/** @type {Element} */ control) =>
+    control.getAttribute("aria-label") ?? control.closest("label")?.querySelector("span")?.textContent;
+  const before = controls();
+  const index = before.findIndex((control) => control === active);
+  const wanted = index < 0 ? null : name(before[index]);
+  return () => {
+    const after = controls();
+    if (index >= 0 && after.length)
+      (after.find((control) => wanted && name(control) === wanted) ?? after[Math.min(index, after.length - 1)]).focus();
+  };
 }
 
 /**
@@ -184,6 +247,14 @@ export function setAttributes(element, attributes) {
 /** A drawing that says in words what it shows. @param {number} width @param {number} height @param {string} label */
 export function picture(width, height, label) {
   return svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": label });
+}
+
+/**
+ * The name of a vertical axis, above its upper end; with a look, the name of a line that is drawn in it.
+ * @param {string} words @param {number} x @param {number} y @param {string} [look] @param {string} [anchor]
+ */
+export function named(words, x, y, look = "", anchor = "start") {
+  return svg("text", { class: look, x, y, "text-anchor": anchor }, words);
 }
 
 /** The straight map from one interval to another. @param {number[]} from @param {number[]} to */

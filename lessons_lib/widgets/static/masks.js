@@ -10,33 +10,30 @@ import { KINDS, compose, deadRows, density, expression, overlay, parse, reach, s
  * @typedef {import("./masks.math.js").Part} Part
  */
 
+/** What "Add a part" adds: the first of a kind that is not there. */
+const NEXT = ["| global_tokens 0", "& causal", "| sliding_window 4", "| block 4", "| dilated 3 2"];
 /** @type {(keyof Traits)[]} */
 const MASK = ["n", "parts", "painted"];
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context);
+  const scope = stage(context, "Who may see whom");
   const mask = () => overlay(compose(scope.read("n"), scope.read("parts")), scope.read("painted"));
   const code = html("code", { class: "x-code" });
   scope.add(
     html(
       "div",
-      { class: "x-panels" },
+      { class: "x-aside" },
       html(
         "div",
-        { class: "x-panel" },
-        html(
-          "div",
-          {},
-          slider(scope.value("n"), { label: "Positions n", min: 2, max: 32, step: 1 }),
-          slider(scope.value("layers"), { label: "Layers L", min: 1, max: 32, step: 1 }),
-        ),
-        composition(scope),
-        facts(scope, mask),
+        { class: "x-controls" },
+        slider(scope.value("n"), { label: "Positions n", min: 2, max: 32, step: 1 }),
+        slider(scope.value("layers"), { label: "Layers L", min: 1, max: 32, step: 1 }),
       ),
       matrix(scope, mask),
+      composition(scope),
+      html("div", { class: "x-panel" }, facts(scope, mask), code),
     ),
-    code,
   );
   scope.when(MASK, () => {
     const painted = scope.read("painted").length;
@@ -122,7 +119,11 @@ function composition(scope) {
       JSON.stringify([scope.read("n"), scope.read("parts").map((part) => [parse(part).operation, parse(part).kind])]),
     (part) => {
       const count = scope.read("parts").length;
-      const add = button("Add a part", () => scope.write("parts", [...scope.read("parts"), "| global_tokens 0"]));
+      const add = button("Add a part", () => {
+        const parts = scope.read("parts");
+        const next = NEXT.find((one) => !parts.some((had) => parse(had).kind === parse(one).kind));
+        scope.write("parts", [...parts, next ?? NEXT[0]]);
+      });
       return html(
         "div",
         { class: "x-panel" },
@@ -170,7 +171,17 @@ function facts(scope, mask) {
   );
 }
 
-const [SIZE, LEFT, TOP, RIGHT] = [288, 26, 22, 14];
+const [SIZE, LEFT, TOP, RIGHT] = [288, 40, 36, 14];
+const HOLD = 350; // milliseconds after which a finger that rests begins to paint
+/** @typedef {{ brush: boolean, cell: number[], before: number[][] }} Stroke */
+
+/** The cells on the straight way from one to another, without the first. @param {number[]} from @param {number[]} to */
+function between(from, to) {
+  const steps = Math.max(...to.map((k, axis) => Math.abs(k - from[axis])));
+  return Array.from({ length: steps }, (_, s) =>
+    from.map((k, axis) => Math.round(k + ((s + 1) / steps) * (to[axis] - k))),
+  );
+}
 
 /**
  * The matrix: painted by mouse, by touch, and with the arrow keys and the space bar.
@@ -203,7 +214,6 @@ function matrix(scope, mask) {
         {
           viewBox: `0 0 ${LEFT + SIZE + RIGHT} ${TOP + SIZE + 2}`,
           role: "grid",
-          "data-lm-suppress-shortcuts": "true",
           "aria-label": "mask: a row for each query, a column for each key",
         },
         svg("rect", { class: "x-ground", x: LEFT, y: TOP, width: SIZE, height: SIZE }),
@@ -221,11 +231,14 @@ function matrix(scope, mask) {
         at = [i, j].map((k) => Math.max(0, Math.min(n - 1, k)));
         for (const cell of cells.flat()) cell.setAttribute("tabindex", cell === cells[at[0]][at[1]] ? "0" : "-1");
       };
-      const paint = (/** @type {number[]} */ [i, j], /** @type {boolean} */ value) => {
-        if (seen[i][j] === value) return;
-        const composed = compose(n, scope.read("parts"))[i][j] === value;
-        const others = scope.read("painted").filter(([a, b]) => a !== i || b !== j);
-        scope.write("painted", composed ? others : [...others, [i, j, Number(value)]]);
+      const paint = (/** @type {number[][]} */ places, /** @type {boolean} */ value) => {
+        const plain = compose(n, scope.read("parts"));
+        let painted = scope.read("painted");
+        for (const [i, j] of places.filter(([i, j]) => seen[i][j] !== value)) {
+          painted = painted.filter(([a, b]) => a !== i || b !== j);
+          if (plain[i][j] !== value) painted = [...painted, [i, j, Number(value)]];
+        }
+        if (places.some(([i, j]) => seen[i][j] !== value)) scope.write("painted", painted);
       };
       go(at);
 
@@ -254,32 +267,61 @@ function matrix(scope, mask) {
         tell(at);
       });
 
-      let brush = true;
-      /** @param {(cell: number[], event: PointerEvent) => void} act */
-      const pointed = (act) => (/** @type {PointerEvent} */ event) => {
+      /** A stroke of the brush: what it paints, where it is, and what was painted before. @type {Stroke | null} */
+      let stroke = null;
+      /** @type {{ from: PointerEvent, timer: ReturnType<typeof setTimeout> } | null} */
+      let resting = null; // a finger that may tap, press, or scroll the page
+      const cellAt = (/** @type {PointerEvent} */ event) => {
         const box = grid.getBoundingClientRect();
         const unit = box.width / (LEFT + SIZE + RIGHT);
-        const cell = [(event.clientY - box.top) / unit - TOP, (event.clientX - box.left) / unit - LEFT].map((x) =>
-          Math.floor(x / side),
-        );
-        if (cell.some((k) => k < 0 || k >= n)) return;
-        act(cell, event);
+        const places = [(event.clientY - box.top) / unit - TOP, (event.clientX - box.left) / unit - LEFT];
+        return places.map((place) => Math.floor(place / side));
+      };
+      const inside = (/** @type {number[]} */ cell) => cell.every((k) => k >= 0 && k < n);
+      const begin = (/** @type {PointerEvent} */ event) => {
+        const cell = cellAt(event);
+        if (!inside(cell)) return;
+        stroke = { brush: !seen[cell[0]][cell[1]], cell, before: scope.read("painted") };
+        go(cell);
+        paint([cell], stroke.brush);
         tell(cell);
       };
-      grid.addEventListener(
-        "pointerdown",
-        pointed(([i, j]) => {
-          brush = !seen[i][j];
-          go([i, j]);
-          paint([i, j], brush);
-        }),
-      );
-      grid.addEventListener(
-        "pointermove",
-        pointed((cell, event) => {
-          if (event.buttons === 1) paint(cell, brush);
-        }),
-      );
+      const rest = () => {
+        clearTimeout(resting?.timer);
+        resting = null;
+      };
+      grid.addEventListener("pointerdown", (event) => {
+        if (event.button !== 0 || !event.isPrimary) return;
+        if (event.pointerType !== "touch") {
+          grid.setPointerCapture(event.pointerId);
+          begin(event);
+        } else resting = { from: event, timer: setTimeout(() => (rest(), begin(event)), HOLD) };
+      });
+      grid.addEventListener("pointermove", (event) => {
+        const moves = event.getCoalescedEvents?.() ?? [];
+        if (resting && Math.hypot(event.clientX - resting.from.clientX, event.clientY - resting.from.clientY) > 8)
+          rest();
+        if (!stroke && inside(cellAt(event))) tell(cellAt(event));
+        for (const move of stroke ? [...moves, event] : []) {
+          if (!stroke) break;
+          const to = cellAt(move);
+          paint(between(stroke.cell, to).filter(inside), stroke.brush);
+          if (inside(to)) tell(to);
+          stroke.cell = to;
+        }
+      });
+      grid.addEventListener("pointerup", (event) => {
+        if (resting) begin(event);
+        rest();
+        stroke = null;
+      });
+      grid.addEventListener("pointercancel", () => {
+        if (stroke) scope.write("painted", stroke.before);
+        rest();
+        stroke = null;
+      });
+      grid.addEventListener("touchmove", (event) => stroke && event.preventDefault(), { passive: false });
+      grid.addEventListener("contextmenu", (event) => stroke && event.preventDefault());
       grid.addEventListener("keydown", (event) => {
         const [i, j] = at;
         /** @type {Record<string, number[]>} */
@@ -294,11 +336,10 @@ function matrix(scope, mask) {
         if (event.key in steps) {
           go(steps[event.key]);
           cells[at[0]][at[1]].focus();
-        } else if (event.key === " " || event.key === "Enter") paint(at, !seen[i][j]);
+        } else if (event.key === " " || event.key === "Enter") paint([at], !seen[i][j]);
         else return;
         tell(at);
         event.preventDefault();
-        event.stopPropagation(); // the arrow keys turn pages elsewhere
       });
       return grid;
     },
@@ -309,13 +350,12 @@ function matrix(scope, mask) {
   });
   return html(
     "figure",
-    { class: "x-panel" },
+    { class: "x-panel x-right" },
     drawing,
     html("div", { class: "x-bench" }, message, clear),
     html(
       "p",
       { class: "x-legend" },
-      html("span", {}, "row: query, column: key"),
       html("span", {}, html("span", { class: "x-key x-may" }), "may attend"),
       html("span", {}, html("span", { class: "x-key x-near" }), "within reach after L layers"),
       html("span", {}, html("span", { class: "x-dead" }, "∅ "), "sees nothing"),
@@ -327,10 +367,13 @@ function matrix(scope, mask) {
 function numbers(n, middle) {
   const mark = (/** @type {number} */ k, /** @type {number} */ x, /** @type {number} */ y) =>
     svg("text", { x, y, "text-anchor": "middle" }, String(k));
-  const marked = Array.from({ length: n }, (_, k) => k).filter((k) => k % (n > 16 ? 4 : 1) === 0);
+  const marked = Array.from({ length: n }, (_, k) => k).filter((k) => k % (n > 16 ? 4 : n > 10 ? 2 : 1) === 0);
+  const half = SIZE / 2;
   return svg(
     "g",
     { "aria-hidden": "true" },
+    svg("text", { x: LEFT + half, y: 12, "text-anchor": "middle" }, "key"),
+    svg("text", { x: -TOP - half, y: 10, "text-anchor": "middle", transform: "rotate(-90)" }, "query"),
     ...marked.flatMap((k) => [mark(k, LEFT + middle(k), TOP - 6), mark(k, LEFT - 12, TOP + middle(k) + 4)]),
   );
 }

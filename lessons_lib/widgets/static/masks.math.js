@@ -181,6 +181,7 @@ export function expression(n, parts) {
     .reduce((all, part, i, parsed) => {
       if (i === 0) return call(part);
       const loose = part.operation === "&" && parsed[i - 1].operation === "|";
-      return `${loose ? `(${all})` : all} ${part.operation} ${call(part)}`;
+      const left = loose ? `(${all})` : all;
+      return `${left} ${part.operation} ${call(part)}`;
     }, "");
 }

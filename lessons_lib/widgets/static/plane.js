@@ -1,7 +1,7 @@
 /** Query, keys and values in the plane: who wins where, what length does and what angle, where the average can land. */
 
 import { softmax, sum } from "./arithmetic.js";
-import { draggable } from "./drag.js";
+import { draggable, keepApart } from "./drag.js";
 import { entry, fixed, html, linear, logSlider, mappedSlider, select, setAttributes, stage, svg } from "./kit.js";
 import { COLOURS, rgb } from "./palette.js";
 import { angle, average, hull, scores, stretched } from "./plane.math.js";
@@ -11,6 +11,7 @@ import { angle, average, hull, scores, stretched } from "./plane.math.js";
  * @typedef {{ query: Point, key: Point[], value: Point[] | null, temperature: number, similarity: string }} Traits
  * @typedef {import("./kit.js").Scope<Traits>} Scope
  * @typedef {import("./kit.js").Value<Point>} PointValue
+ * @typedef {import("./drag.js").Name} Name
  * @typedef {(query: Point) => number[]} WeightsAt the weights that a query at a place would give
  */
 
@@ -21,7 +22,7 @@ const y = linear([REACH, -REACH], [0, SIZE]);
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context);
+  const scope = stage(context, "Lengths and angles");
   const values = () => scope.read("value") ?? scope.read("key");
   const weightsAt = (/** @type {Point} */ query) =>
     softmax(scores(query, scope.read("key"), scope.read("similarity")), scope.read("temperature"));
@@ -31,11 +32,11 @@ function render(context) {
   scope.add(
     html(
       "div",
-      { class: "x-panels" },
-      html("div", { class: "x-panel" }, queryLength(scope), queryDirection(scope)),
+      { class: "x-panels x-controls" },
+      html("div", {}, queryLength(scope), queryDirection(scope)),
       html(
         "div",
-        { class: "x-panel" },
+        {},
         logSlider(scope.value("temperature"), { label: "Temperature T", min: 0.05, max: 20, show: (t) => fixed(t) }),
         select(scope.value("similarity"), {
           label: "Score",
@@ -129,12 +130,15 @@ function queryPlane(part, weightsAt) {
     rim.setAttribute("d", outline(part.read("key")));
   });
   part.when(["query"], () => arrow.setAttribute("d", `M${at([0, 0])}L${at(part.read("query"))}`));
+  /** @type {Name[]} */
+  const names = [];
   part
     .read("key")
     .forEach((_, j) =>
-      handle(drawing, `key ${j + 1}`, dotFor(j), String(j + 1), ofGoodLength(entry(part.value("key"), j))),
+      handle(drawing, names, `key ${j + 1}`, dotFor(j), String(j + 1), ofGoodLength(entry(part.value("key"), j))),
     );
-  handle(drawing, "query", ring(), "query", ofGoodLength(part.value("query")));
+  handle(drawing, names, "query", ring(), "query", ofGoodLength(part.value("query")));
+  part.when(["key", "query"], () => keepApart(names, SIZE));
   return html(
     "figure",
     { class: "x-panel" },
@@ -153,12 +157,15 @@ function queryPlane(part, weightsAt) {
  */
 function valuePlane(part, values, weights) {
   const rim = svg("path", { style: "fill: var(--ground); stroke: var(--quiet); stroke-linejoin: round" });
-  const output = svg("circle", { r: 7, class: "x-dot", style: "stroke: var(--ink)" });
-  const name = svg("text", { style: "fill: var(--ink)" }, "output");
+  /** @type {Name[]} */
+  const names = [];
+  const name = svg("text", { "text-anchor": "middle", style: "fill: var(--ink)" }, "output");
+  const output = ring();
+  const named = svg("g", {}, name);
   const drawing = plane("values and output", rim);
   part.when(["key", "value"], () => rim.setAttribute("d", outline(values())));
   values().forEach((_, j) =>
-    handle(drawing, `value ${j + 1}`, dotFor(j), String(j + 1), {
+    handle(drawing, names, `value ${j + 1}`, dotFor(j), String(j + 1), {
       get: () => values()[j],
       set: (v) =>
         part.write(
@@ -168,11 +175,13 @@ function valuePlane(part, values, weights) {
       watch: (draw) => part.when(["key", "value"], draw),
     }),
   );
-  drawing.append(output, name);
+  drawing.append(output, named);
+  names.push({ words: name, at: () => [x, y].map((place, axis) => place(average(weights(), values())[axis])) });
   part.when(["key", "query", "value", "temperature", "similarity"], () => {
     const o = average(weights(), values());
     setAttributes(output, { cx: x(o[0]), cy: y(o[1]) });
-    setAttributes(name, { x: x(o[0]) + 11, y: y(o[1]) + 4 });
+    named.setAttribute("transform", `translate(${at(o)})`);
+    keepApart(names, SIZE);
   });
   return html(
     "figure",
@@ -202,8 +211,14 @@ function table(part, weights) {
   });
   return html(
     "div",
-    { class: "x-grid", style: "--columns: auto 1fr 2.5rem 2.5rem 3rem 1fr 2.75rem; grid-column: 1 / -1" },
-    ...["key", "length", "", "angle", "score", "weight", ""].map((head) => html("span", { class: "x-head" }, head)),
+    {
+      class: "x-grid",
+      style:
+        "--columns: auto 1fr 2.5rem 2.5rem 3rem 1fr 2.75rem; --narrow: auto 2.5rem 3rem 1fr 2.75rem; grid-column: 1 / -1",
+    },
+    html("span", { class: "x-head" }, "key"),
+    ...["length", ""].map((head) => html("span", { class: "x-head x-own" }, head)),
+    ...["angle", "score", "weight", ""].map((head) => html("span", { class: "x-head" }, head)),
     ...rows.flatMap(({ bar, shown, angle: turned, score }, j) => [
       html("span", { class: "x-name", "aria-hidden": "true" }, String(j + 1)),
       lengthSlider(entry(part.value("key"), j), `length of key ${j + 1}`, true),
@@ -268,10 +283,10 @@ function painted(weightsAt, pixels = 96) {
 
 /**
  * A point to take hold of, with a finger, a mouse, or the arrow keys.
- * @param {SVGSVGElement} drawing @param {string} name @param {SVGElement} mark @param {string} label
- * @param {PointValue} value
+ * @param {SVGSVGElement} drawing @param {Name[]} names @param {string} name @param {SVGElement} mark
+ * @param {string} label @param {PointValue} value
  */
-function handle(drawing, name, mark, label, value) {
+function handle(drawing, names, name, mark, label, value) {
   const words = svg("text", { "text-anchor": "middle", style: "fill: var(--ink)", "aria-hidden": "true" }, label);
   const grip = svg(
     "g",
@@ -281,7 +296,7 @@ function handle(drawing, name, mark, label, value) {
       "aria-label": name,
       "aria-valuemin": -LONGEST,
       "aria-valuemax": LONGEST,
-      style: "cursor: grab; touch-action: none",
+      style: "cursor: grab",
     },
     svg("circle", { r: 14, fill: "transparent" }),
     mark,
@@ -290,15 +305,14 @@ function handle(drawing, name, mark, label, value) {
   const [right, up] = [linear([0, SIZE], [-REACH, REACH]), linear([0, SIZE], [REACH, -REACH])];
   draggable(grip, drawing, (place) => [right(place.x), up(place.y)], value);
   drawing.append(grip);
+  names.push({ words, at: () => [x(value.get()[0]), y(value.get()[1])] });
   value.watch(() => {
     const v = value.get();
-    const out = stretched(Math.hypot(...v) ? v : [0, 1], 16);
     setAttributes(grip, {
       transform: `translate(${at(v)})`,
       "aria-valuenow": v[0].toFixed(2),
       "aria-valuetext": spoken(v),
     });
-    setAttributes(words, { x: out[0] * (label.length > 1 ? 1.6 : 1), y: 4 - out[1] });
   });
 }
 

@@ -1,7 +1,7 @@
 /** A look-up by vectors: the soft answer and the best key's, for every direction of the query. */
 
 import { softmax } from "./arithmetic.js";
-import { draggable } from "./drag.js";
+import { draggable, keepApart } from "./drag.js";
 import { entry, fixed, html, linear, mappedSlider, slider, stage, svg } from "./kit.js";
 import { COLOURS } from "./palette.js";
 import { answer, best, directionOf, lengthOf, perDegree, pointing, scores } from "./retrieval.math.js";
@@ -11,13 +11,14 @@ import { answer, best, directionOf, lengthOf, perDegree, pointing, scores } from
  * @typedef {{ query: Point, key: Point[], value: number[], labels: string[] }} Traits
  * @typedef {import("./kit.js").Scope<Traits>} Scope
  * @typedef {import("./kit.js").Value<Point>} PointValue
+ * @typedef {import("./drag.js").Name} Name
  */
 
 const [SHORTEST, LONGEST, FARTHEST] = [0.1, 20, 2];
 const [SIZE, REACH, RIM] = [300, 2.7, 2.2];
 const x = linear([-REACH, REACH], [0, SIZE]);
 const y = linear([REACH, -REACH], [0, SIZE]);
-const [LEFT, RIGHT, TOP, BOTTOM] = [34, 296, 16, 262];
+const [LEFT, RIGHT, TOP, BOTTOM] = [40, 296, 10, 250];
 const across = linear([-180, 180], [LEFT, RIGHT]);
 /** @type {(keyof Traits)[]} */
 const ALL = ["query", "key", "value", "labels"];
@@ -36,13 +37,18 @@ function entries(scope, trait) {
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context);
+  const scope = stage(context, "A look-up by vectors");
+  /** @type {number[]} */
+  let range = [];
   scope.add(
-    html("div", { class: "x-panels" }, direction(scope), length(scope)),
+    html("div", { class: "x-panels x-controls" }, direction(scope), length(scope)),
     scope.rebuild(
       ["key", "value", "labels"],
-      () => entries(scope, "labels").join(),
-      (part) => html("div", { class: "x-panels" }, dial(part), curve(part), table(part)),
+      () => {
+        range = around(entries(scope, "value"), range);
+        return [...entries(scope, "labels"), ...range].join();
+      },
+      (part) => html("div", { class: "x-panels" }, dial(part), curve(part, range), table(part, range)),
     ),
   );
   const facts = html("p", { class: "x-facts" });
@@ -65,6 +71,17 @@ function render(context) {
     );
   });
   return scope.dispose;
+}
+
+/**
+ * The ends of the axis of values, which the sliders share: tens with room on both sides. They stay where they are while
+ * no value from outside lies beyond them, so that an answer that rises is seen to rise.
+ * @param {number[]} values @param {number[]} before
+ */
+function around(values, before) {
+  const [least, most] = [Math.min(...values), Math.max(...values)];
+  if (before.length && least >= before[0] && most <= before[1]) return before;
+  return [Math.max(-50, 10 * Math.floor(least / 10) - 10), Math.min(50, 10 * Math.ceil(most / 10) + 10)];
 }
 
 /** Query, keys and values. @param {Scope} scope @returns {[Point, Point[], number[]]} */
@@ -100,51 +117,70 @@ function length(scope) {
 
 /** Keys to drag, and the query as a hand that turns. @param {Scope} part */
 function dial(part) {
-  const hand = svg("path", { class: "x-line x-first" });
+  const way = svg("path", { class: "x-axis", style: "stroke: var(--ink)" });
+  const hand = svg("path", { class: "x-line", style: "stroke: var(--ink); stroke-width: 5; stroke-linecap: round" });
   const drawing = svg(
     "svg",
     { viewBox: `0 0 ${SIZE} ${SIZE}`, role: "group", "aria-label": "query and keys" },
     svg("circle", { class: "x-axis", cx: x(0), cy: y(0), r: x(RIM) - x(0) }),
     svg("path", { class: "x-axis", d: `M${x(-RIM)} ${y(0)}H${x(RIM)}M${x(0)} ${y(RIM)}V${y(-RIM)}` }),
+    way,
     hand,
   );
+  /** @type {Name[]} */
+  const names = [];
   const tip = () => pointing(directionOf(part.read("query")), RIM);
-  part.when(["query"], () => hand.setAttribute("d", `M${at([0, 0])}L${at(tip())}`));
+  part.when(["query"], () => {
+    const q = part.read("query");
+    way.setAttribute("d", `M${at([0, 0])}L${at(tip())}`);
+    const shown = (RIM * Math.log(1 + lengthOf(q))) / Math.log(1 + LONGEST);
+    hand.setAttribute("d", `M${at([0, 0])}L${at(pointing(directionOf(q), shown))}`);
+  });
   entries(part, "labels").forEach((label, j) =>
     handle(
       drawing,
+      names,
       `key ${label}`,
       svg("circle", { r: 6, fill: COLOURS[j] }),
       label,
       onDial(entry(part.value("key"), j)),
     ),
   );
-  handle(drawing, "query", svg("circle", { r: 7, class: "x-dot x-first" }), "query", {
+  const query = {
     get: tip,
-    set(v) {
+    set(/** @type {Point} */ v) {
       if (lengthOf(v)) part.write("query", pointing(directionOf(v), lengthOf(part.read("query"))));
     },
-    watch: (draw) => part.when(["query"], draw),
+    watch: (/** @type {() => void} */ draw) => part.when(["query"], draw),
+  };
+  const ring = svg("circle", { r: 7, class: "x-dot", style: "stroke: var(--ink)" });
+  handle(drawing, names, "query", ring, "query", query, {
+    said: () => part.read("query"),
+    // up and down turn it by five degrees, left and right by one
+    moved: (v, [right, up]) => pointing(directionOf(v) + 50 * up + 10 * right, RIM),
   });
+  part.when(["key", "query"], () => keepApart(names, SIZE));
   return html(
     "figure",
     { class: "x-panel" },
     drawing,
-    html("figcaption", {}, "Turn the query by its hand; drag the keys."),
+    html(
+      "figcaption",
+      {},
+      "Turn the query by its ring; drag the keys. The thick hand is as long as the query, on a scale of its own, up to 20.",
+    ),
   );
 }
 
-/** The answer for every direction of the query. @param {Scope} part */
-function curve(part) {
-  const soft = svg("path", { class: "x-line x-first" });
-  const hard = svg("path", { class: "x-line x-second x-dashed" });
-  const here = svg("circle", { r: 6, class: "x-dot x-first" });
-  const names = entries(part, "labels").map((label) => svg("text", { "text-anchor": "middle", y: 278 }, label));
+/** The answer for every direction of the query. @param {Scope} part @param {number[]} range */
+function curve(part, range) {
+  const soft = svg("path", { class: "x-line", style: "stroke: var(--ink)" });
+  const hard = svg("path", { class: "x-line x-dashed", style: "stroke: var(--quiet)" });
+  const here = svg("circle", { r: 6, class: "x-dot", style: "stroke: var(--ink)" });
+  const names = entries(part, "labels").map((label) => svg("text", { "text-anchor": "middle", y: 266 }, label));
+  const up = linear(range, [BOTTOM, TOP]);
+  const ticks = [-50, -40, -30, -20, -10, 0, 10, 20, 30, 40, 50].filter((v) => v >= range[0] && v <= range[1]);
   const marks = svg("path", { class: "x-axis", style: "stroke-dasharray: 2 4" });
-  const [bottom, top] = [
-    svg("text", { x: LEFT - 5, y: BOTTOM + 4, "text-anchor": "end" }),
-    svg("text", { x: LEFT - 5, y: TOP + 4, "text-anchor": "end" }),
-  ];
   const drawing = svg(
     "svg",
     { viewBox: `0 0 ${SIZE} ${SIZE}`, role: "img", "aria-label": "the answer against the direction of the query" },
@@ -154,33 +190,28 @@ function curve(part) {
     soft,
     here,
     ...names,
-    bottom,
-    top,
+    ...ticks.map((v) => svg("text", { x: LEFT - 5, y: up(v) + 4, "text-anchor": "end" }, fixed(v, 0))),
+    svg("text", { x: -(TOP + BOTTOM) / 2, y: 10, "text-anchor": "middle", transform: "rotate(-90)" }, "answer"),
+    svg("text", { x: (LEFT + RIGHT) / 2, y: 296, "text-anchor": "middle" }, "direction of the query"),
   );
-  const height = () => {
-    const v = entries(part, "value");
-    const [low, high] = [Math.min(...v), Math.max(...v)];
-    return linear([low, high === low ? low + 1 : high], [BOTTOM, TOP]);
-  };
   part.when(ALL, () => {
     const [q, k, v] = looked(part);
-    const up = height();
     const degrees = Array.from({ length: 361 }, (_, i) => i - 180);
-    const line = (/** @type {typeof answer} */ f) =>
-      `M${degrees.map((d) => `${across(d).toFixed(1)} ${up(f(pointing(d, lengthOf(q)), k, v)).toFixed(1)}`).join("L")}`;
+    const line = (/** @type {typeof answer} */ f) => {
+      const places = degrees.map((d) => [across(d), up(f(pointing(d, lengthOf(q)), k, v))]);
+      return `M${places.map((place) => place.map((c) => c.toFixed(1)).join(" ")).join("L")}`;
+    };
     soft.setAttribute("d", line(answer));
     hard.setAttribute("d", line(best));
     here.setAttribute("cx", across(directionOf(q)).toFixed(1));
     here.setAttribute("cy", up(answer(q, k, v)).toFixed(1));
-    bottom.textContent = fixed(Math.min(...v), 0);
-    top.textContent = fixed(Math.max(...v), 0);
   });
   part.when(["key"], () => {
     const places = entries(part, "key").map((key) => across(directionOf(key)));
     names.forEach((name, j) => {
       name.setAttribute("x", Math.max(LEFT + 8, Math.min(RIGHT - 12, places[j])).toFixed(1));
       const crowd = places.slice(0, j).filter((p) => Math.abs(p - places[j]) < 40).length;
-      name.setAttribute("y", String(278 + 13 * (crowd % 2)));
+      name.setAttribute("y", String(266 + 13 * (crowd % 2)));
     });
     marks.setAttribute("d", places.map((p) => `M${p.toFixed(1)} ${TOP}V${BOTTOM}`).join(""));
   });
@@ -192,8 +223,8 @@ function curve(part) {
   );
 }
 
-/** A row for each key: its score, its weight, its value. @param {Scope} part */
-function table(part) {
+/** A row for each key: its score, its weight, its value. @param {Scope} part @param {number[]} range */
+function table(part, range) {
   const rows = entries(part, "labels").map((label, j) => ({
     label,
     bar: html("div", { class: "x-bar", style: `background: ${COLOURS[j]}` }),
@@ -211,8 +242,12 @@ function table(part) {
   });
   return html(
     "div",
-    { class: "x-grid", style: "--columns: auto 3.25rem 1fr 2.75rem 1fr 3.25rem; grid-column: 1 / -1" },
-    ...["key", "score", "weight", "", "value", ""].map((head) => html("span", { class: "x-head" }, head)),
+    {
+      class: "x-grid",
+      style: "--columns: auto 3.25rem 1fr 2.75rem 1fr 3.25rem; --narrow: auto 3.25rem 1fr 2.75rem; grid-column: 1 / -1",
+    },
+    ...["key", "score", "weight", ""].map((head) => html("span", { class: "x-head" }, head)),
+    ...["value", ""].map((head) => html("span", { class: "x-head x-own" }, head)),
     ...rows.flatMap(({ label, bar, shown, score }, j) => [
       html("span", { class: "x-name", "aria-hidden": "true" }, label),
       score,
@@ -220,8 +255,8 @@ function table(part) {
       shown,
       slider(entry(part.value("value"), j), {
         label: `value of ${label}`,
-        min: -50,
-        max: 50,
+        min: range[0],
+        max: range[1],
         step: 0.5,
         plain: true,
         show: (v) => fixed(v, 1),
@@ -238,10 +273,12 @@ function onDial(value) {
 
 /**
  * A point to take hold of, with a finger, a mouse, or the arrow keys.
- * @param {SVGSVGElement} drawing @param {string} name @param {SVGElement} mark @param {string} label
- * @param {PointValue} value
+ * @param {SVGSVGElement} drawing @param {Name[]} names @param {string} name @param {SVGElement} mark
+ * @param {string} label @param {PointValue} value
+ * @param {{ said?: () => Point, moved?: (now: Point, step: number[]) => Point }} [special]
+ *   the vector that is read out, and where arrow keys lead
  */
-function handle(drawing, name, mark, label, value) {
+function handle(drawing, names, name, mark, label, value, { said = value.get, moved } = {}) {
   const words = svg("text", { "text-anchor": "middle", style: "fill: var(--ink)", "aria-hidden": "true" }, label);
   const grip = svg(
     "g",
@@ -251,23 +288,21 @@ function handle(drawing, name, mark, label, value) {
       "aria-label": name,
       "aria-valuemin": -180,
       "aria-valuemax": 180,
-      style: "cursor: grab; touch-action: none",
+      style: "cursor: grab",
     },
     svg("circle", { r: 14, fill: "transparent" }),
     mark,
     words,
   );
   const [right, up] = [linear([0, SIZE], [-REACH, REACH]), linear([0, SIZE], [REACH, -REACH])];
-  draggable(grip, drawing, (place) => [right(place.x), up(place.y)], value);
+  draggable(grip, drawing, (place) => [right(place.x), up(place.y)], value, moved);
   drawing.append(grip);
+  names.push({ words, at: () => [x(value.get()[0]), y(value.get()[1])] });
   value.watch(() => {
-    const v = value.get();
-    const out = pointing(lengthOf(v) ? directionOf(v) : 90, 18);
-    grip.setAttribute("transform", `translate(${at(v)})`);
+    const v = said();
+    grip.setAttribute("transform", `translate(${at(value.get())})`);
     grip.setAttribute("aria-valuenow", directionOf(v).toFixed(0));
     grip.setAttribute("aria-valuetext", `${fixed(directionOf(v), 0)}°, ${fixed(lengthOf(v))} long`);
-    words.setAttribute("x", (out[0] * 1.5).toFixed(1));
-    words.setAttribute("y", (4 - out[1]).toFixed(1));
   });
 }
 

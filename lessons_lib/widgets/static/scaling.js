@@ -1,7 +1,7 @@
 /** Scores of standard normal queries and keys at every width, under four scales, and what the softmax makes of them. */
 
 import { entropy, median, softmax, sum } from "./arithmetic.js";
-import { button, fixed, html, linear, mappedSlider, picture, select, stage, svg, tiny } from "./kit.js";
+import { button, fixed, html, linear, mappedSlider, named, picture, select, stage, svg, tiny } from "./kit.js";
 import { QUERIES, WIDTHS, draw, jacobianNorm, scoreStd, scores } from "./scaling.math.js";
 
 /**
@@ -20,7 +20,7 @@ const mean = (/** @type {number[]} */ numbers) => sum(numbers) / numbers.length;
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context);
+  const scope = stage(context, "The width of a head");
   /** @type {ReturnType<typeof draw>} */
   let drawn;
   scope.when(["seed", "n_keys"], () => {
@@ -31,7 +31,7 @@ function render(context) {
   scope.add(
     html(
       "div",
-      {},
+      { class: "x-controls" },
       mappedSlider(scope.value("width"), {
         label: "Width dₖ",
         min: 1,
@@ -83,8 +83,8 @@ const short = (/** @type {number} */ x) => (x >= 100 || Number.isInteger(x) ? x.
 
 /** All scores as a histogram, the normal curve that they should follow, and the standard one, both as high as 1. @param {Scope} scope @param {() => Matrix} now */
 function spread(scope, now) {
-  const [left, right, top, bottom] = [8, 312, 14, 130];
-  const drawing = picture(320, 152, "histogram of the scores");
+  const [left, right, top, bottom] = [8, 312, 32, 148];
+  const drawing = picture(320, 170, "histogram of the scores");
   /** @param {(x: number) => number} x @param {number} std @param {(y: number) => number} y */
   const bell = (x, std, y) => {
     const points = Array.from({ length: 161 }, (_, i) => (i - 80) / 20).map((t) => [
@@ -117,7 +117,8 @@ function spread(scope, now) {
       svg("path", { class: "x-line x-first", d: bell(x, std, y) }),
       svg("path", { class: "x-line x-second x-dashed", d: bell(x, 1, y) }),
       svg("path", { class: "x-axis", d: `M${left} ${bottom}H${right}` }),
-      svg("text", { x: left, y: top }, `standard deviation ${short(std)}`),
+      named(`scores: standard deviation ${short(std)}`, left, 10, "x-of-first"),
+      named("standard deviation 1, dashed", left, 25, "x-of-second"),
       ...[-0.5, 0, 0.5].map((t) =>
         svg(
           "text",
@@ -134,16 +135,15 @@ function spread(scope, now) {
     html(
       "figcaption",
       {},
-      `Scores of ${QUERIES} queries, and the normal curve of theory. ` +
-        "Dashed: standard deviation 1. Both curves are drawn equally high.",
+      `Scores of ${QUERIES} queries, and the normal curve of theory. ` + "Both curves are drawn equally high.",
     ),
   );
 }
 
 /** The weights of one query, one bar for each key. @param {Scope} scope @param {() => Matrix} now */
 function weights(scope, now) {
-  const [left, right, top, bottom] = [24, 312, 14, 130];
-  const drawing = picture(320, 152, "weights of one query");
+  const [left, right, top, bottom] = [24, 312, 32, 148];
+  const drawing = picture(320, 170, "weights of one query");
   scope.when(EVERYTHING, () => {
     const p = softmax(now()[0]);
     const y = linear([0, 1], [bottom, top]);
@@ -151,6 +151,7 @@ function weights(scope, now) {
     drawing.replaceChildren(
       svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${right}` }),
       ...[0, 1].map((t) => svg("text", { x: left - 6, y: y(t) + 4, "text-anchor": "end" }, String(t))),
+      named("weight", 0, top - 12),
       ...p.map((w, i) =>
         svg("rect", {
           class: "x-solid",
@@ -196,10 +197,10 @@ function table(scope, now) {
  * @param {Scope} scope @param {(width: number) => Matrix} at
  */
 function throughWidths(scope, at) {
-  const [left, right, top, bottom, floor] = [42, 312, 10, 118, -12];
+  const [left, right, top, bottom, floor] = [42, 312, 36, 138, -12];
   const x = linear([0, WIDTHS.length - 1], [left, right]);
   const y = linear([floor, 0], [bottom, top]);
-  const drawing = picture(320, 152, "norm of the softmax Jacobian against width");
+  const drawing = picture(320, 156, "norm of the softmax Jacobian against width");
   const here = svg("path", { class: "x-axis" });
   const lines = svg("g");
   drawing.append(
@@ -210,7 +211,10 @@ function throughWidths(scope, at) {
     ...[0, 6, 12].map((i) =>
       svg("text", { x: x(i), y: bottom + 15, "text-anchor": i === 12 ? "end" : "middle" }, String(2 ** i)),
     ),
-    svg("text", { x: x(9), y: bottom + 15, "text-anchor": "middle" }, "dₖ"),
+    svg("text", { x: x(9), y: bottom + 15, "text-anchor": "middle" }, "width dₖ"),
+    named("norm of the Jacobian", 0, 10),
+    named("median query", left, 25, "x-of-first"),
+    named("mean, dashed", 150, 25, "x-of-second"),
     here,
     lines,
   );
@@ -231,7 +235,7 @@ function throughWidths(scope, at) {
     html(
       "figcaption",
       {},
-      "Norm of the Jacobian at every width: what of the gradient comes through. Line: median query; dashed: mean.",
+      "Norm of the softmax's Jacobian over many queries: what of the gradient comes through, at every width.",
     ),
   );
 }

@@ -11,11 +11,15 @@ import { expectedScore, freeEnergy, otherWeights } from "./temperature.math.js";
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context);
+  const scope = stage(context, "Softmax, warm and cold");
   const label = (/** @type {number} */ i) => scope.read("labels")?.[i] ?? String(i + 1);
   const weights = () => softmax(scope.read("scores"), scope.read("temperature"));
   scope.add(
-    logSlider(scope.value("temperature"), { label: "Temperature T", min: 0.05, max: 20, show: (t) => fixed(t, 2) }),
+    html(
+      "div",
+      { class: "x-controls" },
+      logSlider(scope.value("temperature"), { label: "Temperature T", min: 0.05, max: 20, show: (t) => fixed(t, 2) }),
+    ),
     html(
       "div",
       { class: "x-panels" },
@@ -64,8 +68,13 @@ function choices(scope, label, weights) {
       });
       return html(
         "div",
-        { class: "x-grid", style: "--columns: minmax(1.5rem, auto) 1fr 3rem 1fr 2.75rem" },
-        ...["", "score", "", "weight", ""].map((head) => html("span", { class: "x-head" }, head)),
+        {
+          class: "x-grid",
+          style: "--columns: minmax(1.5rem, auto) 1fr 3rem 1fr 2.75rem; --narrow: minmax(3rem, auto) 1fr 2.75rem",
+        },
+        html("span"),
+        ...["score", ""].map((head) => html("span", { class: "x-head x-own" }, head)),
+        ...["weight", ""].map((head) => html("span", { class: "x-head" }, head)),
         ...bars.flatMap((bar, i) => [
           html("span", { class: "x-name", "aria-hidden": "true" }, label(i)),
           slider(entry(part.value("scores"), i), {
@@ -177,11 +186,13 @@ function balance(scope, weights) {
     ["+ T × entropy", "x-bar x-second"],
     ["= free energy", "x-bar x-whole"],
   ].map(([name, look]) => ({ name, bar: html("div", { class: look }), shown: html("span", { class: "x-value" }) }));
+  const zeros = parts.map(() => html("div", { class: "x-zero" }));
   scope.when(["scores", "temperature"], () => {
     const [scores, t, p] = [scope.read("scores"), scope.read("temperature"), weights()];
     const score = expectedScore(p, scores);
     const whole = score + t * entropy(p);
     const share = linear([Math.min(0, score, whole), Math.max(0, score, whole) || 1], [0, 100]);
+    for (const zero of zeros) zero.style.left = `min(${share(0)}%, 100% - 1px)`;
     [
       [0, score],
       [score, whole],
@@ -195,9 +206,9 @@ function balance(scope, weights) {
   return html(
     "div",
     { class: "x-grid", style: "--columns: max-content 1fr 2.75rem" },
-    ...parts.flatMap(({ name, bar, shown }) => [
+    ...parts.flatMap(({ name, bar, shown }, i) => [
       html("span", { class: "x-name" }, name),
-      html("div", { class: "x-track" }, bar),
+      html("div", { class: "x-track" }, bar, zeros[i]),
       shown,
     ]),
   );

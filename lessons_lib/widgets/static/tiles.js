@@ -38,7 +38,7 @@ const EVERYTHING = [...TILES, "order", "seed", "rescale", "step"];
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context);
+  const scope = stage(context, "FlashAttention, tile by tile");
   const steps = () => schedule(scope.read("n"), scope.read("block_q"), scope.read("block_k"), scope.read("is_causal"));
   const all = () => scores(scope.read("n"), scope.read("seed"), scope.read("order"));
   /** @returns {Now} */
@@ -60,17 +60,19 @@ function render(context) {
   scope.add(
     html(
       "div",
-      { class: "x-panels" },
-      html("div", { class: "x-panel" }, walk(scope, steps), matrix(scope, now), settings(scope)),
+      { class: "x-aside" },
+      walk(scope, steps),
+      matrix(scope, now),
       html(
         "div",
-        { class: "x-panel" },
+        { class: "x-panel x-right" },
         words,
         table(scope, now),
         outputs(scope, now),
         check(scope, now),
         bytes(scope, now),
       ),
+      settings(scope),
     ),
   );
   scope.when(EVERYTHING, () => {
@@ -124,7 +126,7 @@ function walk(scope, steps) {
   );
   return html(
     "div",
-    {},
+    { class: "x-controls" },
     html(
       "div",
       { class: "x-bench" },
@@ -328,17 +330,14 @@ function outputs(scope, now) {
       }),
     );
   });
-  return html(
-    "figure",
-    { class: "x-panel" },
-    drawing,
-    html(
-      "figcaption",
-      {},
-      "Output of each query so far, not yet divided by its sum. The values are the identity, so that bar j is the " +
-        "weight of key j. Outlined: before it shrank; orange: just added; rings: the softmax of a row that is written.",
-    ),
-  );
+  const caption = html("figcaption");
+  scope.when(EVERYTHING, () => {
+    const divided = now().step.doing === "write" ? "divided by the sums and written" : "not yet divided by the sums";
+    caption.textContent =
+      `Outputs, ${divided}. The values are the identity: bar j is the weight of key j. ` +
+      "Outlined: before it shrank; orange: just added; rings: the softmax.";
+  });
+  return html("figure", { class: "x-panel" }, drawing, caption);
 }
 
 /** Whether what is written is the softmax. @param {Scope} scope @param {() => Now} now */

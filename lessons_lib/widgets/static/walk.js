@@ -1,7 +1,7 @@
 /** A walker that steps from query to key, layer by layer, and all its fellows that began on other tokens. */
 
 import { effectiveCount, sum } from "./arithmetic.js";
-import { button, checkbox, fixed, html, linear, logSlider, picture, slider, stage, svg } from "./kit.js";
+import { button, checkbox, fixed, html, linear, logSlider, named, picture, slider, stage, svg } from "./kit.js";
 import { STEPS, apart, draw, walks, weights } from "./walk.math.js";
 
 /**
@@ -17,7 +17,7 @@ const WEIGHTS = ["n", "seed", "causal", "temperature", "residual", "same"];
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context);
+  const scope = stage(context, "A walk from query to key");
   /** @type {Matrix[]} */
   let places;
   scope.when(WEIGHTS, () => {
@@ -36,7 +36,7 @@ function render(context) {
   scope.add(
     html(
       "div",
-      { class: "x-panels" },
+      { class: "x-panels x-controls" },
       html(
         "div",
         { class: "x-panel", style: "gap: 0" },
@@ -81,11 +81,11 @@ function render(context) {
 
 /** @type {(keyof Traits)[]} */
 const EVERYTHING = [...WEIGHTS, "start", "layers"];
-const [LEFT, RIGHT, TOP, BOTTOM] = [34, 312, 12, 196];
+const [LEFT, RIGHT, TOP, BOTTOM] = [34, 312, 22, 206];
 
 /** One row for each layer, one column for each token: the stronger the colour, the more of the mass. @param {Scope} scope @param {Now} now */
 function through(scope, now) {
-  const [n, drawing] = [scope.read("n"), picture(320, 216, "mass on each token after each layer")];
+  const [n, drawing] = [scope.read("n"), picture(320, 240, "mass on each token after each layer")];
   const x = linear([0, n], [LEFT, RIGHT]);
   const y = linear([0, STEPS + 1], [TOP, BOTTOM]);
   const cells = Array.from({ length: STEPS + 1 }, (_, t) =>
@@ -103,6 +103,7 @@ function through(scope, now) {
     svg("rect", { class: "x-ground", x: LEFT, y: TOP, width: RIGHT - LEFT, height: BOTTOM - TOP }),
     ...cells.flat(),
     here,
+    named("layers back", 0, TOP - 10),
     ...[0, 4, 8, 12, 16].map((t) =>
       svg("text", { x: LEFT - 6, y: (y(t) + y(t + 1)) / 2 + 4, "text-anchor": "end" }, String(t)),
     ),
@@ -128,7 +129,7 @@ function through(scope, now) {
 
 /** Where the walker is now, and where the average walker is. @param {Scope} scope @param {Now} now */
 function mass(scope, now) {
-  const [n, drawing] = [scope.read("n"), picture(320, 216, "mass on each token now")];
+  const [n, drawing] = [scope.read("n"), picture(320, 240, "mass on each token now")];
   const x = linear([0, n], [LEFT, RIGHT]);
   const y = linear([0, 1], [BOTTOM, TOP]);
   const side = x(1) - x(0);
@@ -139,6 +140,8 @@ function mass(scope, now) {
   drawing.append(
     svg("path", { class: "x-axis", d: `M${LEFT} ${TOP}V${BOTTOM}H${RIGHT}` }),
     ...[0, 0.5, 1].map((t) => svg("text", { x: LEFT - 6, y: y(t) + 4, "text-anchor": "end" }, String(t))),
+    named("mass", 0, TOP - 10),
+    named("mean walker", RIGHT, TOP - 10, "x-of-second", "end"),
     ...bars,
     common,
     ...tokens(n, x, BOTTOM + 16),
@@ -161,7 +164,7 @@ function mass(scope, now) {
     html(
       "figcaption",
       {},
-      "Bars: the mass in the framed row. Orange marks: the mean over walkers from all tokens. When bars and marks agree, the start is forgotten.",
+      "Bars: the mass in the framed row. When they agree with the mean over walkers from all tokens, the start is forgotten.",
     ),
   );
 }
@@ -171,16 +174,19 @@ function mass(scope, now) {
  * @param {Scope} scope @param {Now} now
  */
 function curves(scope, now) {
-  const drawing = picture(320, 152, "distance of walkers, and mass on token 0, against layers");
-  const [bottom, left] = [124, LEFT];
+  const drawing = picture(320, 182, "distance of walkers, and mass on token 0, against layers");
+  const [top, bottom, left] = [36, 146, LEFT];
   const x = linear([0, STEPS], [left, RIGHT]);
-  const y = linear([0, 1], [bottom, 10]);
+  const y = linear([0, 1], [bottom, top]);
   const lines = ["x-line x-first", "x-line x-second x-dashed"].map((look) => svg("path", { class: look }));
   const here = svg("path", { class: "x-axis" });
   drawing.append(
-    svg("path", { class: "x-axis", d: `M${left} 10V${bottom}H${RIGHT}` }),
+    svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${RIGHT}` }),
     ...[0, 0.5, 1].map((t) => svg("text", { x: left - 6, y: y(t) + 4, "text-anchor": "end" }, String(t))),
     ...[0, 4, 8, 12, 16].map((t) => svg("text", { x: x(t), y: bottom + 16, "text-anchor": "middle" }, String(t))),
+    named("distance of the two walkers farthest apart", left, 10, "x-of-first"),
+    named("this walker's mass on token 0, dashed", left, 25, "x-of-second"),
+    svg("text", { x: (left + RIGHT) / 2, y: bottom + 31, "text-anchor": "middle" }, "layers back"),
     here,
     ...lines,
   );
@@ -192,17 +198,8 @@ function curves(scope, now) {
       ),
     );
   });
-  scope.when(["layers"], () => here.setAttribute("d", `M${x(scope.read("layers"))} 10V${bottom}`));
-  return html(
-    "figure",
-    { class: "x-panel" },
-    drawing,
-    html(
-      "figcaption",
-      {},
-      "Against the layers. Line: the distance of the two walkers that are farthest apart. Dashed: this walker's mass on token 0.",
-    ),
-  );
+  scope.when(["layers"], () => here.setAttribute("d", `M${x(scope.read("layers"))} ${top}V${bottom}`));
+  return html("figure", { class: "x-panel" }, drawing);
 }
 
 /** @param {Scope} scope @param {Now} now */
@@ -225,9 +222,10 @@ function facts(scope, now) {
 
 /** The numbers of the tokens under their columns. @param {number} n @param {(j: number) => number} x @param {number} y */
 function tokens(n, x, y) {
-  return Array.from({ length: n }, (_, j) =>
+  const names = Array.from({ length: n }, (_, j) =>
     svg("text", { x: (x(j) + x(j + 1)) / 2, y, "text-anchor": "middle" }, String(j)),
   );
+  return [...names, svg("text", { x: (LEFT + RIGHT) / 2, y: y + 14, "text-anchor": "middle" }, "token")];
 }
 
 export default { render };
