@@ -50,10 +50,11 @@ LIBRARY = Lane(
 )
 CLASS = Lane("a class's work, graded in a sandbox", (*PYTEST, "-n", "2", "--dist", "loadfile", "-rs", "tests/grading"))
 BOOK = Lane("the site, built with warnings as errors", ("tools/build_book.py",))
+INTERPRETED = ("triton_interpreted", "differential", "launch", "table_kernels")
 # Triton decides once in a process whether it interprets kernels or compiles them.
 KERNELS = Lane(
     "the GPU's kernels, interpreted on the CPU",
-    (*PYTEST, "-n", "2", *(f"tests/flash/test_{name}.py" for name in ("triton_interpreted", "differential", "launch"))),
+    (*PYTEST, "-n", "2", *(f"tests/flash/test_{name}.py" for name in INTERPRETED)),
     {"TRITON_INTERPRET": "1"},
 )
 SHAPES = Lane(

@@ -343,15 +343,15 @@ def query_gradients(
     start, inner, stop = _keys_in_sight(first + before, left, right, length, BLOCK_Q, BLOCK_K)
     if left is not None:
         dq, dslope = _revisit_keys(
-            dq, dslope, dSLOPES, q, do, row_bits, delta, keys, values, start, stop, bits, softcap, slope, position, left,
-            right, length, BLOCK_K, PRECISION, MASKED=True)  # fmt: skip
+            dq, dslope, dSLOPES, q, do, row_bits, delta, keys, values, start, stop, bits, softcap, slope, position,
+            left, right, length, BLOCK_K, PRECISION, MASKED=True)  # fmt: skip
     else:
         dq, dslope = _revisit_keys(
-            dq, dslope, dSLOPES, q, do, row_bits, delta, keys, values, start, inner, bits, softcap, slope, position, left,
-            right, length, BLOCK_K, PRECISION, MASKED=False)  # fmt: skip
+            dq, dslope, dSLOPES, q, do, row_bits, delta, keys, values, start, inner, bits, softcap, slope, position,
+            left, right, length, BLOCK_K, PRECISION, MASKED=False)  # fmt: skip
         dq, dslope = _revisit_keys(
-            dq, dslope, dSLOPES, q, do, row_bits, delta, keys, values, inner, stop, bits, softcap, slope, position, left,
-            right, length, BLOCK_K, PRECISION, MASKED=True)  # fmt: skip
+            dq, dslope, dSLOPES, q, do, row_bits, delta, keys, values, inner, stop, bits, softcap, slope, position,
+            left, right, length, BLOCK_K, PRECISION, MASKED=True)  # fmt: skip
     _store(dQ, dq_strides, b, head, i, n, dq * scale, D, WIDTH)
     if dSLOPES is not None:
         tl.store(dSLOPES + padded_row + i, dslope, mask=i < n)
