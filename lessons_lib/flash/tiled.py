@@ -304,8 +304,11 @@ def _parts(queries: Tensor) -> Iterator[tuple[int, slice]]:
 
 
 def _are_small(q: Tensor, lengths: Tensor, visits: list[tuple[range, Seen]]) -> bool:
-    r"""Whether the lengths alone keep all scores small: :math:`|q \cdot k| \le |q|\, |k|`."""
-    if not visits:
+    r"""Whether the lengths alone keep all scores small: :math:`|q \cdot k| \le |q|\, |k|`.
+
+    Numbers that cannot be read here (a graph being compiled, a tensor without data) are taken for large.
+    """
+    if not visits or torch.compiler.is_compiling() or type(q) is not Tensor:
         return False
     longest = lengths[:, visits[0][0].start : visits[-1][0].stop].amax()
     return bool(q.norm(dim=-1).amax() * longest < SMALL)

@@ -323,7 +323,7 @@ def test_one_kernel_merges_as_merge_attention_does(n_parts, d):
     width, parts = max(16, launch._power_of_two(d)), launch._power_of_two(n_parts)
     launch._launch(
         launch.kernels.merge_parts, b * h, Tile(min(parts, 4), 1, 4, 1),
-        *(found, lse, out, out_lse, launch._strides(found), launch._strides(out), h, n_parts),
+        *(found, lse, out, out_lse, None, launch._strides(found), launch._strides(out), h, n_parts),
         D=d, WIDTH=width, PARTS=parts,
     )  # fmt: skip
     wanted, wanted_lse = found[:, :, :1].double(), lse[:, :, :1].double()
