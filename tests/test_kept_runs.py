@@ -14,7 +14,8 @@ pytest.importorskip("nbval")
 pytest.importorskip("jupyter_cache")
 
 ROOT = Path(__file__).resolve().parents[1]
-NEEDED = ("book/conftest.py", "tools/build_book.py", "tools/set_repository.py", "_config.yml", "pyproject.toml")
+TOOLS = ("tools/build_book.py", "tools/pin_library.py", "tools/set_repository.py")
+NEEDED = ("book/conftest.py", *TOOLS, "_config.yml", "pyproject.toml")
 # Every kind of output, one that is silenced, and a number that no other run draws.
 CELLS = (
     "import uuid\nfrom IPython.display import HTML, display\nprint(uuid.uuid4())",

@@ -16,7 +16,7 @@ are led by a table of tiles, which the host writes once and keeps with the rule.
 The files, in reading order::
 
     inputs          what all three take, and what they refuse
-    scores          what becomes of a score before the softmax, and how many keys a cache holds
+    scores          what becomes of a score before the softmax
     band            what the kernels know of a rule: two numbers, and lengths
     tiled           tile by tile in PyTorch, forward and backward
     configurations  sizes of tiles, by device, type and head width
@@ -39,8 +39,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lessons_lib.flash.band import Band, as_band, lengths_in
-from lessons_lib.flash.inputs import check_inputs, check_window_and_backend, in_autocast_type, joined
-from lessons_lib.flash.scores import Scores, check_cache_lengths, lengths_of
+from lessons_lib.flash.inputs import (
+    check_cache_lengths,
+    check_inputs,
+    check_window_and_backend,
+    in_autocast_type,
+    joined,
+    lengths_of,
+)
+from lessons_lib.flash.scores import Scores
 from lessons_lib.flash.sdpa import (
     memory_efficient_kernel_runs,
     needs_mask,

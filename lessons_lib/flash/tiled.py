@@ -29,7 +29,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from lessons_lib.flash.scores import Scores, lengths_of
+from lessons_lib.flash.inputs import lengths_of
+from lessons_lib.flash.scores import Scores
 from lessons_lib.rules import Rule, Seen, tiles
 from lessons_lib.shapes import at_least_single
 
