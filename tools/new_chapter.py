@@ -214,8 +214,12 @@ def with_chapter(contents: str, part: str, name: str) -> str:
     end = chapters[-1] + 1
     while end < len(lines) and lines[end].startswith("        "):
         end += 1
-    new = f"      - file: book/{part}/{name}\n        sections:\n          - file: book/exercises/{name}/{name}\n"
-    return "".join([*lines[:end], new, *lines[end:]])
+    title = name.replace(
+        "-", " "
+    ).capitalize()  # as the contents say it; the page's own heading is a claim or a question
+    page = f"      - file: book/{part}/{name}\n        title: {title}\n"
+    exercises = f"        sections:\n          - file: book/exercises/{name}/{name}\n"
+    return "".join([*lines[:end], page, exercises, *lines[end:]])
 
 
 def with_row(page: str, row: str) -> str:

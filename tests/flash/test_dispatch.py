@@ -337,7 +337,9 @@ def test_an_old_gpu_is_held_to_the_memory_efficient_kernel(pretend_gpu, monkeypa
     monkeypatch.setattr(
         sdpa, "sdpa_kernel", lambda kernel: allowed.append(kernel) or torch.nn.attention.sdpa_kernel(kernel)
     )
-    monkeypatch.setattr(sdpa, "torch_attention", lambda q, k, v, rule, scores: started.append([q.shape, k.shape, rule]))
+    monkeypatch.setattr(
+        sdpa, "torch_attention", lambda q, k, v, rule, scores: started.append([q.shape, k.shape, rule]) or q
+    )
     q, k, v = pretend_gpu((7, 5))
     with FakeTensorMode(allow_non_fake_inputs=True):
         sdpa.torch_attention_in_linear_memory(q, k, v, Causal(), Scores(0.1))
