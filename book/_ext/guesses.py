@@ -5,7 +5,11 @@ part is so much weight: of what is marked ``data-part`` with the same key, the f
 """
 
 import re
+from pathlib import Path
 
+from lessons_lib.widgets.assemble import read
+
+FILES = ("guesses.js", "guesses.css")
 PART = re.compile(r'<(script|style) data-part="([\w.-]+)">.*?</\1>', re.DOTALL)
 
 
@@ -31,7 +35,16 @@ def lighten(app, pagename, templatename, context, doctree) -> None:
         app.add_css_file("guesses.css")
 
 
+def shorten(app, exception) -> None:
+    """Leave remarks and indentation out of what a page loads."""
+    if exception is None and app.builder.format == "html":
+        for name in FILES:
+            file = Path(app.outdir, "_static", name).resolve()
+            file.write_text(read(str(file)), encoding="utf-8")
+
+
 def setup(app) -> dict:
     """Register with Sphinx."""
     app.connect("html-page-context", lighten)
+    app.connect("build-finished", shorten)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
