@@ -3,12 +3,13 @@
 import math
 
 import pytest
-from conftest import PHONE_CONTEXT
 
 from lessons_lib import guess as module
 from lessons_lib.guess import predict, predict_curve, predict_number, show
 
 pytestmark = pytest.mark.browser
+
+PHONE_CONTEXT = {"width": 360, "has_touch": True, "is_mobile": True}
 
 
 @pytest.fixture(autouse=True)
