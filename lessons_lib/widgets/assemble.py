@@ -66,13 +66,13 @@ def page_scripts(
         exports = _EXPORT.findall(text) or [other]
         body = f"{_squeezed(_EXPORT.sub('', text))}\nreturn {{{','.join(exports)}}};"
         keys[other] = f"{other}-{hashlib.sha256(body.encode()).hexdigest()[:6]}"
-        scripts[keys[other]] = f'({_PARTS} ??= {{}})["{keys[other]}"] ??= (() => {{\n"use strict";\n{body}\n}})();'
+        scripts[keys[other]] = f'({_PARTS} ??= {{}})["{keys[other]}"] ??= (() => {{\n{body}\n}})();'
     module = _with_parts(read(f"{name}.js"), keys)
-    module = _squeezed(_EXPORT.sub("", _DEFAULT.sub("const explorer = ", module)))
+    module = _EXPORT.sub("", _DEFAULT.sub("const explorer = ", module))
     assert not _KEYWORD.search(module), f"{name}.js: exports in a form that a script cannot take"
     about = "" if rules is None else f"explorer.about={_json({'name': name, 'rules': rules}, (',', ':'))};\n"
     start = f'const {{ host }} = {_PARTS}["{keys["host"]}"];\n{about}host(explorer, {_json(state)});'
-    return scripts, f'(() => {{\n"use strict";\n{module}\n{start}\n}})();'
+    return scripts, f'(() => {{\n"use strict";\n{_squeezed(module)}\n{start}\n}})();'
 
 
 def classic_script(name: str, state: dict[str, object], rules: dict[str, object] | None = None) -> str:

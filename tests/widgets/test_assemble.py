@@ -124,3 +124,43 @@ def test_the_state_is_json(static):
     script = assemble.classic_script("good", {"b": [1.5, None, True], "a": "<"})
     start = script[script.rindex("host(explorer, ") + len("host(explorer, ") : script.rindex(");\n})();")]
     assert json.loads(start) == {"b": [1.5, None, True], "a": "<"}
+
+
+TRICKY = r"""
+export default { render: () => {
+  const [a, b] = [3, 0.5];
+  const words = "a , b = 0.5 ;";
+  const more = `${ a }  +  b , ( c )`;
+  const split = "x  y,z".split(/ +|, */g).length;
+  return [a - -b, a + +b, a / 2, 1 - a, a ? b : a, words, more, split, 10.5, `${a - 1}`.length].map(String);
+} };
+"""
+
+
+@pytest.mark.browser
+def test_spaces_that_separate_nothing_go_and_what_is_written_stays(static, browser):
+    (static / "good.js").write_text(TRICKY)
+    script = assemble.classic_script("good", {})
+    assert "const[a,b]=[3,.5];" in script
+    page = browser.new_page()
+    page.evaluate(script)
+    said = ["3.5", "3.5", "1.5", "-2", "0.5", "a , b = 0.5 ;", "3  +  b , ( c )", "3", "10.5", "1"]
+    assert page.evaluate("window.seen[0]") == said
+    page.close()
+
+
+def test_a_template_inside_another_is_refused(static):
+    (static / "good.js").write_text("export default { render: (a) => `x${a.map((b) => `${b} y`)}` };\n")
+    with pytest.raises(AssertionError, match="a template inside another"):
+        assemble.classic_script("good", {})
+
+
+def test_a_part_has_another_key_when_its_text_is_another(static):
+    (static / "good.js").write_text(GOOD)
+    before, own = assemble.page_scripts("good", {})
+    kit = static / "kit.js"
+    kit.write_text(kit.read_text().replace("hidden = 2", "hidden = 3"))
+    after, _ = assemble.page_scripts("good", {})
+    assert [key.split("-")[0] for key in before] == ["kit", "host"]
+    assert len(before.keys() & after.keys()) == 1  # of the host, which is the same
+    assert all(key in own for key in before)

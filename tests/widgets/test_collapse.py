@@ -240,6 +240,19 @@ def test_pure_attention_makes_the_tokens_one_and_a_residual_with_the_norm_before
 
 
 @pytest.mark.browser
+def test_the_curve_ends_where_only_rounding_is_left(show):
+    points = "document.querySelector('[aria-label^=spread] path.x-line').getAttribute('d').split('L').length"
+    with show(CollapseExplorer(depth=2)) as page:
+        beyond = sum(spread < 1e-12 for spread in CollapseExplorer(depth=LAYERS).spreads())
+        assert beyond > 5
+        assert page.evaluate(points) == LAYERS + 1 - beyond + 1  # up to the first of them
+        assert page.get_by_text("below rounding").count() == 1
+        slider(page, "Residual").press("End")
+        assert page.evaluate(points) == LAYERS + 1
+        assert page.get_by_text("below rounding").count() == 0
+
+
+@pytest.mark.browser
 def test_the_second_failure_is_at_the_cold_end(show):
     """A cold stack keeps its tokens apart longer, and its attention has decided."""
     with show(CollapseExplorer(depth=0, temperature=0.05)) as page:

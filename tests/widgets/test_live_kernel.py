@@ -136,6 +136,13 @@ def test_python_and_the_hand_move_the_same_figure(notebook):
     assert until_it_prints("0.05", run, "explorer.temperature")
     assert run("print(seen[0], seen[-1])").split() == ["20.0", "0.05"]
 
+    # arrow keys move the slider, not the notebook's cells
+    for key in ("ArrowRight", "ArrowUp", "ArrowLeft"):
+        slider.press(key)
+    assert until_it_prints("0.0531", run, "explorer.temperature")
+    assert page.locator(".jp-Cell.jp-mod-selected").count() == 1
+    assert slider.evaluate("s => s === document.activeElement")
+
     # one entry of a list comes back as a list
     page.get_by_label("score of dog").press("End")
     assert until_it_prints("[2.0, 5.0, 0.0]", run, "explorer.scores")

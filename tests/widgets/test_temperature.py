@@ -150,3 +150,15 @@ def test_labels_are_text_whatever_they_hold(show, java_script_enabled):
     with show(TemperatureExplorer([1.0, 2.0, 3.0], labels=labels), java_script_enabled=java_script_enabled) as page:
         for label in labels:
             assert page.locator("div.explorer").get_by_text(label, exact=True).count() > 0
+
+
+@pytest.mark.browser
+def test_the_balance_has_a_zero_from_which_its_bars_grow(show):
+    places = "[...document.querySelectorAll('.x-grid')].at(-1).querySelectorAll('.x-zero, .x-bar')"
+    edges = f"[...{places}].map(e => {{ const b = e.getBoundingClientRect(); return [b.left, b.right]; }})"
+    with show(TemperatureExplorer(scores=[-4.0, -5.0, -5.0], temperature=0.05)) as page:
+        (bar, zero), (whole, other) = [page.evaluate(edges)[i : i + 2] for i in (0, 4)]
+        assert zero[1] == pytest.approx(other[1])
+        for negative in (bar, whole):
+            assert negative[0] < negative[1] - 50
+            assert negative[1] == pytest.approx(zero[1], abs=1.5)

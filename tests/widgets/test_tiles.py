@@ -365,3 +365,11 @@ def test_the_still_picture_shows_what_was_visited_and_leaves_out_what_is_skipped
 def test_the_largest_matrix_fits_a_phone(show):
     with show(TilesExplorer(n=16, block_q=8, block_k=8, step=5), width=360) as page:
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+@pytest.mark.browser
+def test_the_caption_says_whether_the_sums_have_been_divided_by(show):
+    with show(TilesExplorer(n=4, block_q=2, block_k=4, step=2)) as page:
+        assert "not yet divided" in page.locator("figcaption").inner_text()
+        step(page)
+        assert "divided by the sums and written" in page.locator("figcaption").inner_text()

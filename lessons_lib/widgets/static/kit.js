@@ -97,7 +97,7 @@ export function stage({ model, el }, title) {
  * @param {HTMLElement} body
  */
 export function keepKeys(body) {
-  // JupyterLab listens on the document before any element does, and leaves alone what lies under this mark.
+  // Some JupyterLabs listen on the document before any element does; they leave alone what lies under this mark.
   const mark = (/** @type {KeyboardEvent} */ { target, ctrlKey, metaKey }) => {
     if (target instanceof Node && body.contains(target))
       body.toggleAttribute("data-lm-suppress-shortcuts", !ctrlKey && !metaKey);

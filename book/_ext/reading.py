@@ -1,0 +1,136 @@
+"""What a reader of the page sees of a notebook: results before code, nothing twice, figures without a plate.
+
+The notebooks stay as they are; only what is read from them for the page changes.
+"""
+
+import ast
+import json
+import re
+from pathlib import Path
+
+from docutils import nodes
+
+ON_PAPER = re.compile(r"^(\(On paper nothing moves\b.*?\))[ \t]*$", re.MULTILINE)
+PART = re.compile(r'<script data-part="([^"]+)">.*?</script>', re.DOTALL)
+STYLE = re.compile(r'(?<=<div class="explorer">)<style>.*?</style>', re.DOTALL)
+SIZE = re.compile(r'<svg[^>]*\bwidth="([\d.]+)pt" height="([\d.]+)pt"')
+PICTURE = re.compile(r'<img\b(?![^>]*\bloading=)[^>]*\bsrc="[^"]*_images/([^"/]+)"[^>]*>')
+INDEX = re.compile(r'<script src="[^"]*searchindex\.js"></script>')
+WIDGET_STATE = "application/vnd.jupyter.widget-state+json"  # all explorers once more, for a widget manager
+GROUND = re.compile(r'(<g id="patch_[12]">\s*<path d="[^"]*"\s+style="fill: )#ffffff')
+
+
+def mark_paper(app, docname, source) -> None:
+    """Mark the paragraphs of a notebook that are said to those who read on paper."""
+    if not str(app.env.doc2path(docname)).endswith(".ipynb"):
+        return
+    notebook = json.loads(source[0])
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown":
+            cell["source"] = ON_PAPER.sub(r"::::{div} only-print\n\1\n::::", "".join(cell["source"]))
+    source[0] = json.dumps(notebook)
+
+
+def fold(app, doctree) -> None:
+    """Fold away code that is there for the machine, and say what lies under each fold.
+
+    This comes after the outputs: tags in the notebook would change what its outputs are known by.
+    """
+    for cell in doctree.findall(nodes.container):
+        if cell.get("nb_element") != "cell_code" or not cell.children:
+            continue
+        code = next((node.astext() for node in cell.children[0].findall(nodes.literal_block)), "")
+        hidden = cell.get("hide_mode")
+        words = hidden_words(code) if hidden == "all" else "" if hidden else folded(code)
+        if words and cell.children[0].get("nb_element") == "cell_code_source":
+            cell.attributes |= {
+                "hide_mode": hidden or "input",
+                "prompt_show": f"Show {words}",
+                "prompt_hide": f"Hide {words}",
+            }
+
+
+def hidden_words(code: str) -> str:
+    """Say in words what a cell holds that the notebook itself asks to hide."""
+    return "the check" if re.search(r"^\s*assert(?:_close)?\b", code, re.MULTILINE) else "the numbers of the text"
+
+
+def folded(code: str) -> str:
+    """Say in words what a cell holds that is to be folded away, or nothing if it is to be seen."""
+    try:
+        statements = ast.parse(re.sub(r"^\s*[%!].*$", "", code, flags=re.MULTILINE)).body
+    except SyntaxError:
+        return ""
+    if not statements:
+        return ""
+    plain = [isinstance(one, ast.Import | ast.ImportFrom) for one in statements]
+    if any(plain) and all(
+        is_import or ast.unparse(one).startswith("torch.manual_seed(")
+        for is_import, one in zip(plain, statements, strict=True)
+    ):
+        return "the imports"
+    last = statements[-1]
+    made = isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) and ast.unparse(last.value.func)
+    return "the code of this figure" if made and made.endswith("Explorer") else ""
+
+
+def once(app, pagename, templatename, context, doctree) -> None:
+    """Leave of what explorers on a page share only the first, and no state for kernels that are not there."""
+    context["script_files"] = [
+        script for script in context["script_files"] if getattr(script, "attributes", {}).get("type") != WIDGET_STATE
+    ]
+    if 'class="explorer"' not in context.get("body", ""):
+        return
+    seen: set[str] = set()
+
+    def first(found: re.Match) -> str:
+        if found[0] in seen:
+            return ""
+        seen.add(found[0])
+        return found[0]
+
+    context["body"] = STYLE.sub(first, PART.sub(first, context["body"]))
+
+
+def take_the_ground_away(app, exception) -> None:
+    """Make the figures transparent, so that they lie on the page in either theme."""
+    if exception is not None or app.builder.format != "html":
+        return
+    for figure in Path(app.outdir, "_images").glob("*.svg"):
+        text = figure.read_text(encoding="utf-8")
+        if "matplotlib" in text.lower():
+            figure.write_text(GROUND.sub(r"\1none", text), encoding="utf-8")
+
+
+def fetch_late(app, exception) -> None:
+    """Let a figure be fetched when the reader comes near it, its place free until then; the index by the search alone.
+
+    The theme loads the index of the search on every page, for a search while one types, which the book does not have.
+    """
+    if exception is not None or app.builder.format != "html":
+        return
+    sizes = {}
+    for figure in Path(app.outdir, "_images").glob("*.svg"):
+        if size := SIZE.search(figure.read_text(encoding="utf-8")):
+            sizes[figure.name] = f'loading="lazy" width="{float(size[1]):.0f}" height="{float(size[2]):.0f}"'
+
+    def late(found: re.Match) -> str:
+        return f"<img {sizes[found[1]]} {found[0][5:]}" if found[1] in sizes else found[0]
+
+    for page in Path(app.outdir).rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        lighter = PICTURE.sub(late, text)
+        if page.name != "search.html":
+            lighter = INDEX.sub("", lighter)
+        if lighter != text:
+            page.write_text(lighter, encoding="utf-8")
+
+
+def setup(app) -> dict:
+    """Register with Sphinx."""
+    app.connect("source-read", mark_paper)
+    app.connect("doctree-read", fold)
+    app.connect("html-page-context", once, priority=900)
+    app.connect("build-finished", take_the_ground_away)
+    app.connect("build-finished", fetch_late)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,144 @@
+/** What the book adds to the theme: menus that open, explorers whose state is in the address, and paper that is white. */
+
+(() => {
+  /** @typedef {HTMLElement & { explorer?: Explorer }} Framed an element that lessons_lib/widgets/static/host.js filled */
+
+  // The theme listens to the first button of each kind, in a bar that the book does not show.
+  for (const kind of ["primary-toggle", "secondary-toggle"]) {
+    const [first, ...shown] = /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(`.${kind}`));
+    for (const button of shown) {
+      button.removeAttribute("data-bs-toggle"); // a title is enough: the theme's stays over other buttons after a tap
+      button.addEventListener("click", (event) => {
+        event.stopPropagation();
+        first.click();
+      });
+    }
+  }
+
+  /**
+   * `#explore=scaling&width=1024` is the first scaling explorer of the page as far as the reader changed it;
+   * `#explore=scaling.2&...` the second.
+   */
+  const cards = /** @type {Framed[]} */ ([...document.querySelectorAll("div.explorer")]).filter(
+    (card) => card.explorer,
+  );
+  const asked = () => new URLSearchParams(location.hash.slice(1));
+  const nameOf = (/** @type {Framed} */ card) => {
+    const kind = card.explorer?.name;
+    const place = cards.filter((one) => one.explorer?.name === kind).indexOf(card);
+    return place ? `${kind}.${place + 1}` : String(kind);
+  };
+
+  /** @param {Framed} card */
+  function intoAddress(card) {
+    if (!card.explorer) return;
+    const { start, model } = card.explorer;
+    const short = (/** @type {string} */ _, /** @type {unknown} */ x) =>
+      typeof x === "number" && !Number.isInteger(x) ? Number(x.toPrecision(6)) : x;
+    const written = new URLSearchParams({ explore: nameOf(card) });
+    for (const name of Object.keys(start)) {
+      const [now, then] = [model.get(name), start[name]].map((value) => JSON.stringify(value, short));
+      if (now !== then) written.set(name, typeof start[name] === "string" ? String(model.get(name)) : now);
+    }
+    try {
+      history.replaceState(history.state, "", `#${written}`);
+    } catch {
+      // where a page may not change its address, it keeps it
+    }
+  }
+
+  function fromAddress() {
+    const wanted = asked();
+    const card = cards.find((one) => nameOf(one) === wanted.get("explore"));
+    if (!card?.explorer) return;
+    const { start, rules, model } = card.explorer;
+    const before = Object.fromEntries(Object.keys(start).map((name) => [name, model.get(name)]));
+    try {
+      for (const name of Object.keys(start)) {
+        const text = wanted.get(name);
+        if (text === null) continue;
+        const value = typeof start[name] === "string" ? text : parsed(text);
+        if (fits(value, rules[name])) model.set(name, value);
+      }
+    } catch {
+      for (const name of Object.keys(before)) model.set(name, before[name]); // what nobody can draw
+    }
+    card.scrollIntoView();
+  }
+
+  /** @param {string} text */
+  function parsed(text) {
+    try {
+      return /** @type {unknown} */ (JSON.parse(text));
+    } catch {
+      return undefined;
+    }
+  }
+
+  /**
+   * Whether a value from the address is one that the trait may have.
+   * @param {unknown} value @param {Rule | null} [rule]
+   * @returns {boolean}
+   */
+  function fits(value, rule) {
+    if (!rule) return false;
+    if (typeof rule === "string") return typeof value === rule;
+    if (Array.isArray(rule)) {
+      const [least, most, whole] = rule;
+      if (typeof value !== "number" || (whole && !Number.isInteger(value))) return false;
+      return value >= (least ?? -1e9) && value <= (most ?? 1e9);
+    }
+    if ("options" in rule) return rule.options.includes(value);
+    return Array.isArray(value) && value.length <= rule.most && value.every((one) => fits(one, rule.each));
+  }
+
+  /** @type {Map<Framed, ReturnType<typeof setTimeout>>} */
+  const waiting = new Map();
+  document.addEventListener("explorer-saved", ({ target }) => {
+    const card = /** @type {Framed} */ (target);
+    clearTimeout(waiting.get(card));
+    waiting.set(
+      card,
+      setTimeout(() => intoAddress(card), 300),
+    );
+  });
+  window.addEventListener("hashchange", fromAddress);
+  fromAddress();
+
+  // On a phone a formula that is a little too wide is set smaller, until it fits or would be hard to read.
+  const fitFormulas = () => {
+    if (window.innerWidth > 576) return;
+    const formulas = /** @type {HTMLElement[]} */ ([...document.querySelectorAll("mjx-container[display]")]);
+    const widths = formulas.map((one) => [
+      one.clientWidth,
+      one.scrollWidth,
+      parseFloat(getComputedStyle(one).fontSize),
+    ]);
+    formulas.forEach((one, i) => {
+      const [room, wide, size] = widths[i];
+      if (wide > room) one.style.fontSize = `${Math.max(0.7, (0.99 * room) / wide) * size}px`;
+    });
+  };
+  window.addEventListener("load", async () => {
+    const { MathJax } = /** @type {{ MathJax?: { startup?: { promise: Promise<void> } } }} */ (
+      /** @type {unknown} */ (window)
+    );
+    await MathJax?.startup?.promise;
+    fitFormulas();
+  });
+
+  // Paper is white: a page in the dark theme is printed in the light one.
+  const root = document.documentElement;
+  /** @type {string | undefined} */
+  let theme;
+  const print = (/** @type {boolean} */ printing) => {
+    if (printing && root.dataset.theme === "dark") [theme, root.dataset.theme] = [root.dataset.theme, "light"];
+    else if (!printing && theme) [root.dataset.theme, theme] = [theme, undefined];
+  };
+  window.addEventListener("beforeprint", () => {
+    for (const figure of document.images) figure.loading = "eager";
+    print(true);
+  });
+  window.addEventListener("afterprint", () => print(false));
+  window.matchMedia("print").addEventListener("change", ({ matches }) => print(matches));
+})();

@@ -1,0 +1,184 @@
+"""What the page makes of a notebook: menus, folds, paper, figures in the dark, and the state in the address."""
+
+import re
+
+import pytest
+from built_site import HTML
+
+CHAPTER = "book/attention/scaling.html"
+
+
+def read(path: str) -> str:
+    return (HTML / path).read_text(encoding="utf-8")
+
+
+def test_no_answer_for_paper_stands_on_the_screen(path):
+    page = read(path)
+    on_paper = page.count("On paper nothing moves")
+    assert len(re.findall(r'<div class="only-print docutils">\s*<p>\(On paper nothing moves', page)) == on_paper
+
+
+def test_code_that_makes_an_explorer_or_imports_is_folded(path):
+    page = re.sub(r"<details.*?</details>", "", read(path), flags=re.DOTALL)
+    code = [re.sub(r"<[^>]+>", "", block) for block in re.findall(r"<pre>.*?</pre>", page, re.DOTALL)]
+    if path.startswith(("book/exercises", "book/reference")):
+        pytest.skip("its code is what one reads there")
+    assert [block for block in code if re.match(r"\w+Explorer\(", block.strip())] == []
+    assert "Show code cell" not in page
+
+
+def test_explorers_of_a_page_share_one_style_and_each_script(path):
+    page = read(path)
+    parts = re.findall(r'<script data-part="([^"]+)"', page)
+    assert len(parts) == len(set(parts))
+    assert page.count('<div class="explorer"><style>') <= 1
+    if path == "book/explorers.html":
+        assert sum(part.startswith("kit-") for part in parts) == 1
+
+
+@pytest.mark.browser
+def test_figures_in_the_dark_are_dark(visit):
+    """No plate behind them, and their black text is light."""
+    look = """() => {
+      const img = document.querySelector("div.cell_output img[src$='.svg']"), style = getComputedStyle(img);
+      return [style.backgroundColor, style.filter, getComputedStyle(img.parentElement).backgroundColor];
+    }"""
+    figure = re.search(r'_images/([\w-]+\.svg)"', read(CHAPTER))
+    assert figure
+    drawn = (HTML / "_images" / figure[1]).read_text(encoding="utf-8")
+    assert not re.search(r'id="patch_[12]">\s*<path d="[^"]*"\s+style="fill: #ffffff', drawn)
+    with visit(CHAPTER, formulas=False, color_scheme="dark") as page:
+        clear = "rgba(0, 0, 0, 0)"
+        assert page.evaluate(look) == [clear, "invert(0.92) hue-rotate(180deg)", clear]
+
+
+@pytest.mark.browser
+def test_a_figure_far_below_is_fetched_when_it_comes_near_and_its_place_is_kept(browser, site):
+    page = browser.new_page(viewport={"width": 360, "height": 740})
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{site}/{CHAPTER}")
+    page.wait_for_load_state("load")
+    figures = page.locator("div.cell_output img")
+    assert sum("_images/" in url for url in asked) < figures.count()
+    before = figures.last.bounding_box()["height"]
+    with page.expect_request("**/_images/*.svg"):
+        figures.last.scroll_into_view_if_needed()
+    page.wait_for_function("[...document.querySelectorAll('div.cell_output img')].at(-1).complete")
+    assert figures.last.bounding_box()["height"] == pytest.approx(before, abs=2)
+    page.close()
+
+
+@pytest.mark.browser
+def test_the_index_of_the_search_comes_when_one_searches(browser, site):
+    page = browser.new_page()
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{site}/{CHAPTER}")
+    page.wait_for_load_state("load")
+    assert not any("searchindex" in url for url in asked)
+    page.keyboard.press("Control+k")
+    page.keyboard.type("entropy")
+    page.keyboard.press("Enter")
+    page.locator("#search-results li").first.wait_for()
+    page.close()
+
+
+@pytest.mark.browser
+def test_menus_open_at_a_tap_and_at_a_click(visit):
+    hidden = "document.querySelector('#pst-primary-sidebar').classList.contains('pst-sidebar-hidden')"
+    with visit(CHAPTER, formulas=False, has_touch=True) as page:
+        for name, width in (("primary", 360), ("secondary", 360), ("primary", 768), ("secondary", 1024)):
+            page.set_viewport_size({"width": width, "height": 740})
+            page.locator(f".{name}-toggle:visible").last.tap()
+            dialog = page.locator(f"#pst-{name}-sidebar-modal")
+            assert dialog.is_visible()
+            assert dialog.locator("a:visible").count() > 3
+            page.keyboard.press("Escape")
+            assert not dialog.is_visible()
+        page.set_viewport_size({"width": 1440, "height": 900})
+        for wanted in (True, False):
+            page.locator(".primary-toggle:visible").last.click()
+            assert page.evaluate(hidden) is wanted
+
+
+@pytest.mark.browser
+def test_paper_is_white_and_shows_what_is_said_on_paper(visit):
+    with visit(CHAPTER, formulas=False, color_scheme="dark") as page:
+        said = page.get_by_text("On paper nothing moves")
+        assert not said.is_visible()
+        page.emulate_media(media="print")
+        page.wait_for_function("document.documentElement.dataset.theme === 'light'")
+        assert said.is_visible()
+        bar = "getComputedStyle(document.querySelector('.explorer')).printColorAdjust"
+        assert page.evaluate(bar) == "exact"
+        page.emulate_media(media="screen")
+        page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
+
+
+@pytest.mark.browser
+def test_the_state_of_an_explorer_is_in_the_address(visit):
+    width = "document.querySelector('[data-explorer], .explorer').explorer.model.get('width')"
+    with visit(f"{CHAPTER}#explore=scaling&width=1024&scaling=1%2Fd&n_keys=many", formulas=False) as page:
+        assert page.get_by_label("Width dₖ").get_attribute("aria-valuetext") == "1024"
+        assert page.locator(".explorer select").input_value() == "1/d"
+        assert page.evaluate("document.querySelector('.explorer').getBoundingClientRect().top") < 400
+        page.get_by_label("Width dₖ").press("ArrowLeft")
+        page.wait_for_function("location.hash.includes('width=512')")
+        shared = page.evaluate("location.hash")
+    with visit(CHAPTER + shared, formulas=False) as page:
+        assert page.evaluate(width) == 512
+    with visit(f"{CHAPTER}#explore=scaling&width=100000000&seed=0.5", formulas=False) as page:
+        assert page.evaluate(width) < 5000
+
+
+@pytest.mark.browser
+def test_on_a_phone_controls_stay_beside_their_figure(visit):
+    top = "e => e.getBoundingClientRect().top"
+    with visit(CHAPTER, formulas=False) as page:
+        page.set_viewport_size({"width": 360, "height": 740})
+        page.locator(".explorer table").scroll_into_view_if_needed()
+        controls = page.locator(".explorer .x-controls")
+        box = page.locator(".explorer table").bounding_box()
+        assert box
+        assert 0 <= controls.evaluate(top) < 80
+        assert box["y"] + box["height"] <= 740
+
+
+@pytest.mark.browser
+def test_the_first_formula_fits_a_phone(browser, site):
+    page = browser.new_page(viewport={"width": 360, "height": 740})
+    page.goto(f"{site}/book/intro.html")
+    page.wait_for_load_state("load")
+    page.evaluate("MathJax.startup.promise")
+    formula = "document.querySelector('mjx-container[display]')"
+    page.wait_for_function(f"{formula}.scrollWidth <= {formula}.clientWidth")
+    assert page.evaluate(f"parseFloat(getComputedStyle({formula}).fontSize)") > 11
+    page.close()
+
+
+@pytest.mark.browser
+def test_no_table_of_sentences_is_cut(visit):
+    wider = "all => all.map(table => table.scrollWidth - table.parentElement.clientWidth)"
+    with visit("book/notation.html") as page:
+        page.set_viewport_size({"width": 1440, "height": 900})
+        assert max(page.locator("table.sentences").evaluate_all(wider)) <= 1
+
+
+@pytest.mark.browser
+def test_code_goes_on_in_the_next_line_on_a_phone(visit):
+    cut = "all => all.filter(pre => pre.scrollWidth > pre.clientWidth + 1).length"
+    with visit(CHAPTER, formulas=False) as page:
+        page.set_viewport_size({"width": 360, "height": 740})
+        assert page.locator(".bd-article div.cell pre").evaluate_all(cut) == 0
+
+
+@pytest.mark.browser
+def test_what_is_searched_for_begins_beside_the_magnifier(visit):
+    with visit("search.html") as page:
+        form = page.locator("form.bd-search:visible").last
+        icon, field = form.locator("i, svg").first.bounding_box(), form.locator("input").bounding_box()
+        assert icon
+        assert field
+        padding = form.locator("input").evaluate("input => parseFloat(getComputedStyle(input).paddingLeft)")
+        assert field["x"] + padding >= icon["x"] + icon["width"]
