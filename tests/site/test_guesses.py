@@ -160,9 +160,9 @@ def test_a_finger_answers_on_a_phone(visit, finger):
         pad.evaluate("e => scrollBy(0, e.getBoundingClientRect().top - 300)")
         box, before = pad.bounding_box(), page.evaluate("scrollY")
         x, y = box["x"] + 46, box["y"] + 60
-        finger(page, (x, y), (x + 60, y + 20), (x + 120, y + 60), (x + 260, y + 70))
+        finger(page, (x, y), (x + 60, y + 20), (x + 120, y + 60), (x + 260, y + 70), (x + 260, y + 71))
         assert page.evaluate("scrollY") == before
-        page.wait_for_timeout(200)  # the hand comes back: Chromium drops a tap that follows at once
+        page.wait_for_timeout(600)  # as long as a hand takes: Chromium drops a tap at once after a swipe
         curve.locator(".g-commit").tap()
         curve.locator(".g-true-line").wait_for()
         assert page.evaluate("document.documentElement.scrollWidth") == 360

@@ -86,9 +86,6 @@ def show(browser, tmp_path):
     return opened
 
 
-PHONE_CONTEXT = {"width": 360, "has_touch": True, "is_mobile": True}
-
-
 MOUNT = """async ([source, state]) => {
   const module = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
   const listeners = {};
