@@ -35,6 +35,7 @@
     palette         the colours, the same everywhere
     plots           tensors in, axes out
     widgets         explorers: a class and a module for the page each
+    guess           asking the reader first
     checks          what an exercise is graded by
 
 Axis names are the ones the book uses on paper:

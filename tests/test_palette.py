@@ -74,8 +74,14 @@ def test_the_style_sheet_repeats_the_roles():
     }
 
 
+def test_the_style_sheet_of_guesses_repeats_two_of_them():
+    sheet = (ROOT / "widgets" / "static" / "guess.css").read_text()
+    assert re.findall(r"--mine: (#\w+);", sheet) == [palette.QUERY, palette.DARK_QUERY]
+    assert re.findall(r"--true: (#\w+);", sheet) == [palette.KEY, palette.DARK_KEY]
+
+
 def test_nobody_else_writes_a_colour_of_the_palette():
-    copies = {"palette.py", "widgets/static/palette.js", "widgets/static/explorer.css"}
+    copies = {"palette.py", "widgets/static/palette.js", "widgets/static/explorer.css", "widgets/static/guess.css"}
     known = re.compile("|".join(palette.COLOURS[:6]), re.IGNORECASE)
     for path in ROOT.rglob("*"):
         if path.suffix in {".py", ".js", ".css"} and path.relative_to(ROOT).as_posix() not in copies:

@@ -28,6 +28,7 @@ TITLE = """\
 IMPORTS = """\
 import torch
 from lessons_lib import plots
+from lessons_lib.guess import predict_number
 from lessons_lib.notebook import glue
 %config InlineBackend.figure_formats = ["svg"]
 torch.manual_seed(0);"""
@@ -37,13 +38,20 @@ IDEA = (
         "idea-question",
         "markdown",
         {},
-        "## A question?\n\nWhat one would like to know, in sixty words.\n\n**Guess first.** One of a few answers?",
+        "## A question?\n\nWhat one would like to know, in sixty words.",
+    ),
+    (
+        "idea-guess",
+        "code",
+        {"tags": ["remove-input"]},
+        'guess = predict_number("How widely does it spread?", 0.1, 10, log=True)',
     ),
     (
         "idea-experiment",
         "code",
         {},
-        '# the smallest experiment that answers it\nx = torch.randn(10_000)\nglue("spread", x.std(), ".2f")\nx.std()',
+        '# the smallest experiment that answers it\nx = torch.randn(10_000)\nglue("spread", x.std(), ".2f")\n'
+        "guess.reveal(x.std())\nx.std()",
     ),
     (
         "idea-claim",

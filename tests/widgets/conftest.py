@@ -1,7 +1,6 @@
 """The explorers' JavaScript as functions, and the explorers on a bare page with the network off."""
 
 from contextlib import contextmanager
-from itertools import pairwise
 from shutil import copytree
 
 import pytest
@@ -85,30 +84,6 @@ def show(browser, tmp_path):
         assert not errors
 
     return opened
-
-
-@pytest.fixture
-def finger():
-    """Put a finger on a page, draw it along, and lift it: real touch events, which the page may take for scrolling."""
-
-    def drawn(page, *places, hold=0.0):
-        """``places`` are points of the window; with one place, or none after it, it is a tap or, held, a press."""
-        session = page.context.new_cdp_session(page)
-
-        def send(kind, *at):
-            points = [{"x": x, "y": y} for x, y in at]
-            session.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
-
-        send("touchStart", places[0])
-        page.wait_for_timeout(1000 * hold)
-        for (x0, y0), (x1, y1) in pairwise(places):
-            for share in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0):
-                send("touchMove", (x0 + share * (x1 - x0), y0 + share * (y1 - y0)))
-                page.wait_for_timeout(5)
-        send("touchEnd")
-        page.evaluate("new Promise(requestAnimationFrame)")
-
-    return drawn
 
 
 MOUNT = """async ([source, state]) => {

@@ -13,12 +13,14 @@ import pytest
 pytestmark = pytest.mark.browser
 
 CELL = """
+from lessons_lib.guess import predict_number
 from lessons_lib.widgets import MasksExplorer, TemperatureExplorer
 explorer = TemperatureExplorer(scores=[2.0, 1.0, 0.0], labels=["cat", "dog", "mat"])
 seen = []
 explorer.observe(lambda change: seen.append(change["new"]), "temperature")
 masks = MasksExplorer(n=4)
 display(explorer, masks)
+guess = predict_number("How far?", 1, 1000, log=True)
 """
 
 CONFIG = {
@@ -154,3 +156,14 @@ def test_python_and_the_hand_move_the_same_figure(notebook):
     for key in ("ArrowDown", "ArrowRight", "ArrowRight", "Space"):
         page.keyboard.press(key)
     assert until_it_prints("[True, True, True, False]", run, "masks.mask[1]")
+
+    # a guess is set with the keys, which JupyterLab leaves alone, and compared when the kernel reveals
+    card, setting = page.locator(".jp-OutputArea .g-card"), page.get_by_label("your guess")
+    setting.press("Home")
+    setting.press("ArrowUp")
+    setting.press("Enter")
+    assert until_it_prints("1", run, "guess.value")
+    run("guess.reveal(16)")
+    card.get_by_text("it is 16", exact=True).wait_for()
+    assert card.locator(".g-verdict").inner_text() == "You said 1; it is 16: a factor of 16 too low."
+    assert page.locator(".guess script, .guess .x-still").count() == 0

@@ -64,15 +64,7 @@ export function stage({ model, el }, title) {
   const scope = follow(model, first);
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let waiting;
-  // Some JupyterLabs listen on the document before any element does; they leave alone what lies under this mark.
-  const mark = (/** @type {KeyboardEvent} */ { target, ctrlKey, metaKey }) => {
-    if (target instanceof Node && body.contains(target))
-      body.toggleAttribute("data-lm-suppress-shortcuts", !ctrlKey && !metaKey);
-  };
-  window.addEventListener("keydown", mark, true);
-  body.addEventListener("keydown", (event) => {
-    if (!event.ctrlKey && !event.metaKey) event.stopPropagation();
-  });
+  const leaveKeys = keepKeys(body);
   el.classList.add("explorer");
   el.append(body);
   return {
@@ -94,10 +86,27 @@ export function stage({ model, el }, title) {
     dispose() {
       scope.dispose();
       clearTimeout(waiting);
-      window.removeEventListener("keydown", mark, true);
+      leaveKeys();
       body.remove();
     },
   };
+}
+
+/**
+ * Keep the keys that are pressed in an element from everyone else, those with Ctrl or Cmd apart; what comes back undoes it.
+ * @param {HTMLElement} body
+ */
+export function keepKeys(body) {
+  // Some JupyterLabs listen on the document before any element does; they leave alone what lies under this mark.
+  const mark = (/** @type {KeyboardEvent} */ { target, ctrlKey, metaKey }) => {
+    if (target instanceof Node && body.contains(target))
+      body.toggleAttribute("data-lm-suppress-shortcuts", !ctrlKey && !metaKey);
+  };
+  window.addEventListener("keydown", mark, true);
+  body.addEventListener("keydown", (event) => {
+    if (!event.ctrlKey && !event.metaKey) event.stopPropagation();
+  });
+  return () => window.removeEventListener("keydown", mark, true);
 }
 
 /**

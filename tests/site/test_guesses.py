@@ -1,0 +1,212 @@
+"""Guesses on the built pages: each has an answer that could be given; it is covered until then, and for nobody else."""
+
+import gzip
+import json
+import re
+from html import unescape
+
+import pytest
+from built_site import HTML
+from visits import PHONE, Seen, compressed, each_of
+
+PAGES = sorted(
+    str(page.relative_to(HTML))
+    for page in HTML.glob("book/**/*.html")
+    if 'class="guess"' in page.read_text(encoding="utf-8")
+)
+every_page = each_of(PAGES)
+MASKS = "book/attention/masks.html"
+SCALING = "book/attention/scaling.html"
+
+
+def read(path: str) -> str:
+    return (HTML / path).read_text(encoding="utf-8")
+
+
+def asked(page: str) -> list[dict]:
+    """The state of each guess of a page, in order."""
+    return [json.loads(found) for found in re.findall(r'\bhost\(explorer, (\{"kind": .*\})\);', page)]
+
+
+def told(page: str) -> list[tuple[str, dict]]:
+    """The key and the answer of each reveal, in order."""
+    found = re.findall(r'class="g-truth" data-guess="(\w+)" data-answer="([^"]*)"', page)
+    return [(key, json.loads(unescape(answer))) for key, answer in found]
+
+
+def test_the_model_chapters_ask():
+    assert {SCALING, MASKS} <= set(PAGES)
+    for path in (SCALING, MASKS):
+        kinds = [guess["kind"] for guess in asked(read(path))]
+        assert set(kinds) == {"choice", "number", "curve"}
+
+
+@every_page
+def test_every_guess_has_its_answer_further_down_and_it_is_one_that_could_be_given(path):
+    page = read(path)
+    guesses, answers = asked(page), dict(told(page))
+    assert len(guesses) == page.count('<div class="guess">') == len(told(page)) == len(answers)
+    for guess in guesses:
+        place = page.index(f'"key": "{guess["key"]}"')
+        assert place < page.index(f'data-guess="{guess["key"]}"'), guess["question"]
+        answer, about = answers[guess["key"]], guess["about"]
+        assert answer["note"] == "", (guess["question"], answer)
+        if guess["kind"] == "choice":
+            assert answer["at"] in range(len(about["options"]))
+        elif guess["kind"] == "number":
+            assert about["low"] <= answer["at"] <= about["high"]
+        else:
+            assert all(about["y"][0] <= y <= about["y"][1] for y in answer["at"][1])
+
+
+@every_page
+def test_one_script_serves_all_guesses_of_a_page(path):
+    page = read(path)
+    parts = re.findall(r'<(script|style) data-part="([\w.-]+)">(.*?)</\1>', page, re.DOTALL)
+    keys = [(kind, key) for kind, key, _ in parts]
+    assert len(keys) == len(set(keys))
+    light = page
+    for _, key, body in parts:
+        light = light.replace(body, "") if key.startswith("guess") else light
+    files = sum(compressed(HTML / "_static" / name) for name in ("guesses.js", "guesses.css"))
+    assert len(gzip.compress(page.encode())) - len(gzip.compress(light.encode())) + files < 12_000
+    outputs = re.findall(r'<div class="guess">.*?</script></div>|<p class="g-truth".*?</p>', page, re.DOTALL)
+    rest = re.sub(r'<(script|style) data-part="[\w.-]+">.*?</\1>', "", "".join(outputs), flags=re.DOTALL)
+    assert len(gzip.compress(rest.encode())) < 600 * len(asked(page))
+
+
+# --- in a browser ---------------------------------------------------------------------------------------------------
+
+COVERED = "document.querySelectorAll('.g-covered').length"
+# What a reader sees, hears or copies of an answer that is not due yet.
+LEAKS = """() => [...document.querySelectorAll('.g-covered')].filter((e) =>
+  (e.matches('.cell_output') ? [...e.children].slice(0, -1) : [e]).some((c) => c.checkVisibility(
+    { visibilityProperty: true }) || !c.inert)).map((e) => e.outerHTML.slice(0, 120))"""
+
+
+def guess_of(page, kind: str):
+    part = {"choice": ".g-option", "number": ".g-range", "curve": ".g-pad:not(.g-shown)"}[kind]
+    return page.locator(f".guess:has({part})").first
+
+
+def card_of(page, guess):
+    """The same card whatever becomes of it."""
+    return page.locator("section.g-card").nth(
+        guess.evaluate("e => [...document.querySelectorAll('.guess:has(section)')].indexOf(e)")
+    )
+
+
+def draw_with_keys(card):
+    pen = card.get_by_role("slider")
+    pen.press("PageUp")
+    pen.press("End")
+    pen.press("Enter")
+
+
+@pytest.mark.browser
+@every_page
+def test_a_page_covers_until_one_has_answered_and_remembers(visit, path):
+    """From files, where a browser has no server to ask."""
+    with visit(path, from_files=True, formulas=False) as page:
+        before = page.evaluate(COVERED)
+        assert before > 0
+        assert page.evaluate(LEAKS) == []
+        assert page.locator(".g-hold").count() == 0
+        assert page.locator("div.explorer:visible").count() > 0
+        choice, number, curve = (card_of(page, guess_of(page, kind)) for kind in ("choice", "number", "curve"))
+        choice.locator("button.g-option").first.click()
+        number.get_by_role("slider").press("ArrowRight")
+        number.locator(".g-commit").click()
+        draw_with_keys(curve)
+        for card in (choice, number, curve):
+            card.locator(".g-verdict").get_by_text(re.compile("it is|: right")).wait_for()
+        assert curve.locator(".g-true-line").count() == 1
+        assert page.evaluate(COVERED) < before
+        said = number.locator(".g-verdict").inner_text()
+        assert re.search(r"You were right in \d of 3; only this device knows", page.locator(".g-tally").inner_text())
+
+        page.reload()
+        assert number.locator(".g-verdict").inner_text() == said
+        page.get_by_role("button", name="Forget my answers").click()
+        page.wait_for_function(f"{COVERED} === {before}")
+        assert page.evaluate("Object.keys(localStorage).filter((key) => key.startsWith('guess ')).length") == 0
+        page.get_by_role("button", name="Show everything").click()
+        page.wait_for_function(f"{COVERED} === 0")
+        assert page.locator(".g-true-line").count() == sum(guess["kind"] == "curve" for guess in asked(read(path)))
+        assert page.seen == Seen()
+
+
+@pytest.mark.browser
+def test_one_may_do_without_guessing(visit):
+    with visit(SCALING, formulas=False) as page:
+        veil = page.locator(".g-veil").filter(has_text="Guess first").first
+        veil.get_by_role("button", name="Guess first").click()
+        assert page.evaluate("document.activeElement.closest('.guess') !== null")
+        before = page.evaluate(COVERED)
+        veil.get_by_role("button", name="Show me").click()
+        page.wait_for_function(f"{COVERED} < {before}")
+        assert page.get_by_text("Not guessed").first.is_visible()
+        assert page.evaluate("document.activeElement.matches('.cell_output')")
+
+
+@pytest.mark.browser
+def test_a_finger_answers_on_a_phone(visit, finger):
+    with visit(MASKS, formulas=False, has_touch=True, is_mobile=True) as page:
+        page.set_viewport_size(PHONE)
+        choice, curve = (card_of(page, guess_of(page, kind)) for kind in ("choice", "curve"))
+        choice.locator("button.g-option").last.tap()
+        choice.get_by_text("Your guess").wait_for()
+        pad = curve.locator(".g-pad")
+        pad.evaluate("e => scrollBy(0, e.getBoundingClientRect().top - 300)")
+        box, before = pad.bounding_box(), page.evaluate("scrollY")
+        x, y = box["x"] + 46, box["y"] + 60
+        finger(page, (x, y), (x + 60, y + 20), (x + 120, y + 60), (x + 260, y + 70), (x + 260, y + 71))
+        assert page.evaluate("scrollY") == before
+        page.wait_for_timeout(600)  # as long as a hand takes: Chromium drops a tap at once after a swipe
+        curve.locator(".g-commit").tap()
+        curve.locator(".g-true-line").wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") == 360
+
+
+REFUSED = "Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('refused'); } })"
+NO_REVEALS = """document.addEventListener('DOMContentLoaded', () => {
+  for (const truth of document.querySelectorAll('.g-truth')) truth.remove(); }, true)"""
+
+
+@pytest.mark.browser
+def test_in_print_and_without_an_answer_nothing_is_hidden(visit, browser):
+    with visit(MASKS, formulas=False) as page:
+        page.emulate_media(media="print")
+        assert page.locator(".g-truth").first.is_visible()
+        assert page.locator(".only-print").first.is_visible()
+        hidden = "[...document.querySelectorAll('.g-covered')].filter((e) => !e.checkVisibility())"
+        assert page.evaluate(f"{hidden}.filter((e) => !e.closest('details')).length") == 0
+        assert page.locator(".g-veil:visible, .g-tally:visible, .g-foot:visible").count() == 0
+        page.emulate_media(media="screen")
+        assert page.locator(".only-print:visible").count() == 0
+    own = browser.new_context()
+    page = own.new_page()
+    page.add_init_script(NO_REVEALS)
+    page.goto((HTML / MASKS).as_uri())
+    assert page.evaluate(COVERED) == page.locator(".g-hold").count() == page.locator(".g-tally").count() == 0
+    own.close()
+
+
+@pytest.mark.browser
+def test_a_browser_that_keeps_nothing_still_asks_and_answers(browser):
+    own = browser.new_context()
+    page = own.new_page()
+    page.add_init_script(REFUSED)
+    page.goto((HTML / MASKS).as_uri())
+    card = card_of(page, guess_of(page, "choice"))
+    card.locator("button.g-option").first.click()
+    card.get_by_text("it is").first.wait_for()
+    own.close()
+
+
+@pytest.mark.browser
+def test_without_scripts_nothing_is_hidden(visit):
+    with visit(MASKS, java_script_enabled=False) as page:
+        texts = page.locator(".g-truth")
+        assert all(texts.nth(i).is_visible() for i in range(texts.count()))
+        assert page.get_by_text("Guess first.").first.is_visible()
