@@ -97,15 +97,14 @@ export function stage({ model, el }, title) {
  * @param {HTMLElement} body
  */
 export function keepKeys(body) {
+  /** @param {KeyboardEvent} event */
+  const isOurs = (event) => !event.ctrlKey && !event.metaKey;
   // Some JupyterLabs listen on the document before any element does; they leave alone what lies under this mark.
-  const mark = (/** @type {KeyboardEvent} */ { target, ctrlKey, metaKey }) => {
-    if (target instanceof Node && body.contains(target))
-      body.toggleAttribute("data-lm-suppress-shortcuts", !ctrlKey && !metaKey);
+  const mark = (/** @type {KeyboardEvent} */ event) => {
+    if (event.composedPath().includes(body)) body.toggleAttribute("data-lm-suppress-shortcuts", isOurs(event));
   };
   window.addEventListener("keydown", mark, true);
-  body.addEventListener("keydown", (event) => {
-    if (!event.ctrlKey && !event.metaKey) event.stopPropagation();
-  });
+  body.addEventListener("keydown", (event) => isOurs(event) && event.stopPropagation());
   return () => window.removeEventListener("keydown", mark, true);
 }
 
