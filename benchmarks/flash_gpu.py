@@ -48,7 +48,10 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=540.0, help="what a part may take")
     parser.add_argument("--seed", type=int, help="of the inputs; a new one if not given, and recorded")
     parser.add_argument(
-        "--tile", action="append", default=[], help="KERNEL:WIDTH=QUERIES,KEYS,WARPS,STAGES[,specialize]"
+        "--tile",
+        action="append",
+        default=[],
+        help="KERNEL:WIDTH=QUERIES,KEYS,WARPS,STAGES[,specialize][,branch][,host]",
     )
     parser.add_argument("--tuned", type=Path, help="the tuner's record; tune.json in --out if not given")
     parser.add_argument("--other", type=Path, help="a folder with another lessons_lib, for step 4")

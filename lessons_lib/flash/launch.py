@@ -19,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from lessons_lib.flash import table_kernels
 from lessons_lib.flash import triton_kernels as kernels
@@ -126,7 +127,8 @@ class TritonAttention(torch.autograd.Function):
                 kernels.attend,
                 n_programs,
                 tile,
-                *(*given, *strides, scale, changes.softcap, seen.left, seen.right, h, g, n, m),
+                *_described(given[:3], tile, "qkk", key_lengths),
+                *(*given[3:], *strides, scale, changes.softcap, seen.left, seen.right, h, g, n, m),
                 **constants,
                 SPECIALIZE=tile.specialize,
                 EVEN_K=tile.specialize and key_lengths is None and seen[1:] == (whole_tiles, None, None),
@@ -187,7 +189,8 @@ class TritonAttention(torch.autograd.Function):
                     kernels.key_value_gradients,
                     n_programs,
                     tile,
-                    *(*given, *new, *hidden, *strides, *new_strides),
+                    *_described(given[:4], tile, "qkkq", key_lengths),
+                    *(*given[4:], *new, *hidden, *strides, *new_strides),
                     *(ctx.scale, changes.softcap, seen.left, seen.right, *sizes),
                     **constants,
                     BRANCH=tile.branch,
@@ -212,7 +215,8 @@ class TritonAttention(torch.autograd.Function):
                     kernels.query_gradients,
                     n_programs,
                     tile,
-                    *(*given, grad_query, of_rows, *hidden, *strides, _strides(grad_query)),
+                    *_described(given[:4], tile, "qkkq", key_lengths),
+                    *(*given[4:], grad_query, of_rows, *hidden, *strides, _strides(grad_query)),
                     *(ctx.scale, changes.softcap, seen.left, seen.right, *sizes),
                     **constants,
                 )
@@ -340,7 +344,7 @@ def _launch(kernel: Any, n_programs: int, tile: Tile, *arguments, **constants) -
         triton.set_allocator(lambda size, alignment, stream: torch.empty(size, dtype=torch.int8, device=device))
         kernel[(n_programs,)](*arguments, **constants, num_warps=tile.num_warps, num_stages=tile.num_stages)
 
-    device = arguments[0].device
+    device = next(x.device for x in arguments if isinstance(x, Tensor))
     with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
         contextvars.copy_context().run(start)
 
@@ -365,6 +369,23 @@ def _constants(query: Tensor) -> dict:
 
 def _strides(matrix: Tensor) -> tuple[int, ...]:
     return matrix.stride()[:3]
+
+
+def _described(
+    matrices: tuple[Tensor, ...], tile: Tile, sides: str, key_lengths: Tensor | None
+) -> tuple[Tensor | TensorDescriptor, ...]:
+    """Return the matrices, or their descriptors if the tile wants the host to make them and it can.
+
+    A side is ``q`` or ``k``: by which of the tile's two sizes a matrix is read. Where a sequence has its own number of
+    keys, or one number in memory stands for several, each program describes what it reads.
+    """
+    if not tile.host or tile.specialize or key_lengths is not None or any(0 in x.stride() for x in matrices):
+        return matrices
+    blocks = ({"q": tile.block_q, "k": tile.block_k}[side] for side in sides)
+    return tuple(
+        TensorDescriptor(x, list(x.shape), list(x.stride()), [1, 1, block, max(16, _power_of_two(x.shape[-1]))])
+        for x, block in zip(matrices, blocks, strict=True)
+    )
 
 
 def _list_strides(visits: Visits) -> tuple[int, ...]:

@@ -24,6 +24,7 @@ from lessons_lib.flash.triton_kernels import (
     _length,
     _matrix,
     _of_head,
+    _rows,
     _send_to_keys,
     _send_to_queries,
     _split,
@@ -49,7 +50,7 @@ def attend_by_table(
     queries = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q)
     keys = _matrix(K, k_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
     values = _matrix(V, v_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
-    q = queries.load([first, 0])
+    q = _rows(queries, first)
 
     o = tl.zeros([BLOCK_Q, WIDTH], tl.float32)
     total = tl.zeros([BLOCK_Q], tl.float32)
@@ -58,7 +59,7 @@ def attend_by_table(
     start, stop = _steps(STARTS, table_strides, b, head, first // SIDE, BLOCK_K, SIDE)
     for step in tl.range(start, stop):
         j0, which = _step(WHERE, WHICH, step, BLOCK_K, SIDE)
-        s = tl.dot(q, keys.load([j0, 0]).T, input_precision=PRECISION)
+        s = tl.dot(q, _rows(keys, j0).T, input_precision=PRECISION)
         s, _ = _changed(s, softcap, slope, position[:, None], (j0 + tl.arange(0, BLOCK_K))[None, :])
         if which >= 0:
             s = tl.where(_picture(PICTURES, which, first, j0, BLOCK_Q, BLOCK_K, SIDE), s, float("-inf"))
@@ -88,8 +89,8 @@ def key_value_gradients_by_table(
     diagonal = j + n - _end(length, m, AT_END)
     keys = _matrix(K, k_strides, b, head, length, D, WIDTH, BLOCK_K)
     values = _matrix(V, v_strides, b, head, length, D, WIDTH, BLOCK_K)
-    k = keys.load([first, 0])
-    v = values.load([first, 0])
+    k = _rows(keys, first)
+    v = _rows(values, first)
 
     dk = tl.zeros([BLOCK_K, WIDTH], tl.float32)
     dv = tl.zeros([BLOCK_K, WIDTH], tl.float32)
@@ -104,7 +105,7 @@ def key_value_gradients_by_table(
         for step in tl.range(start, stop):
             i0, which = _step(WHERE, WHICH, step, BLOCK_Q, SIDE)
             i = i0 + tl.arange(0, BLOCK_Q)
-            q = queries.load([i0, 0])
+            q = _rows(queries, i0)
             s = tl.dot(k, q.T, input_precision=PRECISION)
             s, slack = _changed(s, softcap, slope, i[None, :], diagonal[:, None])
             p = tl.exp2(s * bits - tl.load(BITS + row + i)[None, :])
@@ -134,8 +135,8 @@ def query_gradients_by_table(
     d_outputs = _matrix(dO, do_strides, b, head, n, D, WIDTH, BLOCK_Q)
     keys = _matrix(K, k_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
     values = _matrix(V, v_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
-    q = queries.load([first, 0])
-    do = d_outputs.load([first, 0])
+    q = _rows(queries, first)
+    do = _rows(d_outputs, first)
     padded_row = (b * h + head) * n_padded
     row_bits = tl.load(BITS + padded_row + i)
     delta = tl.load(DELTA + padded_row + i)
@@ -147,7 +148,7 @@ def query_gradients_by_table(
     for step in tl.range(start, stop):
         j0, which = _step(WHERE, WHICH, step, BLOCK_K, SIDE)
         j = j0 + tl.arange(0, BLOCK_K)
-        k = keys.load([j0, 0])
+        k = _rows(keys, j0)
         s = tl.dot(q, k.T, input_precision=PRECISION)
         s, slack = _changed(s, softcap, slope, position[:, None], j[None, :])
         p = tl.exp2(s * bits - row_bits[:, None])

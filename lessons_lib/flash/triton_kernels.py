@@ -65,7 +65,7 @@ def attend(
     queries = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q)
     keys = _matrix(K, k_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
     values = _matrix(V, v_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
-    q = queries.load([first, 0])
+    q = _rows(queries, first)
 
     o = tl.zeros([BLOCK_Q, WIDTH], tl.float32)
     total = tl.zeros([BLOCK_Q], tl.float32)
@@ -121,7 +121,7 @@ def attend_part(
     queries = _matrix(Q, q_strides, b, head, n, D, WIDTH, BLOCK_Q)
     keys = _matrix(K, k_strides, b, head, length, D, WIDTH, BLOCK_K)
     values = _matrix(V, v_strides, b, head, length, D, WIDTH, BLOCK_K)
-    q = queries.load([first, 0])
+    q = _rows(queries, first)
     o = tl.zeros([BLOCK_Q, WIDTH], tl.float32)
     total = tl.zeros([BLOCK_Q], tl.float32)
     peak = tl.full([BLOCK_Q], LOWEST, tl.float32)
@@ -179,7 +179,7 @@ def _take_in_keys(
 ):  # fmt: skip
     """Take in the keys from ``start`` to ``stop``, a tile at a time."""
     for j0 in tl.range(start, stop, BLOCK_K, warp_specialize=SPECIALIZE):
-        s = tl.dot(q, keys.load([j0, 0]).T, input_precision=PRECISION)
+        s = tl.dot(q, _rows(keys, j0).T, input_precision=PRECISION)
         s, _ = _changed(s, softcap, slope, position[:, None], (j0 + tl.arange(0, BLOCK_K))[None, :])
         if MASKED:
             s = tl.where(_sees(position, j0, left, right, length, BLOCK_K), s, float("-inf"))
@@ -194,7 +194,7 @@ def _average(o, total, peak, s, values, j0, bits, PRECISION: tl.constexpr):
     p = tl.exp2(s * bits - new_peak[:, None])
     shrink = tl.exp2(peak - new_peak)
     total = total * shrink + tl.sum(p, 1)
-    v = values.load([j0, 0])
+    v = _rows(values, j0)
     o = tl.dot(p.to(v.dtype), v, o * shrink[:, None], input_precision=PRECISION)
     return o, total, new_peak
 
@@ -251,8 +251,8 @@ def key_value_gradients(
     end = _end(length, m, AT_END)
     keys = _matrix(K, k_strides, b, head, length, D, WIDTH, BLOCK_K)
     values = _matrix(V, v_strides, b, head, length, D, WIDTH, BLOCK_K)
-    k = keys.load([first, 0])
-    v = values.load([first, 0])
+    k = _rows(keys, first)
+    v = _rows(values, first)
 
     dk = tl.zeros([BLOCK_K, WIDTH], tl.float32)
     dv = tl.zeros([BLOCK_K, WIDTH], tl.float32)
@@ -284,7 +284,7 @@ def _take_in_queries(
     """
     for i0 in tl.range(start, stop, BLOCK_Q):
         i = i0 + tl.arange(0, BLOCK_Q)
-        q = queries.load([i0, 0])
+        q = _rows(queries, i0)
         s = tl.dot(k, q.T, input_precision=PRECISION)
         s, slack = _changed(s, softcap, slope, i[None, :], diagonal[:, None])
         p = tl.exp2(s * bits - tl.load(BITS + i)[None, :])
@@ -303,7 +303,7 @@ def _take_in_queries(
 @triton.jit
 def _send_to_keys(dk, dv, p, softcap, slack, q, v, d_outputs, DELTA, i0, i, PRECISION: tl.constexpr):
     """Add what one tile of queries sends to these keys through its weights."""
-    do = d_outputs.load([i0, 0])
+    do = _rows(d_outputs, i0)
     dv = tl.dot(p.to(do.dtype), do, dv, input_precision=PRECISION)
     dp = tl.dot(v, do.T, input_precision=PRECISION)
     ds = p * (dp - tl.load(DELTA + i)[None, :])
@@ -331,8 +331,8 @@ def query_gradients(
     d_outputs = _matrix(dO, do_strides, b, head, n, D, WIDTH, BLOCK_Q)
     keys = _matrix(K, k_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
     values = _matrix(V, v_strides, b, head // (h // g), length, D, WIDTH, BLOCK_K)
-    q = queries.load([first, 0])
-    do = d_outputs.load([first, 0])
+    q = _rows(queries, first)
+    do = _rows(d_outputs, first)
     padded_row = (b * h + head) * n_padded
     row_bits = tl.load(BITS + padded_row + i)
     delta = tl.load(DELTA + padded_row + i)
@@ -365,7 +365,7 @@ def _revisit_keys(
     """Add what the keys from ``start`` to ``stop`` send back to these queries, a tile at a time."""
     for j0 in tl.range(start, stop, BLOCK_K):
         j = j0 + tl.arange(0, BLOCK_K)
-        k = keys.load([j0, 0])
+        k = _rows(keys, j0)
         s = tl.dot(q, k.T, input_precision=PRECISION)
         s, slack = _changed(s, softcap, slope, position[:, None], j[None, :])
         p = tl.exp2(s * bits - row_bits[:, None])
@@ -381,7 +381,7 @@ def _send_to_queries(
     dq, dslope, dSLOPES, p, softcap, slack, k, values, do, delta, position, j0, j, PRECISION: tl.constexpr
 ):  # fmt: skip
     """Add what one tile of keys sends back to these queries through their weights, and to the slope of their head."""
-    dp = tl.dot(do, values.load([j0, 0]).T, input_precision=PRECISION)
+    dp = tl.dot(do, _rows(values, j0).T, input_precision=PRECISION)
     ds = p * (dp - delta[:, None])
     if dSLOPES is not None:
         dslope -= tl.sum(ds * _distance(position[:, None], j[None, :]), 1)
@@ -548,13 +548,30 @@ def _head(BASE, strides, b, head):
 
 @triton.jit
 def _matrix(BASE, strides, b, head, n_rows, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """The descriptor of one head's ``n_rows x D`` matrix, in tiles of ``BLOCK x WIDTH``; WIDTH is D or just above."""
-    return tl.make_tensor_descriptor(
-        _head(BASE, strides, b, head),
-        shape=[tl.maximum(n_rows, 1), D],
-        strides=[strides[2], 1],
-        block_shape=[BLOCK, WIDTH],
-    )
+    """One head's ``n_rows x D`` matrix, in tiles of ``BLOCK x WIDTH``: its descriptor, and where the head is.
+
+    WIDTH is D or just above. Where ``BASE`` is the descriptor of all heads, made by the host, nothing is made here.
+    """
+    descriptor = BASE
+    if not isinstance(BASE, tl.tensor_descriptor):
+        descriptor = tl.make_tensor_descriptor(
+            _head(BASE, strides, b, head),
+            shape=[tl.maximum(n_rows, 1), D],
+            strides=[strides[2], 1],
+            block_shape=[BLOCK, WIDTH],
+        )
+    return descriptor, b.to(tl.int32), head.to(tl.int32)
+
+
+@triton.jit
+def _rows(matrix, first):
+    """A tile of a matrix: the rows from ``first`` on."""
+    descriptor = matrix[0]
+    if len(descriptor.block_shape) == 2:
+        tile = descriptor.load([first, 0])
+    else:
+        tile = descriptor.load([matrix[1], matrix[2], first, 0]).reshape(descriptor.block_shape[2:])
+    return tile
 
 
 @triton.jit

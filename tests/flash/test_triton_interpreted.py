@@ -146,6 +146,35 @@ def test_specialised_warps_mask_unless_every_tile_of_keys_is_whole(n, m, mask, i
     assert given[0]["EVEN_K"] is is_even
 
 
+BY_HOST = Configuration(*(tile._replace(host=True) for tile in INTERPRETED))
+
+
+@pytest.mark.parametrize("mask", [{}, {"is_causal": True}, {"is_causal": True, "window": 23}], ids=str)
+@pytest.mark.parametrize("layout", ["padded", "interleaved", "odd"])
+def test_matrices_may_be_described_by_the_host(layout, mask):
+    case = Case(b=2, h=4, g=2, n=35, m=70, d=24, **mask)
+    band = Band.of(35, 70, is_causal=case.is_causal, window=case.window)
+
+    def function(q, k, v):
+        return launch.triton_attention(q, k, v, band, 0.25, None, BY_HOST)
+
+    assert_right(errors(function, case, layout=layout, scale=0.25), torch.float32)
+
+
+def test_the_host_describes_what_it_can():
+    x, lengths = torch.zeros(2, 3, 5, 24), torch.tensor([5, 4])
+    described = launch._described((x, x), BY_HOST.attend, "qk", None)
+    assert [each.block_shape for each in described] == [[1, 1, 64, 32], [1, 1, 32, 32]]
+    expanded = x[:, :1].expand(2, 3, 5, 24)
+    for matrices, tile, given in (
+        ((x, x), BY_HOST.attend, lengths),
+        ((x, expanded), BY_HOST.attend, None),
+        ((x, x), BY_HOST.attend._replace(specialize=True), None),
+        ((x, x), INTERPRETED.attend, None),
+    ):
+        assert launch._described(matrices, tile, "qk", given) is matrices
+
+
 @pytest.mark.parametrize("scale", [0.7, -0.7, 0.0, 3.0])
 def test_takes_any_scale(scale):
     case = Case(d=5, is_causal=True)
