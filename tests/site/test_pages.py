@@ -1,5 +1,7 @@
 """Every page in a real browser with the network off: it loads, is quiet, fits a phone, and anyone can use it."""
 
+import re
+
 import pytest
 from built_site import HTML, ROOT
 from visits import Seen, each_of
@@ -28,6 +30,13 @@ def test_a_chapter_weighs_less_than_a_megabyte(measured):
     assert len(measured.weights) > 3
     heaviest = sorted(measured.weights.items(), key=lambda item: -item[1])[:5]
     assert sum(measured.weights.values()) < 1_000_000, heaviest
+
+
+def test_a_page_names_its_icon(path):
+    """Of one that does not a browser asks /favicon.ico, once in its life: only the first test would notice."""
+    icon = re.search(r'<link rel="(?:shortcut )?icon" href="([^"]+)"', (HTML / path).read_text(encoding="utf-8"))
+    assert icon is not None
+    assert (HTML / path).parent.joinpath(icon[1]).exists()
 
 
 def test_search_works_without_network(visit):

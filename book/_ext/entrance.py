@@ -1,0 +1,34 @@
+"""The site's front door, ``index.html``: it leads to the first page, and has a name and an icon while it does.
+
+Jupyter Book would write one of a single line; of a page that names no icon a browser asks ``/favicon.ico`` in vain.
+"""
+
+import html
+from pathlib import Path
+from urllib.parse import quote
+
+DOOR = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<title>{title}</title>
+<link rel="icon" href="{icon}">
+<meta http-equiv="refresh" content="0; url={first}">
+<p><a href="{first}">{title}</a></p>
+</html>
+"""
+
+
+def open_the_door(app, exception) -> None:
+    """Write it, unless a page of the book has that name."""
+    door = Path(app.outdir, "index.html")
+    if exception is None and app.builder.format == "html" and app.config.root_doc != "index":
+        title = html.escape(app.config.html_title)
+        icon = f"_static/{Path(app.config.html_favicon).name}"
+        first = quote(app.builder.get_target_uri(app.config.root_doc))
+        door.write_text(DOOR.format(title=title, icon=icon, first=first), encoding="utf-8")
+
+
+def setup(app) -> dict:
+    """Register with Sphinx."""
+    app.connect("build-finished", open_the_door)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
