@@ -8,34 +8,14 @@ from lessons_lib.flash.configurations import Configuration, Tile, configuration
 KERNELS = Configuration._fields
 CHOICES = set(Tile._field_defaults)  # what a tile does or does not, beside its sizes
 Tiles = dict[tuple[str, int], Tile]  # by kernel and width of the head
-# What to time beside the library's own, chosen for Hopper's registers and shared memory; elsewhere some will not fit,
-# and are recorded as such.
+# What to time beside the library's own where its list holds no other: Hopper's, and for decoding these. Elsewhere some
+# will not fit, and are recorded as such.
 PROPOSED: dict[tuple[str, int], tuple[Tile, ...]] = {
-    ("attend", 64): (
-        Tile(128, 64, 8, 2),
-        Tile(128, 64, 8, 3),
-        Tile(128, 64, 8, 4),
-        Tile(64, 128, 4, 2),
-        Tile(256, 64, 16, 3),
-        Tile(128, 128, 4, 2, specialize=True),
-        Tile(128, 128, 4, 3, specialize=True),
-    ),
-    ("attend", 128): (
-        Tile(128, 128, 8, 3),
-        Tile(128, 64, 8, 3),
-        Tile(128, 64, 8, 4),
-        Tile(128, 64, 4, 3, specialize=True),
-        Tile(128, 64, 4, 2, specialize=True),
-        Tile(128, 128, 4, 2, specialize=True),
-        Tile(64, 64, 4, 3),
-    ),
-    ("attend", 256): (Tile(128, 32, 8, 3), Tile(128, 64, 4, 2, specialize=True)),
-    ("key_value_gradients", 64): (Tile(64, 64, 4, 2), Tile(64, 64, 4, 3), Tile(128, 64, 8, 2)),
-    ("key_value_gradients", 128): (Tile(64, 128, 8, 3), Tile(64, 64, 4, 2), Tile(32, 128, 8, 3)),
-    ("key_value_gradients", 256): (Tile(64, 64, 8, 2), Tile(32, 64, 8, 2)),
-    ("query_gradients", 64): (Tile(64, 64, 4, 2), Tile(128, 64, 8, 3), Tile(64, 128, 4, 2)),
-    ("query_gradients", 128): (Tile(128, 64, 8, 3), Tile(64, 64, 4, 2), Tile(128, 128, 8, 2)),
-    ("query_gradients", 256): (Tile(64, 32, 4, 2),),
+    (kernel, width): tuple(configurations.candidates(kernel, width, 2, (9, 0))[1:])
+    for kernel in KERNELS
+    if kernel != "attend_part"
+    for width in (64, 128, 256)
+} | {
     ("attend_part", 64): (Tile(16, 64, 4, 3), Tile(16, 128, 4, 4), Tile(16, 128, 8, 3)),
     ("attend_part", 128): (Tile(16, 64, 4, 4), Tile(16, 128, 4, 3), Tile(16, 128, 8, 2)),
     ("attend_part", 256): (Tile(16, 64, 4, 2), Tile(16, 32, 4, 4)),

@@ -11,7 +11,7 @@ from pathlib import Path
 from docutils import nodes
 
 ON_PAPER = re.compile(r"^(\(On paper nothing moves\b.*?\))[ \t]*$", re.MULTILINE)
-PART = re.compile(r'<script data-part="([^"]+)">.*?</script>', re.DOTALL)
+PART = re.compile(r'<(script|style) data-part="[^"]+">.*?</\1>', re.DOTALL)
 STYLE = re.compile(r'(?<=<div class="explorer">)<style>.*?</style>', re.DOTALL)
 SIZE = re.compile(r'<svg[^>]*\bwidth="([\d.]+)pt" height="([\d.]+)pt"')
 PICTURE = re.compile(r'<img\b(?![^>]*\bloading=)[^>]*\bsrc="[^"]*_images/([^"/]+)"[^>]*>')
@@ -75,12 +75,13 @@ def folded(code: str) -> str:
 
 
 def once(app, pagename, templatename, context, doctree) -> None:
-    """Leave of what explorers on a page share only the first, and no state for kernels that are not there."""
+    """Leave of what explorers and guesses on a page share only the first, and no state for kernels that are not there.
+
+    Every output of a notebook carries all that it needs, to be live wherever it is shown.
+    """
     context["script_files"] = [
         script for script in context["script_files"] if getattr(script, "attributes", {}).get("type") != WIDGET_STATE
     ]
-    if 'class="explorer"' not in context.get("body", ""):
-        return
     seen: set[str] = set()
 
     def first(found: re.Match) -> str:
@@ -89,7 +90,7 @@ def once(app, pagename, templatename, context, doctree) -> None:
         seen.add(found[0])
         return found[0]
 
-    context["body"] = STYLE.sub(first, PART.sub(first, context["body"]))
+    context["body"] = STYLE.sub(first, PART.sub(first, context.get("body") or ""))
 
 
 def take_the_ground_away(app, exception) -> None:

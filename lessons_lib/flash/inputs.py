@@ -45,7 +45,7 @@ def check_inputs(
     check_options(scale)
     check_window_and_backend(window, backend)
     if key_lengths is not None:
-        _check_lengths(key_lengths, len(q), k.shape[2])
+        _check_lengths("key_lengths", key_lengths, len(q), k.shape[2])
 
 
 def in_autocast_type(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -77,8 +77,6 @@ def joined(
 def check_cache_lengths(cache_lengths: Tensor, b: int, m: int, rule: Rule, key_lengths: Tensor | None) -> None:
     """Refuse lengths that do not count the keys of each sequence, and what cannot be said beside them.
 
-    Lengths on a GPU are not read here, for that would wait for it.
-
     Raises:
         ValueError: as :func:`lessons_lib.flash.flash_attention`.
     """
@@ -87,30 +85,24 @@ def check_cache_lengths(cache_lengths: Tensor, b: int, m: int, rule: Rule, key_l
             "key_lengths and cache_lengths must not both be given: the former hide keys and move no query, the latter "
             "move the queries to the end of each sequence's keys"
         )
-    if cache_lengths.dtype not in (torch.int32, torch.int64) or cache_lengths.shape != (b,):
-        raise ValueError(
-            f"cache_lengths must be integers over (batch,) = ({b},), got {cache_lengths.dtype} over "
-            f"{tuple(cache_lengths.shape)}"
-        )
+    _check_lengths("cache_lengths", cache_lengths, b, m)
     if rule.device is not None:
         raise ValueError(
             "with cache_lengths the mask must be a rule about positions, such as Causal() & Window(256): one made from "
             f"a tensor was made for one number of keys, got {described(rule)}"
         )
-    if cache_lengths.device.type == "cpu":
-        lengths_of(cache_lengths, m)
 
 
-def lengths_of(cache_lengths: Tensor, m: int) -> list[int]:
-    """Read the lengths.
+def lengths_of(lengths: Tensor, m: int, name: str = "cache_lengths") -> list[int]:
+    """Read the lengths, wherever they lie.
 
     Raises:
         ValueError: if one is negative or above the number of keys.
     """
-    lengths = cache_lengths.tolist()
-    if not all(0 <= length <= m for length in lengths):
-        raise ValueError(f"cache_lengths must be in 0 .. m = {m}, got {lengths}")
-    return lengths
+    numbers = lengths.tolist()
+    if not all(0 <= number <= m for number in numbers):
+        raise ValueError(f"{name} must be in 0 .. m = {m}, got {numbers}")
+    return numbers
 
 
 def described(rule: Rule) -> str:
@@ -128,15 +120,14 @@ def check_window_and_backend(window: int | None, backend: str) -> None:
         raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, got {backend!r}")
 
 
-def _check_lengths(key_lengths: Tensor, b: int, m: int) -> None:
+def _check_lengths(name: str, lengths: Tensor, b: int, m: int) -> None:
     """Refuse wrong lengths; their values only where the host can look at them without waiting for a device."""
-    if key_lengths.dtype not in (torch.int32, torch.int64) or key_lengths.shape != (b,):
+    if lengths.dtype not in (torch.int32, torch.int64) or lengths.shape != (b,):
         raise ValueError(
-            f"key_lengths must be integers over (batch,) = ({b},), got {key_lengths.dtype} over "
-            f"{tuple(key_lengths.shape)}"
+            f"{name} must be integers over (batch,) = ({b},), got {lengths.dtype} over {tuple(lengths.shape)}"
         )
-    if _is_on_host(key_lengths) and ((key_lengths < 0) | (key_lengths > m)).any():
-        raise ValueError(f"key_lengths must be in 0 .. m = {m}, got {key_lengths.tolist()}")
+    if _is_on_host(lengths):
+        lengths_of(lengths, m, name)
 
 
 def _is_on_host(tensor: Tensor) -> bool:

@@ -26,7 +26,7 @@ from lessons_lib.flash import triton_kernels as kernels
 from lessons_lib.flash.band import Band
 from lessons_lib.flash.configurations import INTERPRETED, Configuration, Tile, configuration
 from lessons_lib.flash.scores import Scores
-from lessons_lib.flash.table import SIDE, TileTable, Visits
+from lessons_lib.flash.table import SIDE, TileTable
 
 IS_INTERPRETED = not isinstance(kernels.attend, triton.JITFunction)
 LOG2_E = math.log2(math.e)
@@ -106,33 +106,24 @@ class TritonAttention(torch.autograd.Function):
         out = _new_like(query)
         lse = query.new_empty(b, h, n, dtype=torch.float32)
         changes = _Changes.of(scale, softcap, slopes, sinks, query)
-        given = (query, key, value, out, lse, key_lengths, changes.slopes, changes.sinks)
-        strides = tuple(map(_strides, (query, key, value, out)))
-        constants = _constants(query) | {"AT_END": at_end}
         tile = tiles.attend
-        n_programs = b * h * _n_blocks(n, tile.block_q)
         if isinstance(seen, TileTable):
-            _launch(
-                table_kernels.attend_by_table,
-                n_programs,
-                tile,
-                *(*given, *seen.by_query, seen.pictures, *strides, _list_strides(seen.by_query)),
-                *(scale, changes.softcap, h, g, n, m),
-                **constants,
-                SIDE=SIDE,
-            )
+            kernel, choices = table_kernels.attend_by_table, {"SIDE": SIDE}
         else:
             whole_tiles = m // tile.block_k * tile.block_k
-            _launch(
-                kernels.attend,
-                n_programs,
-                tile,
-                *_described(given[:3], tile, "qkk", key_lengths),
-                *(*given[3:], *strides, scale, changes.softcap, seen.left, seen.right, h, g, n, m),
-                **constants,
-                SPECIALIZE=tile.specialize,
-                EVEN_K=tile.specialize and key_lengths is None and seen[1:] == (whole_tiles, None, None),
-            )
+            is_even = tile.specialize and key_lengths is None and seen[1:] == (whole_tiles, None, None)
+            kernel, choices = kernels.attend, {"SPECIALIZE": tile.specialize, "EVEN_K": is_even}
+        _launch(
+            kernel,
+            b * h * _n_blocks(n, tile.block_q),
+            tile,
+            *_described((query, key, value), tile, "qkk", key_lengths),
+            *(out, lse, key_lengths, changes.slopes, changes.sinks, *map(_strides, (query, key, value, out))),
+            *(scale, changes.softcap, *_led_by(seen), h, g, n, m),
+            **_constants(query),
+            **choices,
+            AT_END=at_end,
+        )
         ctx.save_for_backward(query, key, value, slopes, sinks, out, lse, key_lengths)
         ctx.seen, ctx.scale, ctx.softcap, ctx.at_end, ctx.tiles = seen, scale, softcap, at_end, tiles
         return out, lse
@@ -162,64 +153,41 @@ class TritonAttention(torch.autograd.Function):
             WIDTH=constants["WIDTH"],
         )
         changes = _Changes.of(ctx.scale, ctx.softcap, slopes, sinks, query)
-        given = (query, key, value, grad_out, bits, delta)
-        hidden = (key_lengths, changes.slopes)
-        strides = tuple(map(_strides, (query, key, value, grad_out)))
+        given = (query, key, value, grad_out)
+        strides = tuple(map(_strides, given))
         sizes = (h, g, n, m, n_padded)
-        constants["AT_END"] = ctx.at_end
+        by_table = isinstance(seen, TileTable)
         grad_query = grad_key = grad_value = grad_slopes = grad_sinks = None
         if wants_key or wants_value:
             grad_key, grad_value = _new_like(key), _new_like(value)
             tile = tiles.key_value_gradients
-            n_programs = b * g * _n_blocks(m, tile.block_k)
-            new = (grad_key, grad_value)
-            new_strides = map(_strides, new)
-            if isinstance(seen, TileTable):
-                _launch(
-                    table_kernels.key_value_gradients_by_table,
-                    n_programs,
-                    tile,
-                    *(*given, *new, *hidden, *seen.by_key, seen.pictures, *strides, *new_strides),
-                    *(_list_strides(seen.by_key), ctx.scale, changes.softcap, *sizes),
-                    **constants,
-                    SIDE=SIDE,
-                )
-            else:
-                _launch(
-                    kernels.key_value_gradients,
-                    n_programs,
-                    tile,
-                    *_described(given[:4], tile, "qkkq", key_lengths),
-                    *(*given[4:], *new, *hidden, *strides, *new_strides),
-                    *(ctx.scale, changes.softcap, seen.left, seen.right, *sizes),
-                    **constants,
-                    BRANCH=tile.branch,
-                )
+            _launch(
+                table_kernels.key_value_gradients_by_table if by_table else kernels.key_value_gradients,
+                b * g * _n_blocks(m, tile.block_k),
+                tile,
+                *_described(given, tile, "qkkq", key_lengths),
+                *(bits, delta, grad_key, grad_value, key_lengths, changes.slopes),
+                *(*strides, *map(_strides, (grad_key, grad_value))),
+                *(ctx.scale, changes.softcap, *_led_by(seen, by_key=True), *sizes),
+                **constants,
+                **({"SIDE": SIDE} if by_table else {"BRANCH": tile.branch}),
+                AT_END=ctx.at_end,
+            )
         if wants_query or wants_slopes:
             grad_query = _new_like(query)
             of_rows = torch.zeros_like(delta) if wants_slopes else None
             tile = tiles.query_gradients
-            n_programs = b * h * _n_blocks(n, tile.block_q)
-            if isinstance(seen, TileTable):
-                _launch(
-                    table_kernels.query_gradients_by_table,
-                    n_programs,
-                    tile,
-                    *(*given, grad_query, of_rows, *hidden, *seen.by_query, seen.pictures, *strides),
-                    *(_strides(grad_query), _list_strides(seen.by_query), ctx.scale, changes.softcap, *sizes),
-                    **constants,
-                    SIDE=SIDE,
-                )
-            else:
-                _launch(
-                    kernels.query_gradients,
-                    n_programs,
-                    tile,
-                    *_described(given[:4], tile, "qkkq", key_lengths),
-                    *(*given[4:], grad_query, of_rows, *hidden, *strides, _strides(grad_query)),
-                    *(ctx.scale, changes.softcap, seen.left, seen.right, *sizes),
-                    **constants,
-                )
+            _launch(
+                table_kernels.query_gradients_by_table if by_table else kernels.query_gradients,
+                b * h * _n_blocks(n, tile.block_q),
+                tile,
+                *_described(given, tile, "qkkq", key_lengths),
+                *(bits, delta, grad_query, of_rows, key_lengths, changes.slopes, *strides, _strides(grad_query)),
+                *(ctx.scale, changes.softcap, *_led_by(seen), *sizes),
+                **constants,
+                **({"SIDE": SIDE} if by_table else {}),
+                AT_END=ctx.at_end,
+            )
             if of_rows is not None:
                 grad_slopes = of_rows.sum(dim=(0, 2)).to(slopes.dtype)
         if wants_sinks and changes.sinks is not None:  # a weight times minus delta: it has no value of its own
@@ -388,9 +356,17 @@ def _described(
     )
 
 
-def _list_strides(visits: Visits) -> tuple[int, ...]:
-    """How far the lists of two sequences, and of two heads, lie apart; 0 where all share one."""
-    return tuple(0 if visits.starts.shape[axis] == 1 else visits.starts.stride(axis) for axis in (0, 1))
+def _led_by(seen: Band | TileTable, *, by_key: bool = False) -> tuple:
+    """What tells a kernel which tiles to visit: a band's two numbers, or a table's lists and pictures.
+
+    Last comes how far the lists of two sequences, and of two heads, lie apart; 0 where all share one.
+    """
+    if isinstance(seen, Band):
+        return seen.left, seen.right
+    visits = seen.by_key if by_key else seen.by_query
+    starts = visits.starts
+    apart = tuple(0 if starts.shape[axis] == 1 else starts.stride(axis) for axis in (0, 1))
+    return *visits, seen.pictures, apart
 
 
 def _addressable(matrix: Tensor) -> Tensor:

@@ -79,14 +79,12 @@ def table_of(
             rows = range(row + length - n, min(row + SIDE, n) + length - n)
             for column in _blocks_in_sight(of_sequence, rows, length):
                 keys = range(column, min(column + SIDE, length))
-                is_whole = len(rows) == len(keys) == SIDE
-                distance = row - column
-                if of_sequence.is_relative and is_whole and distance in known:
-                    found = known[distance]
-                else:
+                alike = of_sequence.is_relative and len(rows) == len(keys) == SIDE  # as all at this distance
+                found = known.get(row - column) if alike else None
+                if found is None:
                     found = pictures.of(of_sequence, rows, keys, n_heads)
-                if is_whole:
-                    known[distance] = found
+                if alike:
+                    known[row - column] = found
                 squares += [
                     (b, head, row // SIDE, column // SIDE, which) for head, which in enumerate(found) if which != HIDDEN
                 ]

@@ -1,9 +1,9 @@
 """The kernels of :mod:`lessons_lib.flash.triton_kernels` for any rule: a table says which tiles to visit.
 
-The equations are the same, and so is the way to read them. Instead of the bounds of a band each program reads its own
-list (:class:`lessons_lib.flash.table.Visits`): where the next tile lies, and which picture says what is hidden in it,
-or -1 if nothing is. A square of the table is worked on in tiles whose sides divide it, so one table serves all three
-kernels on every device: a square's tiles are the steps of the same loop.
+The equations are the same, and so are the arguments and the way to read them. Instead of the bounds of a band each
+program reads its own list (:class:`lessons_lib.flash.table.Visits`): where the next tile lies, and which picture says
+what is hidden in it, or -1 if nothing is. A square of the table is worked on in tiles whose sides divide it, so one
+table serves all three kernels on every device: a square's tiles are the steps of the same loop.
 """
 
 # Kernels are compiled by Triton, not run by Python, and O is the output's name:
@@ -36,8 +36,8 @@ from lessons_lib.flash.triton_kernels import (
 
 @triton.jit
 def attend_by_table(
-    Q, K, V, O, LSE, KEY_LENGTHS, SLOPES, SINKS, STARTS, WHERE, WHICH, PICTURES,
-    q_strides, k_strides, v_strides, o_strides, table_strides, scale, softcap, h, g, n, m,
+    Q, K, V, O, LSE, KEY_LENGTHS, SLOPES, SINKS, q_strides, k_strides, v_strides, o_strides,
+    scale, softcap, STARTS, WHERE, WHICH, PICTURES, table_strides, h, g, n, m,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
     AT_END: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
@@ -75,9 +75,8 @@ def attend_by_table(
 
 @triton.jit
 def key_value_gradients_by_table(
-    Q, K, V, dO, BITS, DELTA, dK, dV, KEY_LENGTHS, SLOPES, STARTS, WHERE, WHICH, PICTURES,
-    q_strides, k_strides, v_strides, do_strides, dk_strides, dv_strides, table_strides,
-    scale, softcap, h, g, n, m, n_padded,
+    Q, K, V, dO, BITS, DELTA, dK, dV, KEY_LENGTHS, SLOPES, q_strides, k_strides, v_strides, do_strides, dk_strides,
+    dv_strides, scale, softcap, STARTS, WHERE, WHICH, PICTURES, table_strides, h, g, n, m, n_padded,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
     AT_END: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
@@ -120,8 +119,8 @@ def key_value_gradients_by_table(
 
 @triton.jit
 def query_gradients_by_table(
-    Q, K, V, dO, BITS, DELTA, dQ, dSLOPES, KEY_LENGTHS, SLOPES, STARTS, WHERE, WHICH, PICTURES,
-    q_strides, k_strides, v_strides, do_strides, dq_strides, table_strides, scale, softcap, h, g, n, m, n_padded,
+    Q, K, V, dO, BITS, DELTA, dQ, dSLOPES, KEY_LENGTHS, SLOPES, q_strides, k_strides, v_strides, do_strides, dq_strides,
+    scale, softcap, STARTS, WHERE, WHICH, PICTURES, table_strides, h, g, n, m, n_padded,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
     AT_END: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip

@@ -73,9 +73,10 @@ class TiledAttention(torch.autograd.Function):
         lse = torch.empty(query.shape[:-1], dtype=_wide(query), device=query.device)
         queries, outs, lses = (_by_key_head(x, key) for x in (query, out, lse[..., None]))
         scorer = _Scorer(scores._replace(slopes=slopes, sinks=sinks), key)
+        rules = [rule.of_sequence(b) for b in range(len(key))]
         for b, g in _parts(queries):
             keys = key[b, g, : lengths[b]], value[b, g, : lengths[b]]
-            _attend(queries[b, g], *keys, outs[b, g], lses[b, g], rule.of_sequence(b), scorer.of_heads(g))
+            _attend(queries[b, g], *keys, outs[b, g], lses[b, g], rules[b], scorer.of_heads(g))
         ctx.save_for_backward(query, key, value, slopes, sinks, out, lse)
         ctx.rule, ctx.scores, ctx.lengths = rule, scores._replace(slopes=None, sinks=None), lengths
         return out, lse
@@ -92,12 +93,13 @@ class TiledAttention(torch.autograd.Function):
             _by_key_head(x, key) for x in (query, out, lse[..., None], grad_out, grad_lse[..., None], grad_query)
         )
         scorer = _Scorer(ctx.scores._replace(slopes=slopes, sinks=sinks), key, ctx.needs_input_grad[3:5])
+        rules = [ctx.rule.of_sequence(b) for b in range(len(key))]
         for b, g in _parts(queries):
             m = ctx.lengths[b]
             rows = queries[b, g], outs[b, g], lses[b, g], grad_outs[b, g], grad_lses[b, g]
             keys = key[b, g, :m], value[b, g, :m]
             grads = grad_queries[b, g], grad_key[b, g, :m], grad_value[b, g, :m]
-            _carry_back(*rows, *keys, *grads, ctx.rule.of_sequence(b), scorer.of_heads(g))
+            _carry_back(*rows, *keys, *grads, rules[b], scorer.of_heads(g))
         grads = (grad.to(query.dtype) for grad in (grad_query, grad_key, grad_value))
         return *grads, *scorer.gradients(), None, None, None
 
@@ -105,14 +107,14 @@ class TiledAttention(torch.autograd.Function):
 def _attend(query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, rule: Rule, scorer: "_Scorer") -> None:
     """Fill ``out`` and ``lse`` of one sequence: rows over ``(g, h / g, n, …)``, keys and values over ``(g, m, d)``."""
     tile = _Buffer(query)
-    lengths = torch.linalg.vector_norm(key, dim=-1, dtype=_wide(key))
+    lengths = torch.linalg.vector_norm(key, dim=-1, dtype=_wide(key)) if scorer.may_be_small else None
     for rows, places in _blocks(query, key):
         q = _stacked(query, rows) * scorer.factor
         average = torch.zeros_like(q)
         total = q.new_zeros(*q.shape[:2], 1)
         peak = torch.full_like(total, torch.finfo(q.dtype).min)  # finite: exp(-inf - peak) is 0 before any key is seen
         visits = list(tiles(rule, places, key.shape[1], BLOCK))
-        small = scorer.may_be_small and _are_small(q, lengths, visits)
+        small = lengths is not None and _are_small(q, lengths, visits)
         if small:  # no maximum has to be taken off
             peak.zero_()
         if scorer.sinks is not None:  # a key without a value, seen first

@@ -461,8 +461,8 @@ MUTANTS = {
     "leaves the keys' gradient in bits": ("q, alpha=scorer.scale / scorer.factor", "q, alpha=scorer.scale"),
     "forgets the scale of the queries' gradient": ("k, alpha=scorer.scale", "k"),
     "takes every sequence's rule for the first's": (
-        "lses[b, g], rule.of_sequence(b)",
-        "lses[b, g], rule.of_sequence(0)",
+        "rules = [rule.of_sequence(b)",
+        "rules = [rule.of_sequence(0)",
     ),
     "aligns queries to the first keys": ("key.shape[1] - query.shape[2]", "0"),
     "takes every tile for wholly seen": (
