@@ -281,6 +281,7 @@ def show(number: float) -> str:
     """Write a number with three digits, or all those before the point, or as a power of ten, as the cards do."""
     if not math.isfinite(number):
         return "not a number" if math.isnan(number) else "∞" if number > 0 else "\u2212∞"
+    number += 0.0  # minus zero is zero
     size = abs(number)
     if size and (size < 1e-3 or size >= 1e6):
         digits, exponent = f"{number:.1e}".split("e")
