@@ -33,6 +33,7 @@
     distributed     one sequence on several devices: ring attention, split caches
     notebook        what a chapter's notebook asks for
     palette         the colours, the same everywhere
+    labels          the name of a curve beside the curve
     plots           tensors in, axes out
     widgets         explorers: a class and a module for the page each
     guess           asking the reader first
