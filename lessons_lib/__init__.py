@@ -35,6 +35,8 @@
     palette         the colours, the same everywhere
     labels          the name of a curve beside the curve
     plots           tensors in, axes out
+    sketch          a kit for drawings: boxes, matrices with their shapes, arrows
+    drawings        what the book's formulas do, drawn
     widgets         explorers: a class and a module for the page each
     guess           asking the reader first
     checks          what an exercise is graded by
