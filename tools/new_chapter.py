@@ -31,7 +31,7 @@ from lessons_lib import plots
 from lessons_lib.guess import predict_number
 from lessons_lib.notebook import glue
 %config InlineBackend.figure_formats = ["svg"]
-torch.manual_seed(0);"""
+SEED = 0; torch.manual_seed(SEED);"""
 # One idea; a chapter repeats these cells for each of its ideas: name, what it is, metadata, text.
 IDEA = (
     (
