@@ -106,9 +106,11 @@ They live in a notebook of their own, with hints and with checks that name the l
 NOT_PROVED = """\
 ## What we used and did not prove
 
-What was taken from elsewhere.
+What was taken from elsewhere [1].
 
-**Sources.** [1] Author, *Title*, year."""
+**Sources.**
+
+* [1] Vaswani et al., *Attention Is All You Need*, 2017, [arXiv:1706.03762](https://arxiv.org/abs/1706.03762)."""
 
 OPENING = """\
 # Exercises: TITLE
