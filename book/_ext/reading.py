@@ -76,7 +76,7 @@ def folded(code: str) -> str:
         return ""
     plain = [isinstance(one, ast.Import | ast.ImportFrom) for one in statements]
     if any(plain) and all(
-        is_import or ast.unparse(one).startswith("torch.manual_seed(")
+        is_import or ast.unparse(one).startswith(("SEED = ", "torch.manual_seed("))
         for is_import, one in zip(plain, statements, strict=True)
     ):
         return "the imports"
