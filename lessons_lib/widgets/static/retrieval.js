@@ -37,7 +37,7 @@ function entries(scope, trait) {
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context, "A look-up by vectors");
+  const scope = stage(context);
   /** @type {number[]} */
   let range = [];
   scope.add(
