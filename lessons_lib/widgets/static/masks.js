@@ -358,7 +358,7 @@ function matrix(scope, mask) {
       "p",
       { class: "x-legend" },
       html("span", {}, html("span", { class: "x-key x-may" }), "may attend"),
-      html("span", {}, html("span", { class: "x-key x-near" }), "within reach after L layers"),
+      html("span", {}, html("span", { class: "x-key x-near" }), "within reach"),
       html("span", {}, html("span", { class: "x-dead" }, "∅ "), "sees nothing"),
     ),
   );
