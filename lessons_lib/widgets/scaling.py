@@ -5,7 +5,7 @@ import math
 import traitlets
 
 from lessons_lib.widgets.drawing import element, picture, text
-from lessons_lib.widgets.explorer import Explorer
+from lessons_lib.widgets.explorer import Card, Explorer
 from lessons_lib.widgets.traits import Whole
 
 WIDTHS = [2**i for i in range(13)]
@@ -30,9 +30,13 @@ class ScalingExplorer(Explorer):
     """
 
     script = "scaling"
-    sentence = (
-        "In the live figure the width and the scale can be changed and new queries drawn; the distribution of the "
-        "scores, the weights of one query, and the size of the gradient follow."
+    card = Card(
+        title="The width of a head",
+        question="How large is the largest weight when the head grows wider?",
+        sentence=(
+            "In the live figure the width and the scale can be changed and new queries drawn; the distribution of the "
+            "scores, the weights of one query, and the size of the gradient follow."
+        ),
     )
 
     width = traitlets.Enum(WIDTHS, 64).tag(sync=True)

@@ -15,7 +15,7 @@ const EVERYTHING = ["words", "query", "off"];
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context, "Eight trained heads");
+  const scope = stage(context);
   const words = () => scope.read("words").split(" ");
   const query = () => Math.min(scope.read("query"), words().length - 1);
   let full = run(words(), []);

@@ -17,7 +17,7 @@ const MASK = ["n", "parts", "painted"];
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context, "Who may see whom");
+  const scope = stage(context);
   const mask = () => overlay(compose(scope.read("n"), scope.read("parts")), scope.read("painted"));
   const code = html("code", { class: "x-code" });
   scope.add(

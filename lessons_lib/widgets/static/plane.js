@@ -34,7 +34,7 @@ const y = linear([REACH, -REACH], [0, SIZE]);
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context, "Lengths and angles");
+  const scope = stage(context);
   const values = () => scope.read("value") ?? scope.read("key");
   const weightsAt = (/** @type {Point} */ query) =>
     softmax(scores(query, scope.read("key"), scope.read("similarity")), scope.read("temperature"));

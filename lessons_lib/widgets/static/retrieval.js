@@ -36,7 +36,7 @@ function entries(scope, trait) {
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context, "A look-up by vectors");
+  const scope = stage(context);
   const facts = html("p", { class: "x-facts" });
   /** @type {number[]} */
   let range = [];

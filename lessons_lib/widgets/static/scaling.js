@@ -20,7 +20,7 @@ const mean = (/** @type {number[]} */ numbers) => sum(numbers) / numbers.length;
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context, "The width of a head");
+  const scope = stage(context);
   /** @type {ReturnType<typeof draw>} */
   let drawn;
   scope.when(["seed", "n_keys"], () => {

@@ -11,7 +11,7 @@ import { expectedScore, freeEnergy, otherWeights } from "./temperature.math.js";
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context, "Softmax, warm and cold");
+  const scope = stage(context);
   const label = (/** @type {number} */ i) => scope.read("labels")?.[i] ?? String(i + 1);
   const weights = () => softmax(scope.read("scores"), scope.read("temperature"));
   let most = 5; // how far sliders and axes go; it may grow, but not under the reader's hand
