@@ -47,6 +47,7 @@ PREFERENCES = {
     "toolkit.telemetry.enabled": False,
     "ui.systemUsesDarkTheme": 0,
 }
+LEFT_BEHIND = "NS_BINDING_ABORTED"  # what a page had asked for when the next was opened
 STEPS = 10  # of a finger on its way
 # Where the middle of an element is in the window, once it is in sight, nothing covers it, and it rested for ten frames.
 MIDDLE = """async () => {
@@ -97,7 +98,7 @@ class Firefox:
     def _note(self, said: dict) -> None:
         if said.get("method") == "network.beforeRequestSent":
             self.asked.append(said["params"]["request"]["url"])
-        elif said.get("method") == "network.fetchError":
+        elif said.get("method") == "network.fetchError" and said["params"]["errorText"] != LEFT_BEHIND:
             self.errors.append(f"{said['params']['errorText']} {said['params']['request']['url']}")
         elif said.get("method") == "network.responseCompleted" and said["params"]["response"]["status"] >= 400:
             self.errors.append(f"{said['params']['response']['status']} {said['params']['request']['url']}")
@@ -128,6 +129,15 @@ class Firefox:
         while not self.run(f"() => Boolean({expression})"):
             if time.monotonic() > until:
                 raise TimeoutError(f"after {SECONDS} s still not: {expression}")
+            time.sleep(0.05)
+
+    def hear_of(self, *faults: str) -> None:
+        """Listen until all these have been complained about."""
+        until = time.monotonic() + SECONDS
+        while missing := [fault for fault in faults if not any(fault in error for error in self.errors)]:
+            if time.monotonic() > until:
+                raise TimeoutError(f"after {SECONDS} s nothing of {missing} in {self.errors}")
+            self.run("() => null")
             time.sleep(0.05)
 
     def middle(self, selector: str) -> tuple[float, float]:
