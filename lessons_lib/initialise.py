@@ -6,10 +6,14 @@ beside tokens at 0.02 drowns what it is added to. Biases become 0, norms the ide
 Some sizes are set not by the rule but by what a parameter is added to: tokens beside sinusoidal positions have to be as
 long as these. A model says so itself, with a property ``initial_std``: the standard deviations of such parameters by
 name, from a normal distribution. They hold whatever the rule.
+
+Modules that are not initialised anew keep the weights with which PyTorch made them, drawn from its own generator;
+:func:`drawn_from` lets them come from one of the caller's.
 """
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -129,6 +133,33 @@ def initialise_xavier(
         uniform=uniform,
         generator=generator,
     )
+
+
+@contextmanager
+def drawn_from(generator: torch.Generator) -> Iterator[None]:
+    """Let all that draws from PyTorch's own generator, as modules do when they are made, draw from this one instead.
+
+    >>> first, second = (torch.Generator().manual_seed(7) for _ in range(2))
+    >>> with drawn_from(first):
+    ...     layer = nn.Linear(3, 2)
+    >>> with drawn_from(second):
+    ...     torch.equal(nn.Linear(3, 2).weight, layer.weight)
+    True
+
+    Afterwards PyTorch's own generator is where it was before, whatever happened, and ``generator`` is past what was
+    drawn. On the CPU alone: what is drawn on a GPU comes from the GPU's generator, as ever.
+
+    Raises:
+        ValueError: if ``generator`` is not one of the CPU.
+    """
+    if generator.device.type != "cpu":
+        raise ValueError(f"generator must be one of the CPU, where modules are made, got one of {generator.device}")
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(generator.get_state())
+        try:
+            yield
+        finally:
+            generator.set_state(torch.get_rng_state())
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------

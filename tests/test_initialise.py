@@ -1,6 +1,7 @@
 """Every parameter is drawn by the rule or set to its constant, and tokens beside positions keep their size."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from lessons_lib import norms
 from lessons_lib.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from lessons_lib.feedforward import FeedForward
 from lessons_lib.gpt import GPT, GPTConfig
-from lessons_lib.initialise import initialise, initialise_normal, initialise_xavier
+from lessons_lib.initialise import drawn_from, initialise, initialise_normal, initialise_xavier
 from lessons_lib.multihead import MultiHeadAttention
 from lessons_lib.positions import sinusoidal
 
@@ -157,3 +158,35 @@ def test_the_order_decides_which_draws_a_matrix_gets():
         nn.init.normal_(theirs.get_parameter(name), std=0.1, generator=by_hand)
     for name in names:
         assert torch.equal(ours.get_parameter(name), theirs.get_parameter(name))
+
+
+# --- where modules draw from ----------------------------------------------------------------------------------------
+
+
+def test_what_is_made_is_drawn_from_the_callers_generator_and_pytorchs_own_is_left_alone():
+    before, draw = torch.get_rng_state(), generator(3)
+    with drawn_from(draw):
+        first, second = nn.Linear(5, 7), nn.Linear(5, 7)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not torch.equal(first.weight, second.weight)
+    with drawn_from(generator(3)):
+        assert identical(weights(nn.Linear(5, 7)), weights(first))
+    with drawn_from(draw):  # the caller's has moved on by what was drawn
+        assert not identical(weights(nn.Linear(5, 7)), weights(first))
+    torch.manual_seed(3)
+    assert identical(weights(nn.Linear(5, 7)), weights(first)), "the same numbers as after the seed itself"
+
+
+def test_after_an_error_inside_both_generators_are_as_after_success():
+    before, draw, other = torch.get_rng_state(), generator(), generator()
+    with pytest.raises(KeyError), drawn_from(draw):
+        {}[torch.randn(3)]
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.randn(3, generator=other)
+    assert torch.equal(draw.get_state(), other.get_state())
+
+
+def test_a_generator_of_another_device_is_refused():
+    elsewhere = SimpleNamespace(device=torch.device("cuda:0"))
+    with pytest.raises(ValueError, match=r"generator must be one of the CPU.*got one of cuda:0"), drawn_from(elsewhere):
+        pass

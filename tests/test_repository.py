@@ -115,3 +115,4 @@ def test_ci_runs_exactly_the_two_commands():
     script = (ROOT / ".ci/run").read_text()
     assert re.findall(r"^make .*$", script, re.MULTILINE) == ["make check", "make test"]
     assert "REQUIRE_BROWSER=1" in script
+    assert "REQUIRE_FIREFOX=1" in script

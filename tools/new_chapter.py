@@ -31,7 +31,7 @@ from lessons_lib import plots
 from lessons_lib.guess import predict_number
 from lessons_lib.notebook import glue
 %config InlineBackend.figure_formats = ["svg"]
-torch.manual_seed(0);"""
+SEED = 0; torch.manual_seed(SEED);"""
 # One idea; a chapter repeats these cells for each of its ideas: name, what it is, metadata, text.
 IDEA = (
     (
@@ -106,9 +106,11 @@ They live in a notebook of their own, with hints and with checks that name the l
 NOT_PROVED = """\
 ## What we used and did not prove
 
-What was taken from elsewhere.
+What was taken from elsewhere [1].
 
-**Sources.** [1] Author, *Title*, year."""
+**Sources.**
+
+* [1] Vaswani et al., *Attention Is All You Need*, 2017, [arXiv:1706.03762](https://arxiv.org/abs/1706.03762)."""
 
 OPENING = """\
 # Exercises: TITLE

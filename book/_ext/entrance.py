@@ -7,11 +7,13 @@ import html
 from pathlib import Path
 from urllib.parse import quote
 
+from sharing import tags_of
+
 DOOR = """<!doctype html>
 <html lang="en">
 <meta charset="utf-8">
 <title>{title}</title>
-<link rel="icon" href="{icon}">
+{tags}<link rel="icon" href="{icon}">
 <meta http-equiv="refresh" content="0; url={first}">
 <p><a href="{first}">{title}</a></p>
 </html>
@@ -25,7 +27,11 @@ def open_the_door(app, exception) -> None:
         title = html.escape(app.config.html_title)
         icon = f"_static/{Path(app.config.html_favicon).name}"
         first = quote(app.builder.get_target_uri(app.config.root_doc))
-        door.write_text(DOOR.format(title=title, icon=icon, first=first), encoding="utf-8")
+        root = app.config.root_doc
+        tags = tags_of(app, root, app.env.get_doctree(root))
+        if app.config.html_baseurl:
+            tags += f'<link rel="canonical" href="{app.config.html_baseurl.rstrip("/")}/{first}">\n'
+        door.write_text(DOOR.format(title=title, tags=tags, icon=icon, first=first), encoding="utf-8")
 
 
 def setup(app) -> dict:

@@ -16,6 +16,7 @@ import shutil
 from pathlib import Path
 
 import nbformat
+from address import pages_address
 from myst_parser.mdit_to_docutils.base import default_slugify
 from sphinx.builders import Builder
 from sphinx.util import logging
@@ -244,12 +245,6 @@ def plain_tags(metadata: dict) -> dict:
     else:
         metadata.pop("tags", None)
     return metadata
-
-
-def pages_address(options: dict) -> str:
-    """Where GitHub publishes the pages of a repository that has not said otherwise."""
-    owner, name = options["repository_url"].rstrip("/").split("/")[-2:]
-    return f"https://{owner.lower()}.github.io/{name}/"
 
 
 class EditionAlone(Builder):

@@ -15,6 +15,7 @@ files, in reading order::
     walk         where an output's content comes from
     masks        who may look at whom
     heads        what trained heads look at
+    hero         the same heads, as arcs over a sentence
     clocks       rotary positions
     collapse     what depth does to tokens
     tiles        FlashAttention's forward pass
@@ -23,6 +24,7 @@ files, in reading order::
 from lessons_lib.widgets.clocks import ClocksExplorer
 from lessons_lib.widgets.collapse import CollapseExplorer
 from lessons_lib.widgets.heads import HeadsExplorer
+from lessons_lib.widgets.hero import Hero
 from lessons_lib.widgets.masks import MasksExplorer
 from lessons_lib.widgets.plane import PlaneExplorer
 from lessons_lib.widgets.retrieval import RetrievalExplorer
@@ -35,6 +37,7 @@ __all__ = [
     "ClocksExplorer",
     "CollapseExplorer",
     "HeadsExplorer",
+    "Hero",
     "MasksExplorer",
     "PlaneExplorer",
     "RetrievalExplorer",

@@ -49,6 +49,11 @@ def es_module(name: str) -> str:
     return text
 
 
+def style_sheets(name: str) -> list[str]:
+    """Return the rules of all explorers, and after them those of this one where it has a file ``static/NAME.css``."""
+    return [read(file) for file in ("explorer.css", f"{name}.css") if (STATIC / file).exists()]
+
+
 def page_scripts(
     name: str, state: dict[str, object], rules: dict[str, object] | None = None
 ) -> tuple[dict[str, str], str]:

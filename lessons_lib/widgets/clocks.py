@@ -8,7 +8,7 @@ import traitlets
 from lessons_lib.positions import RotaryEmbedding
 from lessons_lib.rope_scaling import NTKAware, PositionInterpolation
 from lessons_lib.widgets.drawing import element, picture, text
-from lessons_lib.widgets.explorer import Explorer
+from lessons_lib.widgets.explorer import Card, Explorer
 from lessons_lib.widgets.traits import Real, Whole
 
 CLOCKS = 4  # pairs of coordinates of a head of width 8
@@ -31,9 +31,13 @@ class ClocksExplorer(Explorer):
     """
 
     script = "clocks"
-    sentence = (
-        "In the live figure query and key can be moved, one by one or together, and the base changed; the hands of "
-        "four clocks, the angles between them, and the score at every distance follow."
+    card = Card(
+        title="Positions as clocks",
+        question="Query and key move on together: which hands turn, and which numbers stay?",
+        sentence=(
+            "In the live figure query and key can be moved, one by one or together, and the base changed; the hands of "
+            "four clocks, the angles between them, and the score at every distance follow."
+        ),
     )
 
     query = Whole(20, min=0, max=100).tag(sync=True)

@@ -13,7 +13,7 @@ from lessons_lib.diagnostics import token_spread
 from lessons_lib.norms import RMSNorm
 from lessons_lib.widgets.arithmetic import normal, uniform
 from lessons_lib.widgets.drawing import element, picture, text
-from lessons_lib.widgets.explorer import Explorer
+from lessons_lib.widgets.explorer import Card, Explorer
 from lessons_lib.widgets.traits import Real, Whole
 
 TOKENS, WIDTH, LAYERS = 12, 16, 32
@@ -37,9 +37,13 @@ class CollapseExplorer(Explorer):
     """
 
     script = "collapse"
-    sentence = (
-        "In the live figure twelve tokens go through up to 32 layers with a chosen residual strength, temperature and "
-        "place of the norm; their likeness, their rank and the entropy of the attention follow."
+    card = Card(
+        title="Tokens in a deep stack",
+        question="How many layers until all tokens are one?",
+        sentence=(
+            "In the live figure twelve tokens go through up to 32 layers with a chosen residual strength, temperature "
+            "and place of the norm; their likeness, their rank and the entropy of the attention follow."
+        ),
     )
 
     depth = Whole(8, min=0, max=LAYERS).tag(sync=True)

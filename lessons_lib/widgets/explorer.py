@@ -7,18 +7,29 @@ page shows the HTML that is stored beside it, which needs no kernel and no netwo
 import inspect
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
+from html import escape
 from typing import Any, ClassVar
 
 import anywidget
 import traitlets
 
-from lessons_lib.widgets.assemble import STATIC, es_module, page_scripts, read
+from lessons_lib.widgets.assemble import es_module, page_scripts, style_sheets
+
+
+@dataclass(frozen=True)
+class Card:
+    """What an explorer's card says to the reader, in one place: another language is another object of this kind."""
+
+    title: str
+    question: str  # one line, which the figure answers
+    sentence: str  # what the live figure does, said where scripts are off
 
 
 class Explorer(anywidget.AnyWidget):
-    """A figure that the reader can move; a subclass names its script, its traits, and its still picture.
+    """A figure that the reader can move; a subclass names its script, its card, its traits, and its still picture.
 
-    ``script`` stands for the file ``static/SCRIPT.js``, ``sentence`` says what the live figure does. Traits tagged
+    ``script`` stands for the file ``static/SCRIPT.js`` and, where there is one, ``static/SCRIPT.css``. Traits tagged
     ``sync=True`` have the same names, values and meanings in Python and in JavaScript; the constructor takes them, in
     the order in which the class lists them, and those tagged ``required=True`` must be given. So a trait is said once.
 
@@ -29,10 +40,11 @@ class Explorer(anywidget.AnyWidget):
     """
 
     script: ClassVar[str]
-    sentence: ClassVar[str]
+    card: ClassVar[Card]
 
     _esm = traitlets.Unicode().tag(sync=True)
-    _css = STATIC / "explorer.css"
+    _css = traitlets.Unicode().tag(sync=True)
+    _card = traitlets.Dict().tag(sync=True)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -54,6 +66,14 @@ class Explorer(anywidget.AnyWidget):
     def _assemble(self) -> str:
         return es_module(self.script)
 
+    @traitlets.default("_css")
+    def _styles(self) -> str:
+        return "\n".join(style_sheets(self.script))
+
+    @traitlets.default("_card")
+    def _said(self) -> dict[str, str]:
+        return {"title": self.card.title, "question": self.card.question}
+
     def still(self) -> str:
         """Draw the present state as an SVG picture that needs no script."""
         raise NotImplementedError
@@ -64,11 +84,13 @@ class Explorer(anywidget.AnyWidget):
         Its first scripts are marked ``data-part``: on a page with several explorers, one of each is enough.
         """
         rules = {name: _rule(trait) for name, trait in _synced(type(self)).items()}
-        shared, own = page_scripts(self.script, self._state(), rules)
+        shared, own = page_scripts(self.script, {**self._state(), "_card": self._card}, rules)
         parts = "".join(f'<script data-part="{key}">{script}</script>' for key, script in shared.items())
+        styles = "".join(f"<style>{style}</style>" for style in style_sheets(self.script))
+        title, question, sentence = (escape(getattr(self.card, said)) for said in ("title", "question", "sentence"))
         return (
-            f'<div class="explorer"><style>{read("explorer.css")}</style>'
-            f'<div class="x-still">{self.still()}<p>{self.sentence}</p></div>'
+            f'<div class="explorer">{styles}<div class="x-still"><p class="x-title">{title}</p>'
+            f'<p class="x-question">{question}</p>{self.still()}<p>{sentence}</p></div>'
             f"{parts}<script>{own}</script></div>"
         )
 

@@ -14,7 +14,7 @@ from lessons_lib.diagnostics import observe
 from lessons_lib.gpt import GPT, GPTConfig
 from lessons_lib.widgets.assemble import read
 from lessons_lib.widgets.drawing import element, picture, text
-from lessons_lib.widgets.explorer import Explorer
+from lessons_lib.widgets.explorer import Card, Explorer
 from lessons_lib.widgets.traits import Whole
 
 LONGEST = 16
@@ -39,9 +39,13 @@ class HeadsExplorer(Explorer):
     """
 
     script = "heads"
-    sentence = (
-        "In the live figure any sentence of the grammar can be typed; the weights of all eight heads follow, and the "
-        "prediction of the next word, with any of the heads switched off."
+    card = Card(
+        title="Eight trained heads",
+        question="Which head finds the subject, and what becomes of the verb without it?",
+        sentence=(
+            "In the live figure any sentence of the grammar can be typed; the weights of all eight heads follow, and "
+            "the prediction of the next word, with any of the heads switched off."
+        ),
     )
 
     words = traitlets.Unicode("the queen that these dogs follow").tag(sync=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 from lessons_lib import masks
 from lessons_lib.widgets.arithmetic import uniform
 from lessons_lib.widgets.drawing import element, picture, text
-from lessons_lib.widgets.explorer import Explorer
+from lessons_lib.widgets.explorer import Card, Explorer
 from lessons_lib.widgets.traits import Whole
 
 LARGEST = 32
@@ -81,9 +81,13 @@ class MasksExplorer(Explorer):
     """
 
     script = "masks"
-    sentence = (
-        "In the live figure masks are joined by and and or, cells are painted by mouse or keyboard, and the lighter "
-        "cells show what is within reach after several layers."
+    card = Card(
+        title="Who may see whom",
+        question="How many layers until the last position has heard of the first?",
+        sentence=(
+            "In the live figure masks are joined by and and or, cells are painted by mouse or keyboard, and the "
+            "lighter cells show what is within reach after several layers."
+        ),
     )
 
     n = Whole(12, min=2, max=LARGEST).tag(sync=True)

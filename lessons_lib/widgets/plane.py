@@ -11,7 +11,7 @@ from lessons_lib.geometry import cosine_similarity
 from lessons_lib.palette import COLOURS
 from lessons_lib.softmax import softmax
 from lessons_lib.widgets.drawing import element, picture, text
-from lessons_lib.widgets.explorer import Explorer
+from lessons_lib.widgets.explorer import Card, Explorer
 from lessons_lib.widgets.traits import Real
 
 SHORTEST, LONGEST = 0.1, 3.0
@@ -32,9 +32,13 @@ class PlaneExplorer(Explorer):
     """
 
     script = "plane"
-    sentence = (
-        "In the live figure query, keys and values can be dragged, and each length has a slider; "
-        "the weights, the regions in which each key wins, and the averaged value follow."
+    card = Card(
+        title="Lengths and angles",
+        question="Which key wins: the longest, or the nearest in direction?",
+        sentence=(
+            "In the live figure query, keys and values can be dragged, and each length has a slider; "
+            "the weights, the regions in which each key wins, and the averaged value follow."
+        ),
     )
 
     query = traitlets.List(Real(), minlen=2, maxlen=2).tag(sync=True, required=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 from lessons_lib.attention import attention
 from lessons_lib.palette import COLOURS
 from lessons_lib.widgets.drawing import element, picture, text
-from lessons_lib.widgets.explorer import Explorer
+from lessons_lib.widgets.explorer import Card, Explorer
 from lessons_lib.widgets.traits import Real
 
 SHORTEST, LONGEST = 0.1, 20.0
@@ -29,9 +29,13 @@ class RetrievalExplorer(Explorer):
     """
 
     script = "retrieval"
-    sentence = (
-        "In the live figure the query turns and keys can be dragged, and each value has a slider; "
-        "the weights and the answer follow, and the curve shows the answer for every direction of the query."
+    card = Card(
+        title="A look-up by vectors",
+        question="Ask in any direction: which answer comes back?",
+        sentence=(
+            "In the live figure the query turns and keys can be dragged, and each value has a slider; "
+            "the weights and the answer follow, and the curve shows the answer for every direction of the query."
+        ),
     )
 
     query = traitlets.List(Real(), minlen=2, maxlen=2).tag(sync=True, required=True)

@@ -5,7 +5,7 @@ import math
 import traitlets
 
 from lessons_lib.widgets.drawing import element, picture, text
-from lessons_lib.widgets.explorer import Explorer
+from lessons_lib.widgets.explorer import Card, Explorer
 from lessons_lib.widgets.traits import Whole
 
 WIDTHS = [2**i for i in range(13)]
@@ -30,9 +30,13 @@ class ScalingExplorer(Explorer):
     """
 
     script = "scaling"
-    sentence = (
-        "In the live figure the width and the scale can be changed and new queries drawn; the distribution of the "
-        "scores, the weights of one query, and the size of the gradient follow."
+    card = Card(
+        title="The width of a head",
+        question="How large is the largest weight when the head grows wider?",
+        sentence=(
+            "In the live figure the width and the scale can be changed and new queries drawn; the distribution of the "
+            "scores, the weights of one query, and the size of the gradient follow."
+        ),
     )
 
     width = traitlets.Enum(WIDTHS, 64).tag(sync=True)
@@ -43,16 +47,15 @@ class ScalingExplorer(Explorer):
     def still(self) -> str:
         """Draw the law of the scores beside the standard normal curve."""
         std = SCALES[self.scaling](self.width) * math.sqrt(self.width)
-        limit = 4 * max(1.0, std)
 
         def bell(spread: float, look: str) -> str:
-            steps = [t / 20 for t in range(-80, 81) if abs(t / 20 * spread) <= limit]
-            points = [f"{160 + 150 * t * spread / limit:.1f} {130 - 110 * math.exp(-t * t / 2):.1f}" for t in steps]
+            scores = [t / 5 for t in range(-80, 81)]
+            points = [f"{160 + 9.5 * s:.1f} {130 - 110 * math.exp(-((s / spread) ** 2) / 2):.1f}" for s in scores]
             return element("path", class_=f"x-line {look}", d=f"M{'L'.join(points)}")
 
         said = (
             f"scores at width {self.width} and scale {self.scaling} spread by {std:.3g}, against a spread of 1 (dashed)"
         )
-        marks = [text(f"{t * limit:.3g}", x=160 + 150 * t, y=148, anchor="middle") for t in (-0.5, 0.0, 0.5)]
+        marks = [text(f"{s:g}", x=160 + 9.5 * s, y=148, anchor="middle") for s in (-8, 0, 8)]
         axis = element("path", class_="x-axis", d="M8 130H312")
         return picture(320, 152, said, bell(std, "x-first"), bell(1.0, "x-second x-dashed"), axis, *marks)

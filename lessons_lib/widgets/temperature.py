@@ -7,7 +7,7 @@ import traitlets
 
 from lessons_lib.softmax import softmax
 from lessons_lib.widgets.drawing import element, picture, text
-from lessons_lib.widgets.explorer import Explorer
+from lessons_lib.widgets.explorer import Card, Explorer
 from lessons_lib.widgets.traits import Real
 
 
@@ -22,9 +22,13 @@ class TemperatureExplorer(Explorer):
     """
 
     script = "temperature"
-    sentence = (
-        "In the live figure each score and the temperature have a slider; the weights, their entropy, "
-        "and the balance of expected score against temperature times entropy follow."
+    card = Card(
+        title="Softmax, warm and cold",
+        question="The same scores, warmer: how undecided does the choice become?",
+        sentence=(
+            "In the live figure each score and the temperature have a slider; the weights, their entropy, "
+            "and the balance of expected score against temperature times entropy follow."
+        ),
     )
 
     scores = traitlets.List(Real(), minlen=1).tag(sync=True, required=True)

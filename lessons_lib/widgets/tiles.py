@@ -3,7 +3,7 @@
 import traitlets
 
 from lessons_lib.widgets.drawing import element, picture, text
-from lessons_lib.widgets.explorer import Explorer
+from lessons_lib.widgets.explorer import Card, Explorer
 from lessons_lib.widgets.traits import Whole
 
 LARGEST = 16
@@ -38,9 +38,13 @@ class TilesExplorer(Explorer):
     """
 
     script = "tiles"
-    sentence = (
-        "In the live figure buttons and a slider go through the tiles; the running maximum, the sum and the outputs "
-        "follow, with the factor by which they shrink and the bytes moved so far."
+    card = Card(
+        title="FlashAttention, tile by tile",
+        question="The next tile comes in: by which factor must each sum shrink?",
+        sentence=(
+            "In the live figure buttons and a slider go through the tiles; the running maximum, the sum and the "
+            "outputs follow, with the factor by which they shrink and the bytes moved so far."
+        ),
     )
 
     n = Whole(8, min=2, max=LARGEST).tag(sync=True)

@@ -12,7 +12,7 @@ from lessons_lib.markov import rollout
 from lessons_lib.softmax import softmax
 from lessons_lib.widgets.arithmetic import normal, uniform
 from lessons_lib.widgets.drawing import element, picture, text
-from lessons_lib.widgets.explorer import Explorer
+from lessons_lib.widgets.explorer import Card, Explorer
 from lessons_lib.widgets.traits import Real, Whole
 
 STEPS = 16
@@ -33,9 +33,13 @@ class WalkExplorer(Explorer):
     """
 
     script = "walk"
-    sentence = (
-        "In the live figure a token's mass is followed through sixteen layers, causal or not, at any temperature and "
-        "any residual share, beside the distance of the two walkers that are farthest apart."
+    card = Card(
+        title="A walk from query to key",
+        question="After how many layers can you no longer tell where the walk began?",
+        sentence=(
+            "In the live figure a token's mass is followed through sixteen layers, causal or not, at any temperature "
+            "and any residual share, beside the distance of the two walkers that are farthest apart."
+        ),
     )
 
     n = Whole(10, min=2, max=16).tag(sync=True)

@@ -109,7 +109,7 @@ def mount(browser):
     page.set_content("<!doctype html><main></main>")
 
     def mounted(explorer):
-        page.evaluate(MOUNT, [explorer._esm, explorer._state()])
+        page.evaluate(MOUNT, [explorer._esm, {**explorer._state(), "_card": explorer._card}])
         return page
 
     yield mounted

@@ -17,7 +17,7 @@ const PLACES = ["query", "key", "shift", "back"];
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context, "Positions as clocks");
+  const scope = stage(context);
   const now = {
     omega: () => frequencies(scope.read("base"), scope.read("scaling"), scope.read("factor")),
     trained: () => frequencies(scope.read("base"), "none", 1),

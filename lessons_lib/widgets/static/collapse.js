@@ -47,7 +47,7 @@ const LEAST = 1e-12; // what is left below is rounding
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context, "Tokens in a deep stack");
+  const scope = stage(context);
   /** @type {Floor[]} */
   let floors;
   scope.when(STACK, () => {

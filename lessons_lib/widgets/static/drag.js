@@ -39,11 +39,12 @@ export function draggable(grip, drawing, point, value, moved = (now, step) => no
 /**
  * Write names beside their points: away from the middle of the drawing, or else wherever no point and no other name is.
  * @param {Name[]} names @param {number} size the width and height of the drawing
+ * @param {number[][]} others other places that no name may hide
  */
-export function keepApart(names, size) {
+export function keepApart(names, size, others = []) {
   const points = names.map(({ at }) => at());
   /** @type {number[][]} */
-  const taken = points.map(([x, y]) => [x - 7, y - 7, x + 7, y + 7]);
+  const taken = [...points, ...others].map(([x, y]) => [x - 7, y - 7, x + 7, y + 7]);
   names.forEach(({ words }, i) => {
     const [x, y] = points[i];
     const wide = 3.4 * (words.textContent ?? "").length + 2;

@@ -1,6 +1,6 @@
 /** A trained model on a sentence of the reader's: where its heads look, what it expects next, and without which head. */
 
-import { button, checkbox, fixed, html, picture, select, slider, stage, svg } from "./kit.js";
+import { button, checkbox, fixed, html, named, picture, select, slider, stage, svg } from "./kit.js";
 import { HEADS, LONGEST, VOCABULARY, agreement, best, parse, run } from "./heads.math.js";
 
 /**
@@ -15,7 +15,7 @@ const EVERYTHING = ["words", "query", "off"];
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context, "Eight trained heads");
+  const scope = stage(context);
   const words = () => scope.read("words").split(" ");
   const query = () => Math.min(scope.read("query"), words().length - 1);
   let full = run(words(), []);
@@ -53,8 +53,12 @@ function render(context) {
       looks(scope, state),
       html("div", { class: "x-panel" }, expected(scope, state), verbs(scope, state)),
     ),
-    switches(scope),
-    html("p", { class: "x-facts" }, `The words it knows: ${VOCABULARY.join(" ")}`),
+    html(
+      "details",
+      { class: "x-facts" },
+      html("summary", {}, `The ${VOCABULARY.length} words it knows`),
+      VOCABULARY.join(" "),
+    ),
   );
   scope.when(EVERYTHING, () => {
     const p = now.next[query()];
@@ -69,8 +73,13 @@ function render(context) {
 
 /** The sentence, as one types it. @param {Scope} scope @param {State} state */
 function typed(scope, { words }) {
-  const input = html("input", { type: "text", autocomplete: "off", autocapitalize: "off", spellcheck: "false" });
+  const input = html("textarea", { rows: 1, autocomplete: "off", autocapitalize: "off", spellcheck: "false" });
+  const grown = html("span", { class: "x-grown" }, input); // as high as the sentence needs
   const message = html("p", { class: "x-facts" });
+  const fit = () => {
+    grown.dataset.words = input.value;
+  };
+  input.addEventListener("input", fit);
   input.addEventListener("change", () => {
     const { words: given, unknown } = parse(input.value);
     if (unknown.length) message.textContent = `The model does not know “${unknown[0]}”.`;
@@ -80,14 +89,20 @@ function typed(scope, { words }) {
       scope.write("words", given.join(" "));
     }
   });
+  input.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter") return;
+    event.preventDefault();
+    input.dispatchEvent(new Event("change"));
+  });
   scope.when(["words"], () => {
     input.value = words().join(" ");
     message.textContent = "";
+    fit();
   });
   return html(
     "div",
     { class: "x-panel", style: "gap: 0.35rem" },
-    html("label", { class: "x-typed" }, html("span", {}, "Sentence"), input),
+    html("label", { class: "x-typed" }, html("span", {}, "Sentence"), grown),
     message,
   );
 }
@@ -108,17 +123,21 @@ function replacement(scope, { words, query }) {
   return select(own, { label: "Replace it by", options: VOCABULARY.map((word) => [word, word]) });
 }
 
-const [LEFT, TOP, SIDE, HIGH] = [92, 18, 27, 20];
+const [LEFT, TOP, SIDE, HIGH] = [88, 34, 27, 20];
 
 /** One row for each word, one column for each head: the stronger the colour, the more of its weight. @param {Scope} scope @param {State} state */
 function looks(scope, { words, query, now }) {
-  const place = html("div");
+  const frame = html("div");
   scope.when(EVERYTHING, () => {
     const n = words().length;
-    const drawing = picture(308, TOP + HIGH * n, "weights of the eight heads on each word");
-    drawing.append(
-      svg("rect", { class: "x-ground", x: LEFT - 1, y: TOP - 1, width: HEADS.length * SIDE, height: HIGH * n }),
-    );
+    const drawing = picture(310, TOP + HIGH * n, "weights of the eight heads on each word");
+    const place = (/** @type {number} */ i) => LEFT + SIDE * i + (i < 4 ? 0 : 6);
+    for (const i of [0, 4])
+      drawing.append(
+        svg("rect", { class: "x-ground", x: place(i) - 1, y: TOP - 1, width: 4 * SIDE, height: HIGH * n }),
+        named(`layer ${1 + i / 4}`, place(i), 12),
+      );
+    drawing.append(named("word", LEFT - 8, 28, "", "end"));
     words().forEach((word, j) =>
       drawing.append(
         svg(
@@ -129,9 +148,9 @@ function looks(scope, { words, query, now }) {
       ),
     );
     HEADS.forEach((head, i) => {
-      const x = LEFT + SIDE * i;
+      const x = place(i);
       const dead = scope.read("off").includes(head);
-      drawing.append(svg("text", { class: dead ? "x-dead" : "", x: x + 12, y: 12, "text-anchor": "middle" }, head));
+      drawing.append(svg("text", { class: dead ? "x-dead" : "", x: x + 12, y: 28, "text-anchor": "middle" }, head));
       now()
         .weights[i][query()].slice(0, query() + 1)
         .forEach((share, j) =>
@@ -147,17 +166,14 @@ function looks(scope, { words, query, now }) {
           ),
         );
     });
-    place.replaceChildren(drawing);
+    frame.replaceChildren(drawing);
   });
   return html(
     "figure",
     { class: "x-panel" },
-    place,
-    html(
-      "figcaption",
-      {},
-      "Columns: the heads of layer 1 and of layer 2. Rows: the words. Colour: the weight that the word in bold gives.",
-    ),
+    frame,
+    html("figcaption", {}, "The stronger the colour, the more weight the word in bold gives to a word."),
+    switches(scope),
   );
 }
 

@@ -18,7 +18,7 @@
 function host(explorer, state) {
   const el = document.currentScript?.parentElement;
   if (!el) throw new Error("an explorer needs an element around its script");
-  const start = { ...state };
+  const { _card, ...start } = state;
   /** @type {Record<string, Set<() => void>>} */
   const listeners = {};
   /** @type {PageModel} */

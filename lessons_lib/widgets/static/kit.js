@@ -23,6 +23,7 @@
  *
  * `when` draws now, and again whenever one of the traits changes. `value` is a trait as a control sees it.
  * `rebuild` makes a part that is built again when its key changes: what the old part followed is forgotten first.
+ * `later` keeps what is to be done when it is disposed of.
  * @template T
  * @typedef {{
  *   read<K extends keyof T>(trait: K): T[K],
@@ -30,21 +31,24 @@
  *   when(traits: (keyof T)[], draw: () => void): void,
  *   value<K extends keyof T>(trait: K): Value<T[K]>,
  *   rebuild(traits: (keyof T)[], key: () => string, build: (part: Scope<T>) => Node): HTMLElement,
+ *   later(undo: () => void): void,
  *   dispose(): void,
  * }} Scope
  */
 
+/** @typedef {{ title: string, question: string }} Card what the Python class says to the reader */
+
 /**
- * Where one explorer lives: a card with its title, what is added to it, and a button that sets all traits back to what
- * they were at first. `dispose` undoes all that was done here: it is what `render` returns.
+ * Where one explorer lives: a card with its title, its question, what is added to it, and a button that sets all traits
+ * back to what they were at first. `dispose` undoes all that was done here: it is what `render` returns.
  *
  * Keys that are pressed here are the explorer's own: JupyterLab, and whatever else listens for arrow keys, does not
  * hear of them, unless they come with Ctrl or Cmd.
  * @template T
  * @param {{ model: Model<T>, el: HTMLElement }} context
- * @param {string} title
  */
-export function stage({ model, el }, title) {
+export function stage({ model, el }) {
+  const { title, question } = /** @type {Model<{ _card: Card }>} */ (/** @type {unknown} */ (model)).get("_card");
   const liveRegion = html("p", { class: "x-said", "aria-live": "polite" });
   /** @type {Map<keyof T, string>} */
   const first = new Map();
@@ -58,6 +62,7 @@ export function stage({ model, el }, title) {
     "div",
     { class: "x-body", role: "group", "aria-label": title },
     html("p", { class: "x-title", "aria-hidden": "true" }, title),
+    html("p", { class: "x-question" }, question),
     liveRegion,
     reset,
   );
@@ -76,7 +81,8 @@ export function stage({ model, el }, title) {
     /** Say what the figure shows to those who cannot see it, once the hand rests. @param {string} words */
     announce(words) {
       const speak = () => {
-        if (liveRegion.textContent !== words) liveRegion.textContent = words;
+        if (body.classList.contains("x-playing")) waiting = setTimeout(speak, 400);
+        else if (liveRegion.textContent !== words) liveRegion.textContent = words;
       };
       clearTimeout(waiting);
       if (liveRegion.textContent) waiting = setTimeout(speak, 400);
@@ -167,6 +173,8 @@ function follow(model, first) {
       undo.push(() => part.dispose());
       return place;
     },
+
+    later: (f) => void undo.push(f),
 
     dispose() {
       disposed = true;
@@ -357,6 +365,39 @@ export function button(label, press, name) {
   const made = html("button", { type: "button", "aria-label": name }, label);
   made.addEventListener("click", press);
   return made;
+}
+
+/**
+ * Panels beside each other; on a phone one at a time, chosen by its name, and those without a name below it.
+ * @param {[string, Element][]} named
+ */
+export function panels(...named) {
+  const tabs = html("div", { class: "x-tabs", role: "group", "aria-label": "Show" });
+  const choose = named
+    .filter(([name]) => name)
+    .map(([name, panel]) => {
+      const tab = button(name, () => choose.forEach((show) => show(panel)));
+      tabs.append(tab);
+      return (/** @type {Element} */ chosen) => {
+        panel.classList.toggle("x-away", panel !== chosen);
+        tab.setAttribute("aria-pressed", String(panel === chosen));
+      };
+    });
+  for (const show of choose) show(named[0][1]);
+  return html("div", { class: "x-panels" }, tabs, ...named.map(([, panel]) => panel));
+}
+
+/**
+ * Numbers by their names.
+ * @template T
+ * @param {Scope<T>} scope @param {(keyof T)[]} traits what they depend on
+ * @param {[string, () => string][]} measures
+ */
+export function numbers(scope, traits, measures) {
+  const cells = measures.map(() => html("td"));
+  scope.when(traits, () => measures.forEach(([, of], i) => (cells[i].textContent = of())));
+  const rows = measures.map(([name], i) => html("tr", {}, html("th", { scope: "row" }, name), cells[i]));
+  return html("table", { class: "x-table x-numbers" }, ...rows);
 }
 
 /** A number with so many decimals, and a minus sign that is one. @param {number} x */

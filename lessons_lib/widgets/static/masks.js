@@ -17,7 +17,7 @@ const MASK = ["n", "parts", "painted"];
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context, "Who may see whom");
+  const scope = stage(context);
   const mask = () => overlay(compose(scope.read("n"), scope.read("parts")), scope.read("painted"));
   const code = html("code", { class: "x-code" });
   scope.add(
@@ -32,8 +32,9 @@ function render(context) {
       ),
       matrix(scope, mask),
       composition(scope),
-      html("div", { class: "x-panel" }, facts(scope, mask), code),
+      html("div", { class: "x-panel x-last" }, facts(scope, mask)),
     ),
+    code,
   );
   scope.when(MASK, () => {
     const painted = scope.read("painted").length;
@@ -171,7 +172,7 @@ function facts(scope, mask) {
   );
 }
 
-const [SIZE, LEFT, TOP, RIGHT] = [288, 40, 36, 14];
+const [SIZE, LEFT, TOP, RIGHT] = [256, 36, 34, 16];
 const HOLD = 350; // milliseconds after which a finger that rests begins to paint
 /** @typedef {{ brush: boolean, cell: number[], before: number[][] }} Stroke */
 
@@ -357,7 +358,7 @@ function matrix(scope, mask) {
       "p",
       { class: "x-legend" },
       html("span", {}, html("span", { class: "x-key x-may" }), "may attend"),
-      html("span", {}, html("span", { class: "x-key x-near" }), "within reach after L layers"),
+      html("span", {}, html("span", { class: "x-key x-near" }), "within reach"),
       html("span", {}, html("span", { class: "x-dead" }, "∅ "), "sees nothing"),
     ),
   );

@@ -2,7 +2,19 @@
 
 import { softmax, sum } from "./arithmetic.js";
 import { draggable, keepApart } from "./drag.js";
-import { entry, fixed, html, linear, logSlider, mappedSlider, select, setAttributes, stage, svg } from "./kit.js";
+import {
+  entry,
+  fixed,
+  html,
+  linear,
+  logSlider,
+  mappedSlider,
+  named,
+  select,
+  setAttributes,
+  stage,
+  svg,
+} from "./kit.js";
 import { COLOURS, rgb } from "./palette.js";
 import { angle, average, hull, scores, stretched } from "./plane.math.js";
 
@@ -22,7 +34,7 @@ const y = linear([REACH, -REACH], [0, SIZE]);
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context, "Lengths and angles");
+  const scope = stage(context);
   const values = () => scope.read("value") ?? scope.read("key");
   const weightsAt = (/** @type {Point} */ query) =>
     softmax(scores(query, scope.read("key"), scope.read("similarity")), scope.read("temperature"));
@@ -138,7 +150,14 @@ function queryPlane(part, weightsAt) {
       handle(drawing, names, `key ${j + 1}`, dotFor(j), String(j + 1), ofGoodLength(entry(part.value("key"), j))),
     );
   handle(drawing, names, "query", ring(), "query", ofGoodLength(part.value("query")));
-  part.when(["key", "query"], () => keepApart(names, SIZE));
+  part.when(["key", "query"], () => {
+    const q = part.read("query");
+    keepApart(
+      names,
+      SIZE,
+      [0.2, 0.4, 0.6, 0.8].map((share) => [x(share * q[0]), y(share * q[1])]),
+    );
+  });
   return html(
     "figure",
     { class: "x-panel" },
@@ -146,7 +165,7 @@ function queryPlane(part, weightsAt) {
     html(
       "figcaption",
       {},
-      "Query and keys; drag any. The colour of a place is the mixture of keys that a query there would get. Dashed: the hull of the keys.",
+      "Drag any. The colour of a place is the mixture of keys that a query there would get. Dashed: the hull of the keys.",
     ),
   );
 }
@@ -161,7 +180,7 @@ function valuePlane(part, values, weights) {
   const names = [];
   const name = svg("text", { "text-anchor": "middle", style: "fill: var(--ink)" }, "output");
   const output = ring();
-  const named = svg("g", {}, name);
+  const label = svg("g", {}, name);
   const drawing = plane("values and output", rim);
   part.when(["key", "value"], () => rim.setAttribute("d", outline(values())));
   values().forEach((_, j) =>
@@ -175,19 +194,23 @@ function valuePlane(part, values, weights) {
       watch: (draw) => part.when(["key", "value"], draw),
     }),
   );
-  drawing.append(output, named);
+  drawing.append(output, label);
   names.push({ words: name, at: () => [x, y].map((place, axis) => place(average(weights(), values())[axis])) });
   part.when(["key", "query", "value", "temperature", "similarity"], () => {
     const o = average(weights(), values());
     setAttributes(output, { cx: x(o[0]), cy: y(o[1]) });
-    named.setAttribute("transform", `translate(${at(o)})`);
+    label.setAttribute("transform", `translate(${at(o)})`);
     keepApart(names, SIZE);
   });
   return html(
     "figure",
     { class: "x-panel" },
     drawing,
-    html("figcaption", {}, "Values; drag any. The output is their average, and never leaves the hull."),
+    html(
+      "figcaption",
+      {},
+      "Drag any; each has the colour of its key. The output is their average, and never leaves the hull.",
+    ),
   );
 }
 
@@ -241,6 +264,12 @@ function plane(label, ...nodes) {
     { viewBox: `0 0 ${SIZE} ${SIZE}`, role: "group", "aria-label": label },
     ...nodes.slice(0, 1),
     axes,
+    ...[-3, 3].flatMap((v) => [
+      named(fixed(v, 0), x(v), y(0) + 14, "x-over", "middle"),
+      named(fixed(v, 0), x(0) - 5, y(v) + 4, "x-over", "end"),
+    ]),
+    named("→ first coordinate", SIZE, SIZE - 2, "", "end"),
+    named("↑ second coordinate", 0, 10),
     ...nodes.slice(1),
   );
 }

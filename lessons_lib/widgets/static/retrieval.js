@@ -2,8 +2,7 @@
 
 import { softmax } from "./arithmetic.js";
 import { draggable, keepApart } from "./drag.js";
-import { entry, fixed, html, linear, mappedSlider, slider, stage, svg } from "./kit.js";
-import { COLOURS } from "./palette.js";
+import { entry, fixed, html, linear, mappedSlider, named, picture, setAttributes, slider, stage, svg } from "./kit.js";
 import { answer, best, directionOf, lengthOf, perDegree, pointing, scores } from "./retrieval.math.js";
 
 /**
@@ -15,10 +14,10 @@ import { answer, best, directionOf, lengthOf, perDegree, pointing, scores } from
  */
 
 const [SHORTEST, LONGEST, FARTHEST] = [0.1, 20, 2];
-const [SIZE, REACH, RIM] = [300, 2.7, 2.2];
+const [SIZE, REACH, RIM] = [270, 2.7, 2.2];
 const x = linear([-REACH, REACH], [0, SIZE]);
 const y = linear([REACH, -REACH], [0, SIZE]);
-const [LEFT, RIGHT, TOP, BOTTOM] = [40, 296, 10, 250];
+const [LEFT, RIGHT, TOP, BOTTOM] = [40, 308, 22, 164];
 const across = linear([-180, 180], [LEFT, RIGHT]);
 /** @type {(keyof Traits)[]} */
 const ALL = ["query", "key", "value", "labels"];
@@ -37,7 +36,8 @@ function entries(scope, trait) {
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context, "A look-up by vectors");
+  const scope = stage(context);
+  const facts = html("p", { class: "x-facts" });
   /** @type {number[]} */
   let range = [];
   scope.add(
@@ -48,11 +48,9 @@ function render(context) {
         range = around(entries(scope, "value"), range);
         return [...entries(scope, "labels"), ...range].join();
       },
-      (part) => html("div", { class: "x-panels" }, dial(part), curve(part, range), table(part, range)),
+      (part) => html("div", { class: "x-panels" }, dial(part), curve(part, range, facts), table(part, range)),
     ),
   );
-  const facts = html("p", { class: "x-facts" });
-  scope.add(facts);
   scope.when(ALL, () => {
     const [q, k, v] = looked(scope);
     const soft = fixed(answer(q, k, v));
@@ -117,8 +115,8 @@ function length(scope) {
 
 /** Keys to drag, and the query as a hand that turns. @param {Scope} part */
 function dial(part) {
-  const way = svg("path", { class: "x-axis", style: "stroke: var(--ink)" });
-  const hand = svg("path", { class: "x-line", style: "stroke: var(--ink); stroke-width: 5; stroke-linecap: round" });
+  const way = svg("path", { class: "x-axis", style: "stroke: var(--query)" });
+  const hand = svg("path", { class: "x-line", style: "stroke: var(--query); stroke-width: 5; stroke-linecap: round" });
   const drawing = svg(
     "svg",
     { viewBox: `0 0 ${SIZE} ${SIZE}`, role: "group", "aria-label": "query and keys" },
@@ -141,7 +139,7 @@ function dial(part) {
       drawing,
       names,
       `key ${label}`,
-      svg("circle", { r: 6, fill: COLOURS[j] }),
+      svg("circle", { r: 6, style: "fill: var(--key)" }),
       label,
       onDial(entry(part.value("key"), j)),
     ),
@@ -153,13 +151,21 @@ function dial(part) {
     },
     watch: (/** @type {() => void} */ draw) => part.when(["query"], draw),
   };
-  const ring = svg("circle", { r: 7, class: "x-dot", style: "stroke: var(--ink)" });
-  handle(drawing, names, "query", ring, "query", query, {
+  const ring = svg("circle", { r: 7, class: "x-dot", style: "stroke: var(--query)" });
+  const said = handle(drawing, names, "query", ring, "", query, {
     said: () => part.read("query"),
     // up and down turn it by five degrees, left and right by one
     moved: (v, [right, up]) => pointing(directionOf(v) + 50 * up + 10 * right, RIM),
   });
-  part.when(["key", "query"], () => keepApart(names, SIZE));
+  part.when(["key", "query"], () => {
+    const [q, way] = [part.read("query"), tip()];
+    said.textContent = `query, ${fixed(lengthOf(q), 1)} long`;
+    keepApart(
+      names,
+      SIZE,
+      [0.2, 0.35, 0.5, 0.65, 0.8].map((share) => [x(share * way[0]), y(share * way[1])]),
+    );
+  });
   return html(
     "figure",
     { class: "x-panel" },
@@ -167,32 +173,39 @@ function dial(part) {
     html(
       "figcaption",
       {},
-      "Turn the query by its ring; drag the keys. The thick hand is as long as the query, on a scale of its own, up to 20.",
+      "Turn the query by its ring; drag the keys. Thick: the query's length, up to 20 at the rim.",
     ),
   );
 }
 
-/** The answer for every direction of the query. @param {Scope} part @param {number[]} range */
-function curve(part, range) {
-  const soft = svg("path", { class: "x-line", style: "stroke: var(--ink)" });
+/**
+ * The answer for every direction of the query, and in words for this one.
+ * @param {Scope} part @param {number[]} range @param {Node} facts
+ */
+function curve(part, range, facts) {
+  const soft = svg("path", { class: "x-line", style: "stroke: var(--output)" });
   const hard = svg("path", { class: "x-line x-dashed", style: "stroke: var(--quiet)" });
-  const here = svg("circle", { r: 6, class: "x-dot", style: "stroke: var(--ink)" });
-  const names = entries(part, "labels").map((label) => svg("text", { "text-anchor": "middle", y: 266 }, label));
+  const here = svg("circle", { r: 6, class: "x-dot", style: "stroke: var(--output)" });
+  const values = svg("path", { style: "stroke: var(--value); stroke-width: 9; stroke-linecap: round" });
+  const names = entries(part, "labels").map((label) => svg("text", { "text-anchor": "middle" }, label));
+  const lines = ["soft answer", "best key alone"].map((words) => svg("text", { class: "x-named x-over" }, words));
   const up = linear(range, [BOTTOM, TOP]);
   const ticks = [-50, -40, -30, -20, -10, 0, 10, 20, 30, 40, 50].filter((v) => v >= range[0] && v <= range[1]);
+  const shown = ticks.filter((v) => ticks.length < 7 || v % 20 === 0);
   const marks = svg("path", { class: "x-axis", style: "stroke-dasharray: 2 4" });
-  const drawing = svg(
-    "svg",
-    { viewBox: `0 0 ${SIZE} ${SIZE}`, role: "img", "aria-label": "the answer against the direction of the query" },
+  const drawing = picture(320, 214, "the answer against the direction of the query");
+  drawing.append(
     svg("path", { class: "x-axis", d: `M${LEFT} ${TOP}V${BOTTOM}H${RIGHT}` }),
     marks,
     hard,
     soft,
+    values,
     here,
     ...names,
-    ...ticks.map((v) => svg("text", { x: LEFT - 5, y: up(v) + 4, "text-anchor": "end" }, fixed(v, 0))),
-    svg("text", { x: -(TOP + BOTTOM) / 2, y: 10, "text-anchor": "middle", transform: "rotate(-90)" }, "answer"),
-    svg("text", { x: (LEFT + RIGHT) / 2, y: 296, "text-anchor": "middle" }, "direction of the query"),
+    ...lines,
+    ...shown.map((v) => svg("text", { x: LEFT - 5, y: up(v) + 4, "text-anchor": "end" }, fixed(v, 0))),
+    named("answer", 0, 10),
+    named("direction of the query", RIGHT, 210, "", "end"),
   );
   part.when(ALL, () => {
     const [q, k, v] = looked(part);
@@ -203,31 +216,51 @@ function curve(part, range) {
     };
     soft.setAttribute("d", line(answer));
     hard.setAttribute("d", line(best));
-    here.setAttribute("cx", across(directionOf(q)).toFixed(1));
-    here.setAttribute("cy", up(answer(q, k, v)).toFixed(1));
+    const at = [answer, best].map((f) => up(f(q, k, v)));
+    setAttributes(here, { cx: across(directionOf(q)).toFixed(1), cy: at[0].toFixed(1) });
+    // the names of the lines stand beside the ring, the higher one above it
+    const high = Math.min(...at) - 11;
+    const low = Math.max(...at) + 20;
+    const heights = low < BOTTOM ? [high, low] : [high - 14, high];
+    lines.forEach((name, i) =>
+      setAttributes(name, {
+        x: Math.max(LEFT + 4, Math.min(RIGHT - 96, across(directionOf(q)) - 40)).toFixed(1),
+        y: heights[Number(at[i] > at[1 - i] || (i === 1 && at[0] === at[1]))].toFixed(1),
+      }),
+    );
   });
-  part.when(["key"], () => {
+  part.when(["key", "value"], () => {
     const places = entries(part, "key").map((key) => across(directionOf(key)));
-    names.forEach((name, j) => {
-      name.setAttribute("x", Math.max(LEFT + 8, Math.min(RIGHT - 12, places[j])).toFixed(1));
-      const crowd = places.slice(0, j).filter((p) => Math.abs(p - places[j]) < 40).length;
-      name.setAttribute("y", String(266 + 13 * (crowd % 2)));
+    const heights = entries(part, "value").map(up);
+    /** @type {number[][]} */
+    const rows = [[], [], []];
+    places.forEach((place, j) => {
+      const half = 3.5 * (names[j].textContent ?? "").length + 3;
+      const middle = Math.max(LEFT, Math.min(RIGHT - half + 8, place));
+      const row = Math.max(
+        0,
+        rows.findIndex((row) => row.every((end) => Math.abs(end - middle) > 2 * half)),
+      );
+      rows[row].push(middle);
+      setAttributes(names[j], { x: middle.toFixed(1), y: BOTTOM + 15 + 13 * row });
     });
     marks.setAttribute("d", places.map((p) => `M${p.toFixed(1)} ${TOP}V${BOTTOM}`).join(""));
+    values.setAttribute("d", places.map((p, j) => `M${p.toFixed(1)} ${heights[j].toFixed(1)}h0`).join(""));
   });
   return html(
     "figure",
     { class: "x-panel" },
     drawing,
-    html("figcaption", {}, "The answer against the direction of the query. Solid: soft. Dashed: the best key alone."),
+    html("figcaption", {}, "Dots: the values, each in the direction of its key."),
+    facts,
   );
 }
 
 /** A row for each key: its score, its weight, its value. @param {Scope} part @param {number[]} range */
 function table(part, range) {
-  const rows = entries(part, "labels").map((label, j) => ({
+  const rows = entries(part, "labels").map((label) => ({
     label,
-    bar: html("div", { class: "x-bar", style: `background: ${COLOURS[j]}` }),
+    bar: html("div", { class: "x-bar", style: "background: var(--key)" }),
     shown: html("span", { class: "x-value" }),
     score: html("span", { class: "x-value" }),
   }));
@@ -304,6 +337,7 @@ function handle(drawing, names, name, mark, label, value, { said = value.get, mo
     grip.setAttribute("aria-valuenow", directionOf(v).toFixed(0));
     grip.setAttribute("aria-valuetext", `${fixed(directionOf(v), 0)}°, ${fixed(lengthOf(v))} long`);
   });
+  return words;
 }
 
 export default { render };

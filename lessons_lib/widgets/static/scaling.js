@@ -20,7 +20,7 @@ const mean = (/** @type {number[]} */ numbers) => sum(numbers) / numbers.length;
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context, "The width of a head");
+  const scope = stage(context);
   /** @type {ReturnType<typeof draw>} */
   let drawn;
   scope.when(["seed", "n_keys"], () => {
@@ -81,52 +81,53 @@ function render(context) {
 const EVERYTHING = ["width", "scaling", "seed", "n_keys"];
 const short = (/** @type {number} */ x) => (x >= 100 || Number.isInteger(x) ? x.toFixed(0) : x.toPrecision(2));
 
-/** All scores as a histogram, the normal curve that they should follow, and the standard one, both as high as 1. @param {Scope} scope @param {() => Matrix} now */
+/**
+ * All scores as a histogram, the normal curve that they should follow, and the standard one, both as high as 1. The
+ * axis stays: what lies beyond it is not drawn.
+ * @param {Scope} scope @param {() => Matrix} now
+ */
 function spread(scope, now) {
-  const [left, right, top, bottom] = [8, 312, 32, 148];
-  const drawing = picture(320, 170, "histogram of the scores");
-  /** @param {(x: number) => number} x @param {number} std @param {(y: number) => number} y */
-  const bell = (x, std, y) => {
-    const points = Array.from({ length: 161 }, (_, i) => (i - 80) / 20).map((t) => [
-      x(t * std),
-      y(Math.exp((-t * t) / 2)),
-    ]);
-    return `M${points
-      .filter(([px]) => px >= left && px <= right)
-      .map((p) => p.map((c) => c.toFixed(1)).join(" "))
-      .join("L")}`;
+  const [left, right, top, bottom, limit] = [8, 312, 34, 126, 16];
+  const x = linear([-limit, limit], [left, right]);
+  const y = linear([0, 1.3], [bottom, top]);
+  const inside = (/** @type {number} */ s) => x(Math.max(-limit, Math.min(limit, s))).toFixed(1);
+  const bell = (/** @type {number} */ std) => {
+    const steps = Array.from({ length: 161 }, (_, i) => (limit * (i - 80)) / 80);
+    const places = steps.map((s) => [x(s), y(Math.exp(-((s / std) ** 2) / 2))]);
+    return `M${places.map((place) => place.map((c) => c.toFixed(1)).join(" ")).join("L")}`;
   };
+  const bars = svg("path", { class: "x-fill" });
+  const curve = svg("path", { class: "x-line x-first" });
+  const name = named("", left, 10, "x-of-first");
+  const drawing = picture(320, 158, "histogram of the scores");
+  drawing.append(
+    bars,
+    curve,
+    svg("path", { class: "x-line x-second x-dashed", d: bell(1) }),
+    svg("path", { class: "x-axis", d: `M${left} ${bottom}H${right}` }),
+    name,
+    named("standard deviation 1, dashed", left, 25, "x-of-second"),
+    ...[-8, 0, 8].map((s) => named(fixed(s, 0), x(s), bottom + 15, "", "middle")),
+    named("score", right, bottom + 15, "", "end"),
+  );
   scope.when(EVERYTHING, () => {
     const std = scoreStd(scope.read("scaling"), scope.read("width"));
-    const limit = 4 * Math.max(1, std);
-    const x = linear([-limit, limit], [left, right]);
-    const y = linear([0, 1.3], [bottom, top]);
     const all = now().flat();
-    const bin = Math.min(std, limit) / 4;
+    const bin = std / 4;
     const counts = new Map();
     for (const s of all) counts.set(Math.floor(s / bin), (counts.get(Math.floor(s / bin)) ?? 0) + 1);
     const peak = (all.length * bin) / (std * Math.sqrt(2 * Math.PI));
-    const bars = [...counts].filter(([i]) => i * bin >= -limit && (i + 1) * bin <= limit);
-    drawing.replaceChildren(
-      svg("path", {
-        class: "x-fill",
-        d: bars
-          .map(([i, c]) => `M${x(i * bin)} ${bottom}V${y(Math.min(1.3, c / peak))}H${x((i + 1) * bin)}V${bottom}`)
-          .join(""),
-      }),
-      svg("path", { class: "x-line x-first", d: bell(x, std, y) }),
-      svg("path", { class: "x-line x-second x-dashed", d: bell(x, 1, y) }),
-      svg("path", { class: "x-axis", d: `M${left} ${bottom}H${right}` }),
-      named(`scores: standard deviation ${short(std)}`, left, 10, "x-of-first"),
-      named("standard deviation 1, dashed", left, 25, "x-of-second"),
-      ...[-0.5, 0, 0.5].map((t) =>
-        svg(
-          "text",
-          { x: x(t * limit), y: bottom + 16, "text-anchor": "middle" },
-          short(Math.abs(t * limit)).replace(/^/, t < 0 ? "−" : ""),
-        ),
-      ),
+    bars.setAttribute(
+      "d",
+      [...counts]
+        .filter(([i]) => i * bin < limit && (i + 1) * bin > -limit)
+        .map(
+          ([i, c]) => `M${inside(i * bin)} ${bottom}V${y(Math.min(1.3, c / peak))}H${inside((i + 1) * bin)}V${bottom}`,
+        )
+        .join(""),
     );
+    curve.setAttribute("d", bell(std));
+    name.textContent = `scores: standard deviation ${short(std)}`;
   });
   return html(
     "figure",
@@ -135,23 +136,23 @@ function spread(scope, now) {
     html(
       "figcaption",
       {},
-      `Scores of ${QUERIES} queries, and the normal curve of theory. ` + "Both curves are drawn equally high.",
+      `Scores of ${QUERIES} queries, and the normal curve of theory. Both curves are equally high.`,
     ),
   );
 }
 
 /** The weights of one query, one bar for each key. @param {Scope} scope @param {() => Matrix} now */
 function weights(scope, now) {
-  const [left, right, top, bottom] = [24, 312, 32, 148];
-  const drawing = picture(320, 170, "weights of one query");
+  const [left, right, top, bottom] = [24, 312, 26, 126];
+  const drawing = picture(320, 146, "weights of one query");
+  const y = linear([0, 1], [bottom, top]);
   scope.when(EVERYTHING, () => {
     const p = softmax(now()[0]);
-    const y = linear([0, 1], [bottom, top]);
     const step = (right - left) / p.length;
     drawing.replaceChildren(
       svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${right}` }),
-      ...[0, 1].map((t) => svg("text", { x: left - 6, y: y(t) + 4, "text-anchor": "end" }, String(t))),
-      named("weight", 0, top - 12),
+      ...[0, 1].map((t) => named(String(t), left - 6, y(t) + 4, "", "end")),
+      named("weight, of one query", 0, 10),
       ...p.map((w, i) =>
         svg("rect", {
           class: "x-solid",
@@ -161,15 +162,10 @@ function weights(scope, now) {
           height: bottom - y(w),
         }),
       ),
-      svg("text", { x: (left + right) / 2, y: bottom + 16, "text-anchor": "middle" }, `${p.length} keys`),
+      named(`${p.length} keys`, right, bottom + 15, "", "end"),
     );
   });
-  return html(
-    "figure",
-    { class: "x-panel" },
-    drawing,
-    html("figcaption", {}, "The weights of one query, after the softmax."),
-  );
+  return html("figure", { class: "x-panel" }, drawing);
 }
 
 /** What the weights are like: for this query, and over many. @param {Scope} scope @param {() => Matrix} now */
@@ -197,34 +193,33 @@ function table(scope, now) {
  * @param {Scope} scope @param {(width: number) => Matrix} at
  */
 function throughWidths(scope, at) {
-  const [left, right, top, bottom, floor] = [42, 312, 36, 138, -12];
+  const [left, right, top, bottom, floor] = [42, 312, 26, 128, -12];
   const x = linear([0, WIDTHS.length - 1], [left, right]);
   const y = linear([floor, 0], [bottom, top]);
-  const drawing = picture(320, 156, "norm of the softmax Jacobian against width");
+  const drawing = picture(320, 148, "norm of the softmax Jacobian against width");
   const here = svg("path", { class: "x-axis" });
   const lines = svg("g");
   drawing.append(
     svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${right}` }),
-    ...[0, -6, -12].map((e) =>
-      svg("text", { x: left - 6, y: y(e) + 4, "text-anchor": "end" }, e ? tiny(10 ** e).slice(2) : "1"),
-    ),
-    ...[0, 6, 12].map((i) =>
-      svg("text", { x: x(i), y: bottom + 15, "text-anchor": i === 12 ? "end" : "middle" }, String(2 ** i)),
-    ),
-    svg("text", { x: x(9), y: bottom + 15, "text-anchor": "middle" }, "width dₖ"),
+    ...[0, -6, -12].map((e) => named(e ? tiny(10 ** e).slice(2) : "1", left - 6, y(e) + 4, "", "end")),
+    ...[0, 6, 12].map((i) => named(String(2 ** i), x(i), bottom + 15, "", i === 12 ? "end" : "middle")),
+    named("width dₖ", x(9), bottom + 15, "", "middle"),
     named("norm of the Jacobian", 0, 10),
-    named("median query", left, 25, "x-of-first"),
-    named("mean, dashed", 150, 25, "x-of-second"),
     here,
     lines,
   );
   scope.when(["scaling", "seed", "n_keys"], () => {
     const norms = WIDTHS.map((width) => at(width).map((row) => jacobianNorm(softmax(row))));
+    const height = (/** @type {number} */ v) => y(Math.max(floor, Math.log10(v || 1e-99)));
     const line = (/** @type {number[]} */ values) =>
-      values.map((v, i) => `${i ? "L" : "M"}${x(i)} ${y(Math.max(floor, Math.log10(v || 1e-99))).toFixed(1)}`).join("");
+      values.map((v, i) => `${i ? "L" : "M"}${x(i)} ${height(v).toFixed(1)}`).join("");
+    const [medians, means] = [norms.map(median), norms.map(mean)];
     lines.replaceChildren(
-      svg("path", { class: "x-line x-first", d: line(norms.map(median)) }),
-      svg("path", { class: "x-line x-second x-dashed", d: line(norms.map(mean)) }),
+      svg("path", { class: "x-line x-first", d: line(medians) }),
+      svg("path", { class: "x-line x-second x-dashed", d: line(means) }),
+      // each name on its own side of the lines: the mean is above the median wherever they part
+      named("median query", x(6), Math.min(bottom - 5, height(medians[6]) + 18), "x-of-first", "end"),
+      named("mean, dashed", right, Math.min(height(means[10]), height(means[12])) - 8, "x-of-second", "end"),
     );
   });
   scope.when(["width"], () => here.setAttribute("d", `M${x(Math.log2(scope.read("width")))} ${top}V${bottom}`));
@@ -232,11 +227,7 @@ function throughWidths(scope, at) {
     "figure",
     { class: "x-panel" },
     drawing,
-    html(
-      "figcaption",
-      {},
-      "Norm of the softmax's Jacobian over many queries: what of the gradient comes through, at every width.",
-    ),
+    html("figcaption", {}, "The norm of the softmax's Jacobian over many queries: what of the gradient comes through."),
   );
 }
 

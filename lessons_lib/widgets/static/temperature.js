@@ -1,7 +1,7 @@
 /** Weights softmax(scores / T), and why they are these: no others have more of expected score + T times entropy. */
 
-import { effectiveCount, entropy, softmax } from "./arithmetic.js";
-import { entry, fixed, html, linear, logSlider, picture, setAttributes, slider, stage, svg } from "./kit.js";
+import { effectiveCount, entropy, softmax, sum } from "./arithmetic.js";
+import { entry, fixed, html, linear, logSlider, named, picture, setAttributes, slider, stage, svg } from "./kit.js";
 import { expectedScore, freeEnergy, otherWeights } from "./temperature.math.js";
 
 /**
@@ -11,9 +11,11 @@ import { expectedScore, freeEnergy, otherWeights } from "./temperature.math.js";
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context, "Softmax, warm and cold");
+  const scope = stage(context);
   const label = (/** @type {number} */ i) => scope.read("labels")?.[i] ?? String(i + 1);
   const weights = () => softmax(scope.read("scores"), scope.read("temperature"));
+  let most = 5; // how far sliders and axes go; it may grow, but not under the reader's hand
+  const reach = () => (most = Math.max(most, ...scope.read("scores").map((s) => Math.ceil(Math.abs(s)))));
   scope.add(
     html(
       "div",
@@ -26,11 +28,11 @@ function render(context) {
       html(
         "div",
         { class: "x-panel" },
-        choices(scope, label, weights),
+        choices(scope, label, weights, reach),
         indecision(scope, weights),
-        balance(scope, weights),
+        balance(scope, weights, reach),
       ),
-      frontier(scope, weights),
+      frontier(scope, weights, reach),
     ),
   );
   scope.when(["scores", "labels", "temperature"], () => {
@@ -48,15 +50,12 @@ function render(context) {
 /**
  * One row for each score: its slider, and the bar of its weight.
  * @param {Scope} scope @param {(i: number) => string} label @param {() => number[]} weights
+ * @param {() => number} reach
  */
-function choices(scope, label, weights) {
-  let reach = 5; // the sliders' range; it may grow, but not under the reader's hand
+function choices(scope, label, weights, reach) {
   return scope.rebuild(
     ["scores", "labels"],
-    () => {
-      reach = Math.max(reach, ...scope.read("scores").map((s) => Math.ceil(Math.abs(s))));
-      return JSON.stringify([scope.read("scores").length, scope.read("labels"), reach]);
-    },
+    () => JSON.stringify([scope.read("scores").length, scope.read("labels"), reach()]),
     (part) => {
       const bars = scope.read("scores").map(() => html("div", { class: "x-bar" }));
       const shown = scope.read("scores").map(() => html("span", { class: "x-value" }));
@@ -79,8 +78,8 @@ function choices(scope, label, weights) {
           html("span", { class: "x-name", "aria-hidden": "true" }, label(i)),
           slider(entry(part.value("scores"), i), {
             label: `score of ${label(i)}`,
-            min: -reach,
-            max: reach,
+            min: -reach(),
+            max: reach(),
             step: 0.1,
             show: (s) => fixed(s),
             plain: true,
@@ -111,29 +110,34 @@ function indecision(scope, weights) {
 
 /**
  * Entropy against expected score: the softmax at every temperature, others, and the line it has reached.
- * @param {Scope} scope @param {() => number[]} weights
+ * @param {Scope} scope @param {() => number[]} weights @param {() => number} reach
  */
-function frontier(scope, weights) {
-  const [width, height, left, right, top, bottom] = [320, 236, 34, 308, 12, 196];
+function frontier(scope, weights, reach) {
+  const [width, height, left, right, top, bottom] = [320, 258, 30, 308, 34, 218];
   const drawing = picture(width, height, "entropy against expected score");
   const axes = svg("g");
   const line = svg("path", { class: "x-line x-second x-dashed" });
   const here = svg("circle", { class: "x-dot x-first", r: 5 });
-  drawing.append(axes, line, here);
-  let [low, high, most] = [0, 1, 1];
+  const [ring, equals, all] = ["", "as good as the ring", "softmax, any T"].map((words, i) =>
+    named(words, 0, top - 6, `x-over x-named${i === 1 ? " x-of-second" : ""}`, i === 2 ? "end" : "start"),
+  );
+  drawing.append(axes, line, here, ring, equals, all);
   let [x, y] = [linear([0, 1], [left, right]), linear([0, 1], [bottom, top])];
+  let most = 1;
 
   scope.when(["scores"], () => {
     const scores = scope.read("scores");
-    const [least, largest] = [Math.min(...scores), Math.max(...scores)];
-    const range = largest - least || 1;
-    [low, high, most] = [least - 0.06 * range, largest + 0.06 * range, Math.log(scores.length) * 1.06 || 1];
-    x = linear([low, high], [left, right]);
+    const range = Math.max(...scores) - Math.min(...scores) || 1;
+    const [far, even] = [reach(), Math.log(scores.length)];
+    most = even * 1.2 || 1;
+    x = linear([-far, far], [left, right]);
     y = linear([0, most], [bottom, top]);
     const at = (/** @type {number[]} */ p) => `${x(expectedScore(p, scores)).toFixed(1)} ${y(entropy(p)).toFixed(1)}`;
     const sharpness = Array.from({ length: 161 }, (_, i) => (Math.sinh((i - 80) / 12) / range) * 0.5);
+    const apex = x(sum(scores) / scores.length);
+    setAttributes(all, { x: Math.max(left + 96, apex - 16).toFixed(1), y: (y(even) - 6).toFixed(1) });
     axes.replaceChildren(
-      svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${right}` }),
+      svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${right}M${x(0)} ${top}V${bottom}` }),
       svg("path", {
         class: "x-specks",
         d: otherWeights(scores.length, 160)
@@ -144,24 +148,24 @@ function frontier(scope, weights) {
         class: "x-line x-first",
         d: `M${sharpness.map((b) => at(softmax(scores.map((s) => b * s)))).join("L")}`,
       }),
-      svg("text", { x: x(least), y: bottom + 15, "text-anchor": "middle" }, fixed(least, 1)),
-      svg("text", { x: x(largest), y: bottom + 15, "text-anchor": "middle" }, largest > least ? fixed(largest, 1) : ""),
-      svg("text", { x: (left + right) / 2, y: bottom + 31, "text-anchor": "middle" }, "expected score"),
-      svg(
-        "text",
-        { x: left - 5, y: y(Math.log(scores.length)) + 4, "text-anchor": "end" },
-        fixed(Math.log(scores.length), 1),
-      ),
-      svg("text", { x: left - 5, y: bottom + 4, "text-anchor": "end" }, "0"),
-      svg("text", { x: -(top + bottom) / 2, y: 12, "text-anchor": "middle", transform: "rotate(-90)" }, "entropy"),
+      ...[-far, 0, far].map((s) => named(fixed(s, 0), x(s), bottom + 15, "", "middle")),
+      named("expected score", right, bottom + 31, "", "end"),
+      ...(even ? [named(fixed(even, 1), left - 5, y(even) + 4, "", "end")] : []),
+      named("0", left - 5, bottom + 4, "", "end"),
+      named("entropy", 0, 10),
     );
   });
   scope.when(["scores", "temperature"], () => {
     const [scores, t, p] = [scope.read("scores"), scope.read("temperature"), weights()];
     const f = freeEnergy(scores, t);
-    const [from, to] = [Math.max(low, f - t * most), Math.min(high, f)];
+    const [from, to] = [Math.max(-reach(), f - t * most), Math.min(reach(), f)];
     line.setAttribute("d", `M${x(from)} ${y((f - from) / t)}L${x(to)} ${y((f - to) / t)}`);
-    setAttributes(here, { cx: x(expectedScore(p, scores)), cy: y(entropy(p)) });
+    const [cx, cy] = [x(expectedScore(p, scores)), y(entropy(p))];
+    setAttributes(here, { cx, cy });
+    const near = cx > right - 66; // no room to the right of the ring
+    ring.textContent = `T = ${fixed(t)}`;
+    setAttributes(ring, { x: near ? cx - 12 : cx + 10, y: cy - 6, "text-anchor": near ? "end" : "start" });
+    equals.setAttribute("x", Math.max(left + 40, Math.min(right - 118, x(from) - 40)).toFixed(1));
   });
   return html(
     "figure",
@@ -170,29 +174,41 @@ function frontier(scope, weights) {
     html(
       "figcaption",
       {},
-      "Curve: the softmax at every temperature; ring: at this one. Specks: other weights. " +
-        "None lies above the dashed line, on which score + T × entropy is as large as at the ring.",
+      "Specks: other weights. None lies above the dashed line, on which score + T × entropy is as large as at the ring.",
     ),
   );
 }
 
 /**
  * Expected score and T times entropy end to end: together they are the free energy.
- * @param {Scope} scope @param {() => number[]} weights
+ * @param {Scope} scope @param {() => number[]} weights @param {() => number} reach
  */
-function balance(scope, weights) {
+function balance(scope, weights, reach) {
   const parts = [
     ["expected score", "x-bar"],
     ["+ T × entropy", "x-bar x-second"],
     ["= free energy", "x-bar x-whole"],
   ].map(([name, look]) => ({ name, bar: html("div", { class: look }), shown: html("span", { class: "x-value" }) }));
   const zeros = parts.map(() => html("div", { class: "x-zero" }));
+  const scale = html("div", { class: "x-head", style: "position: relative; height: 1.2rem", "aria-hidden": "true" });
+  // what is larger runs out of its frame
+  const share = (/** @type {number} */ s) => (40 * (s + reach())) / reach();
+  scope.when(["scores"], () => {
+    for (const zero of zeros) zero.style.left = `${share(0)}%`;
+    scale.replaceChildren(
+      ...[-1, 0, 1].map((k) =>
+        html(
+          "span",
+          { style: `position: absolute; left: ${share(k * reach())}%; transform: translateX(${-40 * (k + 1)}%)` },
+          fixed(k * reach(), 0),
+        ),
+      ),
+    );
+  });
   scope.when(["scores", "temperature"], () => {
     const [scores, t, p] = [scope.read("scores"), scope.read("temperature"), weights()];
     const score = expectedScore(p, scores);
     const whole = score + t * entropy(p);
-    const share = linear([Math.min(0, score, whole), Math.max(0, score, whole) || 1], [0, 100]);
-    for (const zero of zeros) zero.style.left = `min(${share(0)}%, 100% - 1px)`;
     [
       [0, score],
       [score, whole],
@@ -211,6 +227,8 @@ function balance(scope, weights) {
       html("div", { class: "x-track" }, bar, zeros[i]),
       shown,
     ]),
+    html("span"),
+    scale,
   );
 }
 

@@ -38,7 +38,7 @@ const EVERYTHING = [...TILES, "order", "seed", "rescale", "step"];
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context, "FlashAttention, tile by tile");
+  const scope = stage(context);
   const steps = () => schedule(scope.read("n"), scope.read("block_q"), scope.read("block_k"), scope.read("is_causal"));
   const all = () => scores(scope.read("n"), scope.read("seed"), scope.read("order"));
   /** @returns {Now} */

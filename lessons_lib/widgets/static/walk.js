@@ -17,7 +17,7 @@ const WEIGHTS = ["n", "seed", "causal", "temperature", "residual", "same"];
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
-  const scope = stage(context, "A walk from query to key");
+  const scope = stage(context);
   /** @type {Matrix[]} */
   let places;
   scope.when(WEIGHTS, () => {

@@ -1,0 +1,139 @@
+"""Pictures that lead on: the hero and the chapters as cards on the first page, the explorers as cards on theirs.
+
+The cards are made of what is there: the chapters of ``_toc.yml`` and the sections of the explorers' page, each with its
+drawing from ``thumbnails`` if there is one. So no new one can be forgotten.
+"""
+
+import re
+from html import escape, unescape
+
+from docutils import nodes
+from sphinx.util.docutils import SphinxDirective
+from thumbnails import thumbnail
+
+from lessons_lib.widgets import Hero
+
+EXPLORERS = "book/explorers"
+# What each chapter asks, in a line; of one that is not here its heading is shown.
+QUESTIONS = {
+    "why-attention": "What does a memory of fixed size forget?",
+    "information": "What is it that a softmax maximises?",
+    "geometry": "What counts for more, a key's length or its angle?",
+    "scaling": "Why divide by the square root of the width?",
+    "matrix": "Where does the content of an output come from?",
+    "masks": "Who may look at whom?",
+    "multi-head": "What can several heads do that one cannot?",
+    "positions": "How is a set of words told their order?",
+    "dynamics": "How does training break, and what holds it?",
+    "flash": "Why is attention slow, if it computes so little?",
+}
+
+
+class ShowHero(SphinxDirective):
+    """The trained model that reads a sentence, as HTML."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return it."""
+        return [_html(Hero().to_html())]
+
+
+class Chapters(nodes.General, nodes.Element):
+    """The place of the chapters' cards, until their numbers are known."""
+
+
+class ShowChapters(SphinxDirective):
+    """A card for each numbered chapter of ``_toc.yml``, in its order."""
+
+    def run(self) -> list[nodes.Node]:
+        """Return the place."""
+        return [Chapters()]
+
+
+def chapters(app) -> list[tuple[str, str]]:
+    """Return the pages of the numbered parts, each with the title that the contents give it."""
+    site_map = app.env.external_site_map
+    numbered = [tree for tree in site_map.root.subtrees if tree.numbered]
+    return [(name, site_map[name].title or app.env.titles[name].astext()) for tree in numbered for name in tree.files()]
+
+
+def fill(app, doctree, docname) -> None:
+    """Put the chapters' cards in their place."""
+    for place in list(doctree.findall(Chapters)):
+        cards = []
+        for name, title in chapters(app):
+            stem = name.rsplit("/", 1)[-1]
+            number = ".".join(map(str, app.env.toc_secnumbers.get(name, {}).get("", ())))
+            question = QUESTIONS.get(stem) or app.env.titles[name].astext()
+            address = app.builder.get_relative_uri(docname, name)
+            cards.append(card(address, thumbnail(stem), f"{number}. {title}" if number else title, question))
+        place.replace_self(gallery("chapters", cards))
+
+
+def lead_to_explorers(app, doctree) -> None:
+    """Give each explorer of their page a short address, such as ``#clocks``, and put a card for each above them all.
+
+    The name is what stands before the colon in the heading. A card asks what the explorer's own card asks, or says what
+    stands behind the colon; it has the drawing of the explorer or of the chapter that the section leads to.
+    """
+    if app.env.docname != EXPLORERS:
+        return
+    sections = [
+        section
+        for section in doctree.findall(nodes.section)
+        if any('class="explorer' in raw for raw in written(section))
+    ]
+    sections = [section for section in sections if not list(section.findall(nodes.section))[1:]]
+    cards = []
+    for section in sections:
+        name, _, rest = section[0].astext().partition(": ")
+        anchor = name.lower()
+        section["ids"].append(anchor)
+        found = re.search(r'class="x-question">(.*?)</p>', "".join(written(section)))
+        question = unescape(found[1]) if found else (rest[:1].upper() + rest[1:])
+        leads = [
+            xref.get("reftarget", "").rsplit("/", 1)[-1]
+            for xref in section.findall(lambda n: "reftarget" in getattr(n, "attributes", {}))
+        ]
+        drawing = next(filter(None, map(thumbnail, [anchor, *leads])), "")
+        cards.append(card(f"#{anchor}", drawing, name, question))
+    if sections:
+        first = sections[0]
+        first.parent.insert(first.parent.index(first), gallery("explorers", cards))
+
+
+def written(section: nodes.section) -> list[str]:
+    """Return the HTML that a section's outputs hold."""
+    return [raw.astext() for raw in section.findall(nodes.raw) if raw.get("format") == "html"]
+
+
+def card(address: str, drawing: str, title: str, question: str) -> str:
+    """Write one card, which is a link."""
+    picture = drawing or "<i></i>"
+    said = f"<b>{escape(title)}</b><span>{escape(question)}</span>"
+    return f'<li><a href="{escape(address)}">{picture}{said}</a></li>'
+
+
+def gallery(kind: str, cards: list[str]) -> nodes.raw:
+    """Put cards side by side."""
+    return _html(f'<ul class="gallery of-{kind}">{"".join(cards)}</ul>')
+
+
+def bring_styles(app, pagename, templatename, context, doctree) -> None:
+    """Load the style sheet on pages that need it."""
+    if re.search(r'class="(?:gallery|hero)\b', context.get("body") or ""):
+        app.add_css_file("gallery.css")
+
+
+def _html(text: str) -> nodes.raw:
+    return nodes.raw("", text, format="html")
+
+
+def setup(app) -> dict:
+    """Register with Sphinx."""
+    app.add_node(Chapters)
+    app.add_directive("hero", ShowHero)
+    app.add_directive("chapters", ShowChapters)
+    app.connect("doctree-read", lead_to_explorers)
+    app.connect("doctree-resolved", fill)
+    app.connect("html-page-context", bring_styles)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,217 @@
+"""Small drawings for the cards of chapters and explorers: one function each, which returns what lies in the picture.
+
+They are drawn in the palette's four colours for query, key, value and output, and in the colour of the page's text, so
+that a page in the dark needs no others. What stands for numbers is computed, not drawn by hand. A chapter or an
+explorer of which there is no drawing here has a card without one.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import product
+
+from lessons_lib.widgets.drawing import element
+
+WIDTH, HEIGHT = 160, 90
+QUERY, KEY, VALUE, OUTPUT, INK = (f"var(--{name})" for name in ("query", "key", "value", "output", "ink"))
+
+
+def thumbnail(name: str) -> str:
+    """Return the drawing of a chapter or an explorer as SVG, for the eye alone, or nothing if there is none."""
+    if name not in DRAWINGS:
+        return ""
+    return element("svg", DRAWINGS[name](), viewBox=f"0 0 {WIDTH} {HEIGHT}", aria_hidden="true", focusable="false")
+
+
+def why_attention() -> str:
+    """What the first word said fades on its way from word to word; the last one asks each of them."""
+    places = [18 + 25 * i for i in range(6)]
+    chain = _line([(places[0], 66), (places[-1], 66)], INK, 1.5)
+    words = [_dot(x, 66, 7, VALUE, 0.6**i) for i, x in enumerate(places)]
+    grounds = [_dot(x, 66, 7, "var(--plate)") for x in places]
+    arcs = [_arc(x, places[-1], 56, 22 + 0.38 * (places[-1] - x), VALUE, 2) for x in places[:-1]]
+    ring = element("circle", cx=places[-1], cy=66, r=8, fill="none", stroke=QUERY, stroke_width=2.5)
+    return "".join([chain, *grounds, *words, *arcs, ring])
+
+
+def retrieval() -> str:
+    """Four winds, and a query between two of them."""
+    winds = [(80, 12), (113, 45), (80, 78), (47, 45)]
+    circle = element("circle", cx=80, cy=45, r=33, fill="none", stroke=INK, stroke_opacity=0.3)
+    return circle + "".join(_dot(x, y, 6, KEY) for x, y in winds) + _arrow(80, 45, 101, 67, QUERY)
+
+
+def information() -> str:
+    """The same five scores at three temperatures."""
+    scores = (2.0, 1.5, 0.5, 0.0, -1.0)
+    bars = []
+    for i, temperature in enumerate((0.2, 1.0, 5.0)):
+        for j, weight in enumerate(_softmax([score / temperature for score in scores])):
+            bars.append(_rectangle(12 + 50 * i + 8 * j, 80 - 70 * weight, 6, 70 * weight, QUERY))
+    return "".join(bars) + _line([(8, 80), (152, 80)], INK, 1)
+
+
+def geometry() -> str:
+    """A long key far from the query, and a short one that is near."""
+    turn = f"M{50 + 24:g} 70A24 24 0 0 0 {50 + 24 * math.cos(0.9):.4g} {70 - 24 * math.sin(0.9):.4g}"
+    angle = element("path", d=turn, fill="none", stroke=INK, stroke_opacity=0.4, stroke_width=1.5)
+    plane = element("path", d="M50 70L112 2L160 2L160 88L34 88Z", fill=KEY, fill_opacity=0.1)
+    return plane + angle + _arrow(50, 70, 138, 70, KEY) + _arrow(50, 70, 50, 42, KEY) + _arrow(50, 70, 92, 17, QUERY)
+
+
+def scaling() -> str:
+    """Scores spread with the width of a head; divided by its root they do not."""
+    curves = [_bell(spread, KEY, 0.35 + 0.25 * i) for i, spread in enumerate((36, 22, 14))]
+    return "".join(curves) + _bell(9, QUERY, 1) + _line([(8, 80), (152, 80)], INK, 1)
+
+
+def matrix() -> str:
+    """Powers of one row-stochastic matrix: its rows become one row."""
+    n = 5
+    scores = [[2 * math.sin(3.1 * i + 1.7 * j * j) for j in range(n)] for i in range(n)]
+    once = [_softmax(row) for row in scores]
+    powers = [once]
+    for _ in range(3):
+        last = powers[-1]
+        powers.append([[sum(a * last[k][j] for k, a in enumerate(row)) for j in range(n)] for row in last])
+    shown = (powers[0], powers[1], powers[3])
+    return "".join(
+        _table(9 + 50 * i, 24, 8.4, [[a / 0.6 for a in row] for row in table]) for i, table in enumerate(shown)
+    )
+
+
+def walk() -> str:
+    """A walker steps from word to word, one layer further in each row."""
+    steps = [(5, 0), (2, 1), (3, 2), (0, 3)]
+    spots = [_dot(22 + 23 * c, 12 + 22 * r, 3, INK, 0.3) for r, c in product(range(4), range(6))]
+    path = [(22 + 23 * c, 12 + 22 * r) for c, r in steps]
+    return "".join(spots) + _line(path, VALUE, 2.5) + "".join(_dot(x, y, 5, QUERY) for x, y in path)
+
+
+def masks() -> str:
+    """A causal mask, and a window with one token that all may see."""
+    causal = [[0.9 * (c <= r) for c in range(8)] for r in range(8)]
+    window = [[0.9 * (r - 3 < c <= r or c == 0) for c in range(8)] for r in range(8)]
+    return _table(10, 12, 8.2, causal) + _table(86, 12, 8.2, window)
+
+
+def multi_head() -> str:
+    """One width cut into four heads, each with a pattern of its own, and put together again."""
+    before = [[float(c == max(r - 1, 0)) for c in range(4)] for r in range(4)]
+    itself = [[float(c == r) for c in range(4)] for r in range(4)]
+    first = [[float(c == 0) for c in range(4)] for r in range(4)]
+    spread = [[(c <= r) / (r + 1) for c in range(4)] for r in range(4)]
+    parts = [_rectangle(12, 6, 136, 7, INK, 0.4), _rectangle(12, 78, 136, 7, OUTPUT)]
+    for i, table in enumerate((before, itself, first, spread)):
+        middle = 27.5 + 35 * i
+        parts += [_line([(middle, 15), (middle, 26)], INK, 1), _table(middle - 14.5, 30, 7.4, table)]
+        parts.append(_line([(middle, 64), (middle, 75)], INK, 1))
+    return "".join(parts)
+
+
+def positions() -> str:
+    """Four clocks, each slower than the one before: the hands of a query at 20 and of a key at 12."""
+    parts = []
+    for i in range(4):
+        x, speed = 24 + 37.5 * i, 10 ** (-i / 2)
+        parts.append(
+            element("circle", cx=x, cy=45, r=16, fill="none", stroke=INK, stroke_opacity=0.35, stroke_width=1.5)
+        )
+        for place, colour in ((12, KEY), (20, QUERY)):
+            turn = place * speed
+            parts.append(_line([(x, 45), (x + 14 * math.cos(turn), 45 - 14 * math.sin(turn))], colour, 3))
+    return "".join(parts)
+
+
+def dynamics() -> str:
+    """Two runs: one comes down, one breaks on its way."""
+    held = [(12 + 2.0 * i, 74 - 60 * math.exp(-i / 22)) for i in range(69)]
+    broken = [(x, y - 5 - max(0.0, i - 30) ** 1.8 / 3) for i, (x, y) in enumerate(held[:44])]
+    return _line([(8, 8), (8, 82), (152, 82)], INK, 1) + _line(broken, KEY, 2.5) + _line(held, QUERY, 2.5)
+
+
+def collapse() -> str:
+    """Nine tokens become one."""
+    ways = [
+        [(14 + 2.2 * i, 45 + 9 * k * math.exp(-i / 14)) for i in range(0, 61, 4)]
+        for k in (-4, -3, -2, -1, 0, 1, 2, 3, 4)
+    ]
+    return "".join(_line(way, VALUE, 1.8) for way in ways)
+
+
+def flash() -> str:
+    """A matrix in tiles: of a few queries and a few keys one tile is at hand."""
+    parts = []
+    for i in range(4):
+        parts += [
+            _rectangle(38, 20 + 17 * i, 6, 15, QUERY, 1 if i == 2 else 0.25),
+            _rectangle(50 + 17 * i, 8, 15, 6, KEY, 1 if i == 1 else 0.25),
+        ]
+    tiles = [[1.0 if (i, j) == (2, 1) else 0.3 * (4 * i + j < 9) for j in range(4)] for i in range(4)]
+    return "".join(parts) + _table(50, 20, 17, tiles, VALUE)
+
+
+DRAWINGS: dict[str, Callable[[], str]] = {
+    "why-attention": why_attention,
+    "information": information,
+    "geometry": geometry,
+    "scaling": scaling,
+    "matrix": matrix,
+    "masks": masks,
+    "multi-head": multi_head,
+    "positions": positions,
+    "dynamics": dynamics,
+    "flash": flash,
+    "retrieval": retrieval,
+    "walk": walk,
+    "collapse": collapse,
+}
+
+
+def _softmax(scores: list[float]) -> list[float]:
+    raw = [math.exp(score) for score in scores]
+    return [r / sum(raw) for r in raw]
+
+
+def _dot(x: float, y: float, r: float, colour: str, opacity: float = 1) -> str:
+    return element("circle", cx=x, cy=y, r=r, fill=colour, fill_opacity=opacity)
+
+
+def _rectangle(x: float, y: float, width: float, height: float, colour: str, opacity: float = 1) -> str:
+    return element("rect", x=x, y=y, width=width, height=height, rx=1, fill=colour, fill_opacity=opacity)
+
+
+def _table(left: float, top: float, side: float, weights: list[list[float]], colour: str = QUERY) -> str:
+    """A matrix of weights from 0 to 1, on a ground that shows where there is nothing."""
+    places: dict[float, str] = {}
+    for r, row in enumerate(weights):
+        for c, weight in enumerate(row):
+            cell = f"M{left + side * c:.4g} {top + side * r:.4g}h{side - 1:.3g}v{side - 1:.3g}h{1 - side:.3g}z"
+            for opacity in {0.0, round(min(1.0, weight), 1)}:
+                places[opacity] = places.get(opacity, "") + cell
+    ground = element("path", d=places.pop(0.0), fill=INK, fill_opacity=0.08)
+    return ground + "".join(element("path", d=d, fill=colour, fill_opacity=weight) for weight, d in places.items())
+
+
+def _line(points: Sequence[tuple[float, float]], colour: str, width: float) -> str:
+    path = "M" + "L".join(f"{x:.4g} {y:.4g}" for x, y in points)
+    return element("path", d=path, fill="none", stroke=colour, stroke_width=width, stroke_linejoin="round")
+
+
+def _arc(start: float, end: float, base: float, tall: float, colour: str, width: float) -> str:
+    path = f"M{start} {base}C{start} {base - tall:.4g} {end} {base - tall:.4g} {end} {base}"
+    return element("path", d=path, fill="none", stroke=colour, stroke_width=width, stroke_linecap="round")
+
+
+def _arrow(x: float, y: float, to_x: float, to_y: float, colour: str) -> str:
+    length = math.hypot(to_x - x, to_y - y)
+    ux, uy = (to_x - x) / length, (to_y - y) / length
+    tip = f"M{to_x} {to_y}L{to_x - 10 * ux - 5 * uy:.4g} {to_y - 10 * uy + 5 * ux:.4g}"
+    tip += f"L{to_x - 10 * ux + 5 * uy:.4g} {to_y - 10 * uy - 5 * ux:.4g}Z"
+    return _line([(x, y), (to_x - 8 * ux, to_y - 8 * uy)], colour, 3) + element("path", d=tip, fill=colour)
+
+
+def _bell(spread: float, colour: str, opacity: float) -> str:
+    """A normal density about the middle, whose area is the same for every spread."""
+    points = [(80 + 2 * i, 80 - 620 / spread * math.exp(-((2 * i / spread) ** 2) / 2)) for i in range(-36, 37)]
+    path = "M" + "L".join(f"{x:.4g} {y:.4g}" for x, y in points)
+    return element("path", d=path, fill="none", stroke=colour, stroke_width=2.5, stroke_opacity=opacity)

@@ -1,0 +1,162 @@
+"""The first thing one sees: a trained model that reads a sentence, arc by arc, and the word that it expects next."""
+
+from collections.abc import Iterator
+from html import escape
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+import traitlets
+from jaxtyping import Float
+from torch import Tensor
+
+from lessons_lib.widgets.assemble import page_scripts, read
+from lessons_lib.widgets.drawing import element, picture, text
+from lessons_lib.widgets.heads import HEADS, HeadsExplorer, _gpt, _model
+from lessons_lib.widgets.traits import Whole
+
+LONGEST = 8
+FAINT = 0.1
+SENTENCES = (
+    "the king near the birds",
+    "the birds near the king",
+    "the woman beside the boys",
+    "the queen that these dogs follow",
+)
+FORMULA = (
+    '<p class="h-formula"><i class="h-sign h-output">output</i> = softmax(<i class="h-sign h-query">Q</i>'
+    '<i class="h-sign h-key">K</i><sup>T</sup> / √<i>d</i><sub>k</sub>) <i class="h-sign h-value">V</i></p>'
+)
+
+
+class Arc(NamedTuple):
+    """A weight that is large enough to be drawn: ``to`` reads ``origin`` in this head.
+
+    ``share`` is how much of it arrives at the word that asks: all in layer 2; in layer 1 as much as some head of layer
+    2 reads its reader, and all if the reader is the word that asks.
+    """
+
+    head: str
+    origin: int
+    to: int
+    weight: float
+    share: float
+
+
+class Hero(HeadsExplorer):
+    """The heads of ``HeadsExplorer``'s model as arcs over and under a sentence, and bars for the word that comes next.
+
+    Above the sentence lies what the word that asks reads in layer 2, below it what that word, and those that it reads,
+    had read in layer 1. Any head can be switched off; one button offers the head without which the verb would be most
+    likely of the other number. At first the sentence is read word by word, once.
+
+    Args:
+        words: 2 to 8 words of ``stories.VOCABULARY``, with single spaces.
+        query: the place of the word that asks, counted from 0; the last word if there are fewer.
+        off: the heads that are switched off.
+        sentences: what one button shows in turn, each as ``words``.
+
+    Raises:
+        ValueError: as ``HeadsExplorer``, or if a sentence is not as said.
+    """
+
+    script = "hero"
+    sentence = (
+        "In the live figure any head can be switched off, another word can ask, and the sentence goes on word by word."
+    )
+    _css = traitlets.Unicode(read("hero.css")).tag(sync=True)
+
+    words = traitlets.Unicode(SENTENCES[0]).tag(sync=True)
+    query = Whole(4, min=0, max=LONGEST - 1).tag(sync=True)
+    sentences = traitlets.List(traitlets.Unicode(), list(SENTENCES), minlen=1).tag(sync=True)
+
+    @traitlets.validate("words")
+    def _words_are_known(self, proposal: Any) -> str:
+        return _checked("words", proposal["value"])
+
+    @traitlets.validate("sentences")
+    def _sentences_are_known(self, proposal: Any) -> list[str]:
+        return [_checked("sentences", words) for words in proposal["value"]]
+
+    def next_word(self) -> Float[Tensor, " vocabulary"]:
+        """Return the probabilities of the word after the one that asks."""
+        words = _model()["vocabulary"].split()
+        tokens = torch.tensor([[words.index(word) for word in self.words.split()]])
+        with torch.no_grad():
+            return _gpt(self.off)(tokens).softmax(-1)[0, self._asks()]
+
+    def arcs(self) -> list[Arc]:
+        """Return the weights that are drawn, in the order of the heads."""
+        return list(self._arcs())
+
+    def still(self) -> str:
+        """Draw the arcs, and say what the model expects."""
+        words, asks, arcs = self.words.split(), self._asks(), self.arcs()
+        ends = [sum(9.5 * len(word) + 18 for word in words[:i]) for i in range(len(words) + 1)]
+        middle = [(a + b) / 2 for a, b in pairwise(ends)]
+        names = [
+            text(word, x=middle[i], y=96, anchor="middle", class_="h-asks" if i == asks else "")
+            for i, word in enumerate(words)
+        ]
+        drawn = [self._drawn(arc, [middle[arc.origin], middle[arc.to]]) for arc in arcs]
+        p = self.next_word()
+        known = _model()["vocabulary"].split()
+        likely = ", ".join(f"<b>{known[i]}</b> ({p[i]:.0%})" for i in p.argsort(descending=True)[:5].tolist())
+        said = f"arcs from the words that are read to those that read them, on the way to {words[asks]}"
+        return (
+            picture(ends[-1], 182, said, *drawn, *names)
+            + FORMULA
+            + f"<p>After <b>{escape(words[asks])}</b> a trained model expects {likely}. Each arc is one number of the "
+            "softmax: above the sentence what this word reads in layer 2, below it what it, and the words that it "
+            f"reads, had read in layer 1. Weights below {FAINT} are not drawn.</p>"
+        )
+
+    def to_html(self) -> str:
+        """Return a piece of HTML that is live in any page, and a picture with a sentence where scripts are off."""
+        shared, own = page_scripts(self.script, self._state())
+        parts = "".join(f'<script data-part="{key}">{script}</script>' for key, script in shared.items())
+        return (
+            f'<div class="hero"><style>{read("hero.css")}</style>'
+            f'<div class="x-still">{self.still()}<p>{self.sentence}</p></div>'
+            f"{parts}<script>{own}</script></div>"
+        )
+
+    def _asks(self) -> int:
+        return min(self.query, len(self.words.split()) - 1)
+
+    def _arcs(self) -> Iterator[Arc]:
+        weights, asks = self.weights(), self._asks()
+        on = [head not in self.off for head in HEADS]
+        seen = torch.stack([row[asks] for row in weights[4:]])[on[4:]]
+        shares = seen.amax(0) if len(seen) else torch.zeros(weights.shape[-1])
+        for head, table, is_on in zip(HEADS, weights, on, strict=True):
+            for to, row in enumerate(table.tolist() if is_on else []):
+                share = float(to == asks) if head.startswith("2") else 1.0 if to == asks else shares[to].item()
+                for origin, weight in enumerate(row):
+                    if weight >= FAINT and share >= FAINT:
+                        yield Arc(head, origin, to, weight, share)
+
+    def _drawn(self, arc: Arc, ends: list[float]) -> str:
+        up, base = (-1, 78) if arc.head.startswith("2") else (1, 104)
+        lane = 4 * (int(arc.head[2]) - 2.5)
+        start, end = ends[0] + lane, ends[1] + lane
+        aside, tall = (8, 24) if arc.origin == arc.to else (0, min(98, 40 + 0.25 * abs(end - start)))
+        tip = base + up * tall
+        return element(
+            "path",
+            class_="h-arc",
+            d=f"M{start:.4g} {base}C{start - aside:.4g} {tip:.4g} {end + aside:.4g} {tip:.4g} {end:.4g} {base}",
+            stroke_width=0.5 + 4 * arc.weight,
+            stroke_opacity=(0.75 if arc.origin != arc.to else 0.35) * arc.share,
+        )
+
+
+def _checked(name: str, words: str) -> str:
+    """The words, if they are of the vocabulary and not too many."""
+    known = _model()["vocabulary"].split()
+    unknown = [word for word in words.split(" ") if word not in known]
+    if unknown:
+        raise traitlets.TraitError(f"{name} must be of stories.VOCABULARY, with single spaces, got {unknown[0]!r}")
+    if not 2 <= len(words.split(" ")) <= LONGEST:
+        raise traitlets.TraitError(f"{name} must be 2 to {LONGEST} words, got {len(words.split(' '))}")
+    return words

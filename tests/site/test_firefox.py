@@ -1,0 +1,128 @@
+"""The main path in Firefox: a menu, a guess of each kind, an explorer under a finger and under a mouse, formulas.
+
+All of it runs in one process, for the sake of one browser that is slow to start.
+"""
+
+import os
+
+import pytest
+from bidi import MISSING, find_firefox, firefox
+from browsing import serve
+
+pytestmark = pytest.mark.xdist_group("firefox")
+MASKS, GEOMETRY = "book/attention/masks.html", "book/attention/geometry.html"
+PHONE, WIDE = (360, 740), (1440, 900)
+KEY = '.explorer [role="slider"][aria-label^="key 2"]'
+STATE = "() => document.querySelector('.explorer').explorer.model.get('key')[1]"
+
+
+@pytest.fixture(scope="session")
+def reader():
+    """Firefox without a window. Without one the test is skipped, or fails if REQUIRE_FIREFOX=1 says it must run."""
+    if find_firefox() is None:
+        (pytest.fail if os.environ.get("REQUIRE_FIREFOX") == "1" else pytest.skip)(MISSING)
+    with firefox() as browser:
+        yield browser
+
+
+@pytest.fixture
+def opened(reader, site):
+    """Open a page at a size. In the end no page has complained, or asked for anything elsewhere."""
+    reader.errors.clear()
+    reader.asked.clear()
+
+    def visit(path, size):
+        reader.resize(*size)
+        reader.visit(f"{site}/{path}")
+        reader.run("() => localStorage.clear()")
+        return reader
+
+    yield visit
+    assert reader.errors == []
+    assert reader.asked
+    assert [url for url in reader.asked if not url.startswith((site, "data:", "blob:"))] == []
+
+
+def test_menus_open_at_a_tap_and_a_link_leads_on(opened):
+    page = opened(MASKS, PHONE)
+    for name in ("secondary", "primary"):
+        page.tap(f".{name}-toggle")
+        page.wait_for(f"document.querySelector('#pst-{name}-sidebar-modal').open")
+        shown = f"[...document.querySelectorAll('#pst-{name}-sidebar-modal a')].filter((a) => a.checkVisibility())"
+        page.wait_for(f"{shown}.length > 3")
+        if name == "secondary":
+            page.run("() => document.querySelector('#pst-secondary-sidebar-modal').close()")
+    page.tap("#pst-primary-sidebar-modal a[href*='geometry']")
+    page.wait_for("location.pathname.endsWith('geometry.html') && document.readyState === 'complete'")
+
+
+def test_the_menu_folds_at_a_click(opened):
+    page = opened(MASKS, WIDE)
+    for hidden in ("true", "false"):
+        page.tap(".primary-toggle", kind="mouse")
+        folded = "document.querySelector('#pst-primary-sidebar').classList.contains('pst-sidebar-hidden')"
+        page.wait_for(f"{folded} === {hidden}")
+
+
+def test_formulas_are_set(opened):
+    page = opened(MASKS, PHONE)
+    written = page.run("() => document.querySelectorAll('.math').length")
+    assert written > 20
+    assert page.run("() => document.querySelectorAll('mjx-container').length") >= written
+    assert page.run("() => document.querySelectorAll('mjx-merror').length") == 0
+    assert page.run("() => document.fonts.check('16px MJXTEX-I')")
+    assert page.run("() => document.documentElement.scrollWidth") <= PHONE[0]
+
+
+GUESS = "[...document.querySelectorAll('.guess:has(%s)')].at(0)"
+
+
+def test_a_guess_of_each_kind_is_answered_by_a_finger(opened):
+    page = opened(MASKS, PHONE)
+    covered = page.run("() => document.querySelectorAll('.g-covered').length")
+    assert covered > 0
+    parts = {"choice": ".g-option", "number": ".g-range", "curve": ".g-pad"}
+    for kind, part in parts.items():
+        page.run(f"() => {{ {GUESS % part}.dataset.mine = '{kind}'; }}")
+
+    page.tap("[data-mine=choice] .g-option")
+
+    x, y = page.middle("[data-mine=number] .g-range")
+    page.touch((x, y), (x + 40, y))
+    page.tap("[data-mine=number] .g-commit")
+
+    x, y = page.middle("[data-mine=curve] .g-pad")
+    page.touch((x - 110, y - 20), (x - 40, y), (x + 60, y + 20), (x + 140, y + 25))
+    page.tap("[data-mine=curve] .g-commit")
+
+    page.wait_for("document.querySelector('[data-mine=curve] .g-true-line')")
+    for kind in ("choice", "number"):
+        page.wait_for(f"/it is|: right/.test(document.querySelector('[data-mine={kind}] .g-verdict')?.innerText)")
+    assert page.run("() => document.querySelectorAll('.g-covered').length") < covered
+
+
+@pytest.mark.parametrize(("size", "kind"), [(PHONE, "touch"), (WIDE, "mouse")], ids=["finger", "mouse"])
+def test_a_key_is_dragged_and_the_page_stays(opened, size, kind):
+    page = opened(GEOMETRY, size)
+    x, y = page.middle(KEY)
+    before, top = page.run(STATE), page.run("() => scrollY")
+    page.touch((x, y), (x + 10, y - 30), kind=kind)
+    after = page.run(STATE)
+    assert after[1] - before[1] > 0.3
+    assert after[0] - before[0] > 0.1
+    assert page.run("() => scrollY") == top
+
+
+FAULTS = """<!doctype html><html lang="en"><title>faults</title><link rel="icon" href="data:,">
+<script>console.error("ouch")</script><script>throw new Error("oh")</script><script src="gone.js"></script>
+<img alt="" src="http://example.org/a.png">"""
+
+
+def test_what_is_wrong_would_be_noticed(reader, tmp_path):
+    (tmp_path / "page.html").write_text(FAULTS)
+    reader.errors.clear()
+    reader.asked.clear()
+    with serve(tmp_path) as address:
+        reader.visit(f"{address}/page.html")
+        reader.hear_of("ouch", "oh", "404", "NS_ERROR")
+    assert "http://example.org/a.png" in reader.asked

@@ -1,0 +1,159 @@
+"""What a page says of itself to those who show a link to it, with an address of its own and without."""
+
+import re
+import sys
+from html import unescape
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+pytest.importorskip("jupyter_book")
+
+from build_book import ROOT
+
+EXTENSIONS = ("address", "cards", "entrance", "sharing")
+# In two pieces, so that a fork that sets its address leaves it as it is.
+PLACEHOLDER, OWN = "https://github.com/" + "OWNER/attention-book", "https://github.com/Someone/a-fork"
+PUBLISHED = "https://someone.github.io/a-fork/"
+INTRO = r"""# A book
+
+$$ x $$
+
+Every word asks $\frac{n}{2}$ others. Then it *averages* what they say, as *a busy person* would & does [1]. What is `x`?
+
+```{toctree}
+:numbered: 1
+scaling
+```
+"""
+CHAPTER = r"""# Why divide by $\sqrt{d_k}$?
+
+**You need** nothing.
+
+**You will be able to** derive $1/\sqrt{d_k}$; say what $\operatorname{softmax}(x)$ is; tell a sound argument from one
+that only sounds sound.
+"""
+
+
+@pytest.fixture
+def extensions(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "book/_ext")
+    yield
+    for name in EXTENSIONS:
+        sys.modules.pop(name, None)
+
+
+@pytest.fixture
+def site(extensions, tmp_path):
+    """Build a book of two pages under an address."""
+    from sphinx.application import Sphinx
+
+    def built(address: str, **options) -> Path:
+        source, target = tmp_path / "source", tmp_path / "html"
+        source.mkdir()
+        (source / "intro.md").write_text(INTRO)
+        (source / "scaling.md").write_text(CHAPTER)
+        (source / "icon.svg").write_text("<svg/>")
+        options |= {"extensions": ["myst_parser", *EXTENSIONS[::-1]], "myst_enable_extensions": ["dollarmath"]}
+        options["extensions"].remove("cards")
+        options |= {"html_theme": "sphinx_book_theme", "html_theme_options": {"repository_url": address}}
+        options |= {"root_doc": "intro", "html_title": "A book", "html_favicon": "icon.svg"}
+        Sphinx(source, None, target, target / ".doctrees", "html", options, status=None, warning=None).build()
+        return target
+
+    return built
+
+
+def said(page: Path) -> dict[str, str]:
+    found = re.findall(r'<meta (?:name|property)="([\w:]+)" content="([^"]*)">', page.read_text())
+    return {name: unescape(text) for name, text in found}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_page_is_described_by_its_sentences(site):
+    html = site(PLACEHOLDER)
+    chapter = said(html / "scaling.html")
+    assert chapter["og:title"] == "Why divide by √dₖ?"
+    sentence = "You will be able to derive 1/√dₖ; tell a sound argument from one that only sounds sound."
+    assert chapter["description"] == chapter["og:description"] == sentence
+    assert chapter["og:type"] == "article"
+    intro = "Then it averages what they say, as “a busy person” would & does."
+    assert said(html / "intro.html")["description"] == intro
+    assert said(html / "index.html")["description"] == said(html / "genindex.html")["description"] == intro
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_without_an_address_nothing_leads_to_one(site):
+    html = site(PLACEHOLDER)
+    for page in html.glob("*.html"):
+        assert not {"og:url", "og:image"} & set(said(page))
+        assert "canonical" not in page.read_text()
+    assert not (html / "sitemap.xml").exists()
+    assert not (html / "robots.txt").exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("options", "base"),
+    [({}, PUBLISHED), ({"html_baseurl": "https://book.example.org"}, "https://book.example.org/")],
+    ids=["derived", "set"],
+)
+def test_with_an_address_every_page_names_its_own_and_its_picture(site, options, base):
+    html = site(OWN, **options)
+    for name, page, card in (
+        ("intro.html", "intro.html", "book"),
+        ("index.html", "intro.html", "book"),
+        ("scaling.html", "scaling.html", "scaling"),
+        ("genindex.html", "genindex.html", "book"),
+    ):
+        tags = said(html / name)
+        assert tags["og:url"] == base + page
+        assert tags["og:image"] == f"{base}_static/cards/{card}.png"
+        assert (html / f"_static/cards/{card}.png").is_file()
+        assert tags["twitter:card"] == "summary_large_image"
+        assert "matrix" in tags["og:image:alt"]
+        assert f'<link rel="canonical" href="{base}{page}"' in (html / name).read_text()
+    places = [one.text for one in ElementTree.parse(html / "sitemap.xml").iter() if one.tag.endswith("loc")]
+    assert places == [f"{base}intro.html", f"{base}scaling.html"]
+    assert f"Sitemap: {base}sitemap.xml\n" in (html / "robots.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("repository", "pages"),
+    [
+        ("https://github.com/Someone/a-fork/", "https://someone.github.io/a-fork/"),
+        ("https://github.com/Someone/someone.github.io", "https://someone.github.io/"),
+    ],
+)
+def test_where_github_publishes(extensions, repository, pages):
+    from address import pages_address
+
+    assert pages_address({"repository_url": repository}) == pages
+
+
+@pytest.mark.parametrize(
+    ("tex", "letters"),
+    [("1/\\sqrt{d_k}", "1/√dₖ"), ("-\\infty", "−∞"), ("n", "n"), ("\\frac12", "\0"), ("d_\\text{model}", "\0")],  # noqa: RUF001
+)
+def test_a_short_formula_is_typed_and_a_long_one_left_out(extensions, tex, letters):
+    from sharing import in_letters
+
+    assert in_letters(tex) == letters
+
+
+def test_a_card_is_the_same_each_time_light_and_of_the_size_asked_for(extensions):
+    import io
+
+    from cards import drawn
+    from PIL import Image
+
+    card = drawn("Scaling", "Why divide by the square root of the width?", "A book", "scaling")
+    assert card == drawn("Scaling", "Why divide by the square root of the width?", "A book", "scaling")
+    assert card != drawn("Scaling", "Why divide by the square root of the width?", "A book", "another")
+    assert len(card) < 30_000
+    image = Image.open(io.BytesIO(card))
+    assert image.size == (1200, 630)
+    for question in ("One", "word " * 40):
+        text = Image.open(io.BytesIO(drawn("S", question, "B"))).convert("L").crop((700, 0, 745, 630))
+        assert text.getextrema() == (255, 255), "the question runs into the matrix"
