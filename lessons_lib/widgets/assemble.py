@@ -104,6 +104,9 @@ _WHOLE = re.compile(r'"(?:[^"\\\n]|\\.)*"|`[^`]*`|(?<=[(,=:])\s*/(?:[^/\\\n]|\\.
 _BINARY = re.compile(r"(?<=[\w)\]]) ([-+/|^&]) (?=[\w(\[])")
 _SPACES = re.compile(r" *(=>|[=!<>]=+|&&|\|\||\?\?=?|[-+*/%]=|[{}()\[\];,:?=<>*%]) *")
 _NOUGHT = re.compile(r"(?<![\w.$])0(?=\.\d)")
+# The brackets round a single parameter; a shorter word for names that tsc has seen to be constant.
+_SINGLE = re.compile(r"\((\w+)\)(?= ?=>)")
+_CONST = re.compile(r"(?<![\w.$])const(?= )")
 # Line breaks that end no statement, the comma after a last item, the semicolon before a brace.
 _IDLE = re.compile(r"(?<=[;{,(\[?:])\n|(?<=>)\n|\n(?=[.?:)\]}])|[,;](?=\n?[)\]}])")
 
@@ -114,8 +117,9 @@ def _squeezed(text: str) -> str:
     for whole in [*_WHOLE.finditer(text), None]:
         code = text[end : whole.start() if whole else None]
         assert "${" not in code, "a template inside another one: give the inner one a name"
-        code = _NOUGHT.sub("", code)
-        pieces += [_IDLE.sub("", _SPACES.sub(r"\1", _BINARY.sub(r"\1", code))), whole[0] if whole else ""]
+        code = _SINGLE.sub(r"\1", _CONST.sub("let", _NOUGHT.sub("", code)))
+        code = _SPACES.sub(r"\1", _BINARY.sub(r"\1", code))
+        pieces += [_IDLE.sub("", code), whole[0] if whole else ""]
         end = whole.end() if whole else end
     return "".join(pieces)
 

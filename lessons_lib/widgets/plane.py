@@ -100,5 +100,5 @@ def _plane(middle: float, points: Tensor, special: Tensor, name: str, *, rays: b
             drawn.append(element("line", class_="x-axis", x1=middle, y1=80, x2=x, y2=y))
         look = {"class_": "x-dot x-first"} if last else {"fill": COLOURS[j]}
         drawn.append(element("circle", cx=x, cy=y, r=5, **look))
-        drawn.append(text(name if last else str(j + 1), x=x + 7, y=y - 5))
+        drawn.append(text(name, x=x - 7, y=y - 5, anchor="end") if last else text(str(j + 1), x=x + 7, y=y - 5))
     return drawn

@@ -9,7 +9,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lessons_lib.attention import attention
-from lessons_lib.palette import COLOURS
 from lessons_lib.widgets.drawing import element, picture, text
 from lessons_lib.widgets.explorer import Card, Explorer
 from lessons_lib.widgets.traits import Real
@@ -74,7 +73,7 @@ class RetrievalExplorer(Explorer):
 
     def still(self) -> str:
         """Draw the keys and the query's direction on the left, the answer against that direction on the right."""
-        turn = torch.linspace(-math.pi, math.pi, 121, dtype=torch.float64)
+        turn = torch.linspace(-math.pi, math.pi, 61, dtype=torch.float64)
         length, angle = math.hypot(*self.query), math.atan2(self.query[1], self.query[0])
         answers = self.answer(length * torch.stack([turn.cos(), turn.sin()], dim=-1))
         now = self.answer(torch.tensor([self.query], dtype=torch.float64)).item()
@@ -99,16 +98,16 @@ class RetrievalExplorer(Explorer):
                 y2=80 - 60 * math.sin(angle),
             ),
             *self._dots(),
-            element("polyline", class_="x-line x-first", points=path),
-            element("circle", class_="x-dot x-first", cx=x, cy=y, r=5),
+            element("polyline", class_="x-line", style="stroke: var(--output)", points=path),
+            element("circle", class_="x-dot", style="stroke: var(--output)", cx=x, cy=y, r=5),
             text("answer", x=190, y=20),
             text("direction of the query", x=250, y=152, anchor="middle"),
         )
 
     def _dots(self) -> list[str]:
         drawn = []
-        for j, (point, label) in enumerate(zip(self.key, self.labels, strict=True)):
+        for point, label in zip(self.key, self.labels, strict=True):
             x, y = 80 + 25 * point[0], 80 - 25 * point[1]
-            drawn.append(element("circle", cx=x, cy=y, r=5, fill=COLOURS[j]))
+            drawn.append(element("circle", cx=x, cy=y, r=5, style="fill: var(--key)"))
             drawn.append(text(label, x=x + 7, y=y - 5))
         return drawn

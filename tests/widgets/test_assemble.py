@@ -129,10 +129,12 @@ def test_the_state_is_json(static):
 TRICKY = r"""
 export default { render: () => {
   const [a, b] = [3, 0.5];
-  const words = "a , b = 0.5 ;";
+  const words = "a , const b = 0.5 ; (x) => x";
+  const twice = (f) => { return (x) => f(f(x)); };
+  const unconst = { const: twice((x) => x + 1)(a) };
   const more = `${ a }  +  b , ( c )`;
   const split = "x  y,z".split(/ +|, */g).length;
-  return [a - -b, a + +b, a / 2, 1 - a, a ? b : a, words, more, split, 10.5, `${a - 1}`.length].map(String);
+  return [a - -b, a + +b, a / 2, 1 - a, a ? b : a, words, more, split, 10.5, `${a - 1}`.length, unconst.const].map(String);
 } };
 """
 
@@ -141,10 +143,11 @@ export default { render: () => {
 def test_spaces_that_separate_nothing_go_and_what_is_written_stays(static, browser):
     (static / "good.js").write_text(TRICKY)
     script = assemble.classic_script("good", {})
-    assert "const[a,b]=[3,.5];" in script
+    assert "let[a,b]=[3,.5];" in script
+    assert "{return x=>f(f(x))}" in script
     page = browser.new_page()
     page.evaluate(script)
-    said = ["3.5", "3.5", "1.5", "-2", "0.5", "a , b = 0.5 ;", "3  +  b , ( c )", "3", "10.5", "1"]
+    said = ["3.5", "3.5", "1.5", "-2", "0.5", "a , const b = 0.5 ; (x) => x", "3  +  b , ( c )", "3", "10.5", "1", "5"]
     assert page.evaluate("window.seen[0]") == said
     page.close()
 

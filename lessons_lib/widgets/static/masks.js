@@ -1,6 +1,6 @@
 /** Masks put together with & and |, painted by hand, and how far one layer after another lets a position see. */
 
-import { button, entry, fixed, html, select, slider, stage, svg } from "./kit.js";
+import { button, entry, fixed, html, named, numbers, select, slider, stage, svg } from "./kit.js";
 import { KINDS, compose, deadRows, density, expression, overlay, parse, reach, square, written } from "./masks.math.js";
 
 /**
@@ -32,7 +32,7 @@ function render(context) {
       ),
       matrix(scope, mask),
       composition(scope),
-      html("div", { class: "x-panel x-last" }, facts(scope, mask)),
+      facts(scope, mask),
     ),
     code,
   );
@@ -151,24 +151,15 @@ function typed(value, label, [, least, most]) {
 
 /** What the mask costs and what it lets through. @param {Scope} scope @param {() => Mask} mask */
 function facts(scope, mask) {
-  const [allowed, share, dead, reached] = Array.from({ length: 4 }, () => html("b"));
-  scope.when([...MASK, "layers"], () => {
-    const now = mask();
-    const n = now.length;
-    allowed.textContent = `${Math.round(density(now) * n * n)} of ${n * n}`;
-    share.textContent = fixed(density(now));
-    dead.textContent = String(deadRows(now).length);
-    reached.textContent = fixed(density(reach(now, scope.read("layers"))));
-  });
-  const line = (/** @type {string} */ name, /** @type {Node[]} */ ...values) =>
-    html("tr", {}, html("th", { scope: "row" }, name), html("td", {}, ...values));
-  return html(
-    "table",
-    { class: "x-table x-wide" },
-    line("pairs that may attend", allowed),
-    line("density", share),
-    line("queries that see nothing", dead),
-    line("within reach after L layers", reached),
+  return numbers(
+    scope,
+    [...MASK, "layers"],
+    [
+      ["pairs that may attend", () => `${mask().flat().filter(Boolean).length} of ${mask().length ** 2}`],
+      ["density", () => fixed(density(mask()))],
+      ["queries that see nothing", () => String(deadRows(mask()).length)],
+      ["within reach after L layers", () => fixed(density(reach(mask(), scope.read("layers"))))],
+    ],
   );
 }
 
@@ -218,7 +209,7 @@ function matrix(scope, mask) {
           "aria-label": "mask: a row for each query, a column for each key",
         },
         svg("rect", { class: "x-ground", x: LEFT, y: TOP, width: SIZE, height: SIZE }),
-        numbers(n, middle),
+        places(n, middle),
         ...cells.map((row) => svg("g", { role: "row" }, ...row)),
         ...marks,
         dead,
@@ -233,13 +224,12 @@ function matrix(scope, mask) {
         for (const cell of cells.flat()) cell.setAttribute("tabindex", cell === cells[at[0]][at[1]] ? "0" : "-1");
       };
       const paint = (/** @type {number[][]} */ places, /** @type {boolean} */ value) => {
+        const changed = places.filter(([i, j]) => seen[i][j] !== value);
+        if (!changed.length) return;
         const plain = compose(n, scope.read("parts"));
-        let painted = scope.read("painted");
-        for (const [i, j] of places.filter(([i, j]) => seen[i][j] !== value)) {
-          painted = painted.filter(([a, b]) => a !== i || b !== j);
-          if (plain[i][j] !== value) painted = [...painted, [i, j, Number(value)]];
-        }
-        if (places.some(([i, j]) => seen[i][j] !== value)) scope.write("painted", painted);
+        const kept = scope.read("painted").filter(([a, b]) => !changed.some(([i, j]) => a === i && b === j));
+        const paint = changed.filter(([i, j]) => plain[i][j] !== value).map((cell) => [...cell, Number(value)]);
+        scope.write("painted", [...kept, ...paint]);
       };
       go(at);
 
@@ -261,9 +251,7 @@ function matrix(scope, mask) {
         const dots = painted.map(([i, j]) => `M${LEFT + middle(j)} ${TOP + middle(i)}h0`).join("");
         for (const mark of marks) mark.setAttribute("d", dots);
         dead.replaceChildren(
-          ...deadRows(seen).map((i) =>
-            svg("text", { class: "x-dead", x: LEFT + SIZE + 8, y: TOP + middle(i) + 4, "text-anchor": "middle" }, "∅"),
-          ),
+          ...deadRows(seen).map((i) => named("∅", LEFT + SIZE + 8, TOP + middle(i) + 4, "x-dead", "middle")),
         );
         tell(at);
       });
@@ -299,17 +287,14 @@ function matrix(scope, mask) {
         } else resting = { from: event, timer: setTimeout(() => (rest(), begin(event)), HOLD) };
       });
       grid.addEventListener("pointermove", (event) => {
-        const moves = event.getCoalescedEvents?.() ?? [];
         if (resting && Math.hypot(event.clientX - resting.from.clientX, event.clientY - resting.from.clientY) > 8)
           rest();
-        if (!stroke && inside(cellAt(event))) tell(cellAt(event));
-        for (const move of stroke ? [...moves, event] : []) {
-          if (!stroke) break;
-          const to = cellAt(move);
+        const to = cellAt(event);
+        if (stroke) {
           paint(between(stroke.cell, to).filter(inside), stroke.brush);
-          if (inside(to)) tell(to);
           stroke.cell = to;
         }
+        if (inside(to)) tell(to);
       });
       grid.addEventListener("pointerup", (event) => {
         if (resting) begin(event);
@@ -365,15 +350,15 @@ function matrix(scope, mask) {
 }
 
 /** The numbers of the rows and columns, every fourth when there are many. @param {number} n @param {(k: number) => number} middle */
-function numbers(n, middle) {
+function places(n, middle) {
   const mark = (/** @type {number} */ k, /** @type {number} */ x, /** @type {number} */ y) =>
-    svg("text", { x, y, "text-anchor": "middle" }, String(k));
+    named(String(k), x, y, "", "middle");
   const marked = Array.from({ length: n }, (_, k) => k).filter((k) => k % (n > 16 ? 4 : n > 10 ? 2 : 1) === 0);
   const half = SIZE / 2;
   return svg(
     "g",
     { "aria-hidden": "true" },
-    svg("text", { x: LEFT + half, y: 12, "text-anchor": "middle" }, "key"),
+    named("key", LEFT + half, 12, "", "middle"),
     svg("text", { x: -TOP - half, y: 10, "text-anchor": "middle", transform: "rotate(-90)" }, "query"),
     ...marked.flatMap((k) => [mark(k, LEFT + middle(k), TOP - 6), mark(k, LEFT - 12, TOP + middle(k) + 4)]),
   );

@@ -10,6 +10,7 @@ import {
   logSlider,
   mappedSlider,
   named,
+  panels,
   select,
   setAttributes,
   stage,
@@ -44,11 +45,11 @@ function render(context) {
   scope.add(
     html(
       "div",
-      { class: "x-panels x-controls" },
-      html("div", {}, queryLength(scope), queryDirection(scope)),
+      { class: "x-panels x-loose" },
+      html("div", { class: "x-panel x-controls", style: "gap: 0" }, queryLength(scope), queryDirection(scope)),
       html(
         "div",
-        {},
+        { class: "x-panel", style: "gap: 0" },
         logSlider(scope.value("temperature"), { label: "Temperature T", min: 0.05, max: 20, show: (t) => fixed(t) }),
         select(scope.value("similarity"), {
           label: "Score",
@@ -63,12 +64,10 @@ function render(context) {
       ["key", "value"],
       () => `${scope.read("key").length}, ${values().length}`,
       (part) =>
-        html(
-          "div",
-          { class: "x-panels" },
-          queryPlane(part, weightsAt),
-          valuePlane(part, values, weights),
-          table(part, weights),
+        panels(
+          ["Query and keys", queryPlane(part, weightsAt)],
+          ["Values and output", valuePlane(part, values, weights)],
+          ["", table(part, weights)],
         ),
     ),
   );

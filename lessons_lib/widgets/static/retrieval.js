@@ -119,7 +119,7 @@ function dial(part) {
   const hand = svg("path", { class: "x-line", style: "stroke: var(--query); stroke-width: 5; stroke-linecap: round" });
   const drawing = svg(
     "svg",
-    { viewBox: `0 0 ${SIZE} ${SIZE}`, role: "group", "aria-label": "query and keys" },
+    { class: "x-dial", viewBox: `0 10 ${SIZE} ${SIZE - 20}`, role: "group", "aria-label": "query and keys" },
     svg("circle", { class: "x-axis", cx: x(0), cy: y(0), r: x(RIM) - x(0) }),
     svg("path", { class: "x-axis", d: `M${x(-RIM)} ${y(0)}H${x(RIM)}M${x(0)} ${y(RIM)}V${y(-RIM)}` }),
     way,
@@ -187,11 +187,11 @@ function curve(part, range, facts) {
   const hard = svg("path", { class: "x-line x-dashed", style: "stroke: var(--quiet)" });
   const here = svg("circle", { r: 6, class: "x-dot", style: "stroke: var(--output)" });
   const values = svg("path", { style: "stroke: var(--value); stroke-width: 9; stroke-linecap: round" });
-  const names = entries(part, "labels").map((label) => svg("text", { "text-anchor": "middle" }, label));
-  const lines = ["soft answer", "best key alone"].map((words) => svg("text", { class: "x-named x-over" }, words));
+  const names = entries(part, "labels").map((label) => named(label, 0, 0, "", "middle"));
+  const lines = ["soft answer", "best key alone"].map((words) => named(words, 0, 0, "x-named x-over"));
   const up = linear(range, [BOTTOM, TOP]);
-  const ticks = [-50, -40, -30, -20, -10, 0, 10, 20, 30, 40, 50].filter((v) => v >= range[0] && v <= range[1]);
-  const shown = ticks.filter((v) => ticks.length < 7 || v % 20 === 0);
+  const step = range[1] - range[0] > 50 ? 20 : 10;
+  const ticks = Array.from({ length: 11 }, (_, i) => (i - 5) * step).filter((v) => v >= range[0] && v <= range[1]);
   const marks = svg("path", { class: "x-axis", style: "stroke-dasharray: 2 4" });
   const drawing = picture(320, 214, "the answer against the direction of the query");
   drawing.append(
@@ -203,7 +203,7 @@ function curve(part, range, facts) {
     here,
     ...names,
     ...lines,
-    ...shown.map((v) => svg("text", { x: LEFT - 5, y: up(v) + 4, "text-anchor": "end" }, fixed(v, 0))),
+    ...ticks.map((v) => named(fixed(v, 0), LEFT - 5, up(v) + 4, "", "end")),
     named("answer", 0, 10),
     named("direction of the query", RIGHT, 210, "", "end"),
   );
@@ -251,7 +251,7 @@ function curve(part, range, facts) {
     "figure",
     { class: "x-panel" },
     drawing,
-    html("figcaption", {}, "Dots: the values, each in the direction of its key."),
+    html("figcaption", {}, "Dots: each value, at its key's direction."),
     facts,
   );
 }
