@@ -55,7 +55,8 @@ def site(extensions, tmp_path):
         (source / "intro.md").write_text(INTRO)
         (source / "scaling.md").write_text(CHAPTER)
         (source / "icon.svg").write_text("<svg/>")
-        options |= {"extensions": ["myst_parser", *EXTENSIONS[::-1]], "myst_enable_extensions": ["dollarmath"]}
+        options |= {"extensions": ["myst_nb", *EXTENSIONS[::-1]], "nb_execution_mode": "off"}
+        options["myst_enable_extensions"] = ["dollarmath"]
         options["extensions"].remove("cards")
         options |= {"html_theme": "sphinx_book_theme", "html_theme_options": {"repository_url": address}}
         options |= {"root_doc": "intro", "html_title": "A book", "html_favicon": "icon.svg"}
