@@ -26,7 +26,6 @@ from lessons_lib.palette import COLOURS
 
 THEME: dict[Any, Any] = {
     "figure.figsize": (4.4, 2.7),
-    "figure.constrained_layout.use": True,
     "font.size": 10,
     "lines.linewidth": 1.3,
     "lines.markersize": 3.5,
@@ -284,8 +283,9 @@ def plane(
 def _axes(ax: Axes | None) -> Axes:
     if ax is not None:
         return ax
-    with plt.rc_context(THEME):
-        return plt.subplots()[1]
+    figure = plt.figure(figsize=THEME["figure.figsize"], layout="constrained")  # before the theme: a notebook's backend
+    with plt.rc_context(THEME):  # sets itself up at the first figure, and leaving a context would undo that
+        return figure.subplots()
 
 
 def _legend(ax: Axes, named: Mapping[str, object]) -> Axes:

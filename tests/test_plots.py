@@ -150,6 +150,14 @@ def test_the_look_is_not_left_behind():
     assert dict(mpl.rcParams) == before
 
 
+def test_a_notebook_shows_every_figure():
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    code = "import torch; from lessons_lib import plots; plots.bars(torch.ones(3));", "plots.bars(torch.ones(2));"
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in code])
+    nbclient.NotebookClient(notebook, kernel_name="python3").execute()
+    assert [["image/png" in out.data for out in cell.outputs] for cell in notebook.cells] == [[True], [True]]
+
+
 def test_bars_have_the_given_heights_side_by_side():
     ax = plots.bars({"scaled": ROW, "unscaled": ROW.flip(0)}, labels=["cat", "sat", "on"])
     heights = [bar.get_height() for bar in ax.patches]

@@ -38,6 +38,45 @@ def test_explorers_of_a_page_share_one_style_and_each_script(path):
         assert sum(part.startswith("kit-") for part in parts) == 1
 
 
+@pytest.mark.parametrize("chapter", ["scaling", "masks"])
+def test_results_of_a_chapter_are_tables_and_no_raw_python(chapter):
+    page = read(f"book/attention/{chapter}.html")
+    outputs = re.findall(r'<div class="output[^"]*">.*?<pre>(.*?)</pre>', page, re.DOTALL)
+    raw = r"^(tensor\(|torch\.|[\[({]|-?\d[\d.e+-]*$|'|&#39;|True|False|None)"
+    assert [words for words in outputs if re.match(raw, re.sub(r"<[^>]+>", "", words).strip())] == []
+    assert page.count('<table class="numbers">') > 10
+    assert page.count('<div class="drawing">') == 1
+    assert len(re.findall(r'<svg viewBox="[^"]*" role="img" aria-label="[^"]{80,}"', page)) >= 1
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_drawings_and_tables_have_the_colours_of_the_page(visit, theme):
+    look = """e => {
+      const plate = getComputedStyle(e.closest("div.output")).backgroundColor;
+      const ink = getComputedStyle(e.querySelector("text, td")), page = getComputedStyle(document.body).color;
+      return [plate, e.matches("table") ? ink.color : ink.fill, page];
+    }"""
+    with visit(CHAPTER, formulas=False, color_scheme=theme) as page:
+        for kind in ("div.drawing", "table.numbers"):
+            plate, ink, text = page.locator(kind).first.evaluate(look)
+            assert plate == "rgba(0, 0, 0, 0)"
+            assert ink == text
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [360, 768, 1440])
+def test_a_drawing_fills_the_column_and_its_letters_are_legible(visit, width):
+    look = """e => { const text = e.querySelector("text"), svg = e.querySelector("svg");
+      return [svg.clientWidth / e.closest("figure").clientWidth,
+        parseFloat(getComputedStyle(text).fontSize) * svg.clientWidth / svg.viewBox.baseVal.width]; }"""
+    with visit(CHAPTER, formulas=False) as page:
+        page.set_viewport_size({"width": width, "height": 900})
+        share, letters = page.locator("div.drawing").first.evaluate(look)
+    assert 0.9 < share <= 1
+    assert 9 < letters < 20
+
+
 @pytest.mark.browser
 def test_figures_in_the_dark_are_dark(visit):
     """No plate behind them, and their black text is light."""
