@@ -330,7 +330,10 @@ function matrix(scope, mask) {
       return grid;
     },
   );
-  const clear = button("Clear the paint", () => scope.write("painted", []));
+  const clear = button("Clear the paint", () => {
+    scope.write("painted", []);
+    /** @type {SVGElement | null} */ (drawing.querySelector("[tabindex='0']"))?.focus(); // it has no more to do
+  });
   scope.when(["painted"], () => {
     clear.disabled = scope.read("painted").length === 0;
   });
