@@ -75,7 +75,7 @@ def page_scripts(
     module = _with_parts(read(f"{name}.js"), keys)
     module = _EXPORT.sub("", _DEFAULT.sub("const explorer = ", module))
     assert not _KEYWORD.search(module), f"{name}.js: exports in a form that a script cannot take"
-    about = "" if rules is None else f"explorer.about={_json({'name': name, 'rules': rules}, (',', ':'))};\n"
+    about = "" if rules is None else f"explorer.about={_json({'name': name, 'rules': rules})};\n"
     start = f'const {{ host }} = {_PARTS}["{keys["host"]}"];\n{about}host(explorer, {_json(state)});'
     return scripts, f'(() => {{\n"use strict";\n{_squeezed(module)}\n{start}\n}})();'
 
@@ -93,10 +93,9 @@ def _with_parts(text: str, keys: dict[str, str]) -> str:
     return _IMPORT.sub(lambda found: f'const {found[1]} = {_PARTS}["{keys[found[2]]}"];', text)
 
 
-def _json(value: object, separators: tuple[str, str] | None = None) -> str:
-    return json.dumps(value, allow_nan=False, separators=separators).replace(
-        "<", "\\u003c"
-    )  # no label may end the script
+def _json(value: object) -> str:
+    written = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return written.replace("<", "\\u003c")  # no label may end the script
 
 
 # What no space may be taken out of: strings, templates, regular expressions.

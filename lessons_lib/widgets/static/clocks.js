@@ -1,6 +1,7 @@
 /** A query and a key as clocks: every pair of coordinates is a hand that turns with the position, each at its own rate. */
 
-import { fixed, html, linear, logSlider, named, picture, select, slider, stage, svg } from "./kit.js";
+import { fixed, html, linear, logSlider, named, panels, picture, select, slider, stage, svg } from "./kit.js";
+import { played } from "./play.js";
 import { CLOCKS, REACH, TRAINED, between, frequencies, score, seen } from "./clocks.math.js";
 
 /**
@@ -38,35 +39,35 @@ function render(context) {
   scope.add(
     html(
       "div",
-      { class: "x-panels x-loose" },
+      { class: "x-controls" },
+      played(scope, slider(scope.value("shift"), { label: "Both later by", min: 0, max: 1000, step: 1 }), 120),
+    ),
+    panels(["Clocks", clocks(scope, now)], ["Score", curve(scope, now)]),
+    html(
+      "div",
+      { class: "x-settings" },
       html(
         "div",
-        { class: "x-panel x-controls", style: "gap: 0" },
+        {},
         slider(scope.value("query"), { label: "Query at", min: 0, max: REACH, step: 1 }),
         slider(scope.value("key"), { label: "Key at", min: 0, max: REACH, step: 1 }),
-        slider(scope.value("shift"), { label: "Both later by", min: 0, max: 1000, step: 1 }),
+        slider(scope.value("back"), { label: "Looks back by", min: 0, max: 20, step: 1 }),
       ),
       html(
         "div",
-        { class: "x-panel", style: "gap: 0" },
-        slider(scope.value("back"), { label: "Looks back by", min: 0, max: 20, step: 1 }),
+        {},
         logSlider(scope.value("base"), { label: "Base", min: 10, max: 1e6, show: thousands }),
-        html(
-          "div",
-          { class: "x-bench" },
-          select(scope.value("scaling"), {
-            label: "Stretched",
-            options: [
-              ["none", "not at all"],
-              ["interpolation", "interpolation"],
-              ["ntk", "NTK-aware"],
-            ],
-          }),
-        ),
+        select(scope.value("scaling"), {
+          label: "Stretched",
+          options: [
+            ["none", "not at all"],
+            ["interpolation", "interpolation"],
+            ["ntk", "NTK-aware"],
+          ],
+        }),
         stretch,
       ),
     ),
-    html("div", { class: "x-panels" }, clocks(scope, now), curve(scope, now)),
   );
   scope.when([...PLACES, ...RATES], () => {
     const distance = now.distance();
@@ -171,6 +172,7 @@ function curve(scope, now) {
   const y = linear([-CLOCKS, CLOCKS], [bottom, top]);
   const line = svg("path", { class: "x-line x-first" });
   const before = svg("path", { class: "x-line x-second x-dashed" });
+  const earlier = named("before stretching, dashed", right, 6, "x-of-second", "end");
   const here = svg("circle", { class: "x-dot x-first", r: 6 });
   const shown = svg("text", { x: left + 6, y: bottom - 8, style: "fill: var(--ink)" });
   const spots = Array.from({ length: 2 * REACH + 1 }, (_, i) => i - REACH);
@@ -197,6 +199,8 @@ function curve(scope, now) {
     ),
     svg("text", { x: (left + right) / 2, y: bottom + 34, "text-anchor": "middle" }, "key's position minus query's"),
     named("score", 0, 6),
+    svg("text", { x: x(0), y: bottom - 8, "text-anchor": "middle" }, "in training"),
+    earlier,
     before,
     line,
     here,
@@ -204,7 +208,9 @@ function curve(scope, now) {
   );
   scope.when(["back", ...RATES], () => {
     line.setAttribute("d", path(now.omega()));
-    before.setAttribute("d", scope.read("scaling") === "none" ? "" : path(now.trained()));
+    const stretched = scope.read("scaling") !== "none";
+    before.setAttribute("d", stretched ? path(now.trained()) : "");
+    earlier.setAttribute("visibility", stretched ? "visible" : "hidden");
   });
   scope.when(["query", "key", "back", ...RATES], () => {
     const s = score(now.angles());
@@ -219,7 +225,7 @@ function curve(scope, now) {
     html(
       "figcaption",
       {},
-      `The score is the sum of the ${CLOCKS} cosines. Ring: this query and key. Shaded: the distances seen in training on ${TRAINED} tokens. Dashed: before stretching.`,
+      `The sum of the ${CLOCKS} cosines; ring: this query and key. Shaded: distances within ${TRAINED} tokens, the length in training.`,
     ),
   );
 }

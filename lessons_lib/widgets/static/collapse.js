@@ -8,6 +8,8 @@ import {
   linear,
   logSlider,
   named,
+  numbers,
+  panels,
   picture,
   select,
   slider,
@@ -15,6 +17,7 @@ import {
   svg,
   tiny,
 } from "./kit.js";
+import { played } from "./play.js";
 import {
   LAYERS,
   TOKENS,
@@ -64,69 +67,67 @@ function render(context) {
   scope.add(
     html(
       "div",
-      { class: "x-panels x-controls" },
-      html(
-        "div",
-        { class: "x-panel", style: "gap: 0" },
-        slider(scope.value("depth"), { label: "Layers", min: 0, max: LAYERS, step: 1 }),
-        slider(scope.value("residual"), { label: "Residual", min: 0, max: 1, step: 0.05, show: (r) => fixed(r) }),
-      ),
-      html(
-        "div",
-        { class: "x-panel", style: "gap: 0" },
-        logSlider(scope.value("temperature"), { label: "Temperature T", min: 0.05, max: 20, show: (t) => fixed(t) }),
-        select(scope.value("norm"), {
-          label: "Norm",
-          options: [
-            ["after", "after sum"],
-            ["before", "before"],
-          ],
-        }),
-      ),
+      { class: "x-controls" },
+      played(scope, slider(scope.value("depth"), { label: "Layers", min: 0, max: LAYERS, step: 1 })),
     ),
-    html(
-      "div",
-      { class: "x-bench" },
-      checkbox(scope.value("causal"), { label: "causal" }),
-      button("Draw again", () => scope.write("seed", (scope.read("seed") + 1) % 2 ** 31)),
-    ),
-    html(
-      "div",
-      { class: "x-panels" },
-      likeness(scope, now),
-      html(
-        "div",
-        { class: "x-panel" },
-        curves(
-          scope,
-          now,
-          "spread of the tokens against layers, logarithmic",
-          [
+    panels(
+      ["Likeness", likeness(scope, now)],
+      [
+        "Spread",
+        curves(scope, now, {
+          label: "spread of the tokens against layers, logarithmic",
+          levels: [
             ["1", 1],
             ["10⁻⁴", 1e-4],
             ["10⁻⁸", 1e-8],
             ["10⁻¹²", 1e-12],
           ],
-          [(floor) => floor.spread],
-          (value) => Math.log10(Math.max(value, LEAST)),
-          ["spread of the tokens"],
-        ),
-        curves(
-          scope,
-          now,
-          "effective rank and entropy against layers",
-          [
+          measures: [["spread of the tokens", (floor) => floor.spread]],
+          height: (value) => Math.log10(Math.max(value, LEAST)),
+        }),
+      ],
+      [
+        "Rank",
+        curves(scope, now, {
+          label: "effective rank and entropy against layers, as shares of the largest",
+          levels: [
             ["1", 1],
             ["½", 0.5],
             ["0", 0],
           ],
-          [(floor) => floor.rank / TOKENS, (floor) => floor.undecided],
-          (value) => value,
-          ["effective rank, of 12", "entropy of the next attention"],
-        ),
+          measures: [
+            ["effective rank, of 12", (floor) => floor.rank / TOKENS],
+            ["entropy of the next attention", (floor) => floor.undecided],
+          ],
+          height: (value) => value,
+        }),
+      ],
+    ),
+    numbers(scope, EVERYTHING, [
+      ["mean cosine", () => fixed(alike(now.here().x), 3)],
+      ["spread", () => tiny(now.here().spread)],
+      ["effective rank, of 12", () => fixed(now.here().rank)],
+      ["entropy, 0 to 1", () => fixed(now.here().undecided, 3)],
+    ]),
+    html(
+      "div",
+      { class: "x-settings" },
+      slider(scope.value("residual"), { label: "Residual", min: 0, max: 1, step: 0.05, show: (r) => fixed(r) }),
+      logSlider(scope.value("temperature"), { label: "Temperature T", min: 0.05, max: 20, show: (t) => fixed(t) }),
+      select(scope.value("norm"), {
+        label: "Norm",
+        options: [
+          ["after", "after the sum"],
+          ["before", "before attention"],
+        ],
+      }),
+      html(
+        "div",
+        { class: "x-bench" },
+        checkbox(scope.value("causal"), { label: "causal" }),
+        button("Draw again", () => scope.write("seed", (scope.read("seed") + 1) % 2 ** 31)),
       ),
     ),
-    facts(scope, now),
   );
   scope.when(EVERYTHING, () => {
     const { x, spread: left, rank } = now.here();
@@ -140,14 +141,24 @@ function render(context) {
 
 /** A cell for each pair of tokens: the stronger the colour, the more alike; the other colour, opposed. @param {Scope} scope @param {Now} now */
 function likeness(scope, now) {
-  const drawing = picture(320, 300, "cosine between every two tokens");
-  const at = linear([0, TOKENS], [16, 304]);
+  const drawing = picture(320, 330, "cosine between every two tokens");
+  const at = linear([0, TOKENS], [32, 312]);
   const cells = fill(TOKENS, TOKENS, () => 0).map((row, i) =>
     row.map((_, j) =>
-      svg("rect", { x: at(j) + 0.5, y: at(i) - 11.5, width: at(1) - at(0) - 1, height: at(1) - at(0) - 1 }),
+      svg("rect", { x: at(j) + 0.5, y: at(i) - 9.5, width: at(1) - at(0) - 1, height: at(1) - at(0) - 1 }),
     ),
   );
-  drawing.append(svg("rect", { class: "x-ground", x: 16, y: 4, width: 288, height: 288 }), ...cells.flat());
+  const middle = (/** @type {number} */ i) => (at(i) + at(i + 1)) / 2;
+  drawing.append(
+    svg("rect", { class: "x-ground", x: 32, y: 22, width: 280, height: 280 }),
+    ...cells.flat(),
+    named("token", 0, 10),
+    svg("text", { x: 172, y: 330, "text-anchor": "middle" }, "token"),
+    ...[0, 4, 8, 11].flatMap((i) => [
+      svg("text", { x: middle(i), y: 316, "text-anchor": "middle" }, String(i)),
+      svg("text", { x: 26, y: middle(i) - 6, "text-anchor": "end" }, String(i)),
+    ]),
+  );
   scope.when(EVERYTHING, () =>
     cosines(now.here().x).forEach((row, i) =>
       row.forEach((cosine, j) => {
@@ -160,40 +171,34 @@ function likeness(scope, now) {
   );
   return html(
     "figure",
-    { class: "x-panel" },
+    { class: "x-panel x-tall" },
     drawing,
     html(
       "figcaption",
       {},
-      "A cell for each pair of tokens after these layers. Blue: alike, the stronger the more. Orange: opposed. All blue: all tokens are one.",
+      "The cosine of each pair. Blue: alike, the stronger the more. Orange: opposed. All blue: all tokens are one.",
     ),
   );
 }
 
 /**
  * Measures against the layers, and a line at the present depth.
- * @param {Scope} scope @param {Now} now @param {string} label
- * @param {[string, number][]} levels marks at the axis @param {((floor: Floor) => number)[]} measures
- * @param {(value: number) => number} height @param {string[]} names of the measures
+ * @param {Scope} scope @param {Now} now
+ * @param {{ label: string, levels: [string, number][], measures: [string, (floor: Floor) => number][],
+ *   height: (value: number) => number }} options `levels` are marks at the axis
  */
-function curves(scope, now, label, levels, measures, height, names) {
-  const top = 6 + 15 * names.length;
+function curves(scope, now, { label, levels, measures, height }) {
+  const top = 6 + 15 * measures.length;
   const drawing = picture(320, 182, label);
   const x = linear([0, LAYERS], [LEFT, RIGHT]);
   const y = linear([levels[0][1], levels[levels.length - 1][1]].map(height), [top, BOTTOM]);
-  const lines = ["x-line x-first", "x-line x-second x-dashed"]
-    .slice(0, measures.length)
-    .map((look) => svg("path", { class: look }));
+  const looks = ["first", "second x-dashed"];
+  const lines = measures.map((_, i) => svg("path", { class: `x-line x-${looks[i]}` }));
   const here = svg("path", { class: "x-axis" });
   const rounding = svg("text", { y: BOTTOM - 6 });
   drawing.append(
-    ...names.map((name, i) =>
-      named(
-        i ? `${name}, dashed` : name,
-        i || names.length > 1 ? LEFT : 0,
-        10 + 15 * i,
-        ["x-of-first", "x-of-second"][i],
-      ),
+    ...measures.map(([name], i) =>
+      named(i ? `${name}, dashed` : name, LEFT, 10 + 15 * i, ["x-of-first", "x-of-second"][i]),
     ),
     svg("text", { x: (LEFT + RIGHT) / 2, y: BOTTOM + 31, "text-anchor": "middle" }, "layers"),
     svg("path", { class: "x-axis", d: `M${LEFT} ${top}V${BOTTOM}H${RIGHT}` }),
@@ -204,7 +209,7 @@ function curves(scope, now, label, levels, measures, height, names) {
     ...lines,
   );
   scope.when(STACK, () =>
-    measures.forEach((of, i) => {
+    measures.forEach(([, of], i) => {
       const values = now.all().map(of);
       const end = values.findIndex((value) => value < LEAST); // where only rounding is left, the line ends
       const shown = end < 0 || measures.length > 1 ? values : values.slice(0, end + 1);
@@ -216,24 +221,6 @@ function curves(scope, now, label, levels, measures, height, names) {
   );
   scope.when(["depth"], () => here.setAttribute("d", `M${x(scope.read("depth"))} ${top}V${BOTTOM}`));
   return html("figure", { class: "x-panel" }, drawing);
-}
-
-/** @param {Scope} scope @param {Now} now */
-function facts(scope, now) {
-  /** @type {[string, (floor: Floor) => string][]} */
-  const measures = [
-    ["mean cosine of two tokens", ({ x }) => fixed(alike(x), 3)],
-    ["spread", (floor) => tiny(floor.spread)],
-    ["effective rank, of 12", ({ rank }) => fixed(rank)],
-    ["entropy of the next layer's attention", (floor) => fixed(floor.undecided, 3)],
-  ];
-  const cells = measures.map(() => html("td"));
-  scope.when(EVERYTHING, () => measures.forEach(([, of], i) => (cells[i].textContent = of(now.here()))));
-  return html(
-    "table",
-    { class: "x-table x-wide" },
-    ...measures.map(([name], i) => html("tr", {}, html("th", { scope: "row" }, name), cells[i])),
-  );
 }
 
 export default { render };

@@ -1,7 +1,8 @@
 /** FlashAttention's forward pass, tile by tile: what fast memory holds, what must shrink, and how much is moved. */
 
 import { softmax } from "./arithmetic.js";
-import { button, checkbox, fixed, html, picture, select, slider, stage, svg, tiny } from "./kit.js";
+import { button, checkbox, fixed, html, panels, picture, select, slider, stage, svg, tiny } from "./kit.js";
+import { played } from "./play.js";
 import {
   BYTES,
   LARGEST,
@@ -29,6 +30,7 @@ import {
  * @typedef {{ at: number, list: Step[], causal: boolean, all: number[][], step: Present, before: Row[],
  *   rows: Row[] }} Now
  *   the state before and after the present step; before the first, the first block of queries waits
+ * @typedef {(draw: (now: Now) => void) => void} Follow draw, and again after each change
  */
 
 /** @type {(keyof Traits)[]} */
@@ -56,46 +58,39 @@ function render(context) {
       rows: run(all(), list.slice(0, at), causal, rescale),
     };
   };
-  const words = html("p", { style: "min-height: 5.6em" });
+  /** @type {Follow} */
+  const follow = (draw) => scope.when(EVERYTHING, () => draw(now()));
+  const words = html("p", { class: "x-words" });
   scope.add(
-    html(
-      "div",
-      { class: "x-aside" },
-      walk(scope, steps),
-      matrix(scope, now),
-      html(
-        "div",
-        { class: "x-panel x-right" },
-        words,
-        table(scope, now),
-        outputs(scope, now),
-        check(scope, now),
-        bytes(scope, now),
-      ),
-      settings(scope),
+    walk(scope, steps),
+    words,
+    panels(
+      ["Matrix", matrix(follow)],
+      ["Rows", html("div", { class: "x-panel" }, table(follow), outputs(follow))],
+      ["Bytes", html("div", { class: "x-panel" }, check(follow), bytes(scope, now))],
+      ["", settings(scope)],
     ),
   );
-  scope.when(EVERYTHING, () => {
-    const state = now();
+  follow((state) => {
     words.textContent = described(state);
     scope.announce(`Step ${state.at} of ${state.list.length}. ${described(state)}`);
   });
   return scope.dispose;
 }
 
-const named = (/** @type {number[]} */ list) =>
+const few = (/** @type {number[]} */ list) =>
   list.length > 1 ? `${list[0]} to ${list[list.length - 1]}` : String(list[0]);
 
 /** What happens in this step. @param {Now} now */
 function described({ step: { doing, rows, keys }, rows: after }) {
-  if (doing === "wait") return `Nothing is in fast memory yet. Press Step: queries ${named(rows)} come first.`;
+  if (doing === "wait") return `Nothing is in fast memory yet. Press Step: queries ${few(rows)} come first.`;
   if (doing === "load")
     return (
-      `Queries ${named(rows)} are here; keys ${named(keys)} and their values come in, and the scores of the tile are ` +
+      `Queries ${few(rows)} are here; keys ${few(keys)} and their values come in, and the scores of the tile are ` +
       "computed. By which factor will each sum shrink? Say a number, then press Step."
     );
   if (doing === "write")
-    return `Divide by the sum and write: outputs ${named(rows)} and their log-sum-exps. The tiles are forgotten.`;
+    return `Divide by the sum and write: outputs ${few(rows)} and their log-sum-exps. The tiles are forgotten.`;
   if (keys[0] === 0) return "The first tile: nothing to shrink yet. Each sum is relative to its maximum.";
   const least = rows.reduce((a, b) => (after[b].factor < after[a].factor ? b : a));
   return (
@@ -134,7 +129,7 @@ function walk(scope, steps) {
       button("Back", go(-1)),
       button("Start again", () => scope.write("step", 0)),
     ),
-    place,
+    played(scope, place, 1200),
   );
 }
 
@@ -151,11 +146,7 @@ function settings(scope) {
       { class: "x-bench" },
       select(scope.value("order"), {
         label: "Scores of a row",
-        options: [
-          ["drawn", "drawn"],
-          ["rising", "rising"],
-          ["falling", "falling"],
-        ],
+        options: ["drawn", "rising", "falling"].map((order) => [order, order]),
       }),
       button("Draw again", () => scope.write("seed", (scope.read("seed") + 1) % 2 ** 31)),
     ),
@@ -173,12 +164,11 @@ const INK = "fill: var(--ink)";
 
 /**
  * Scores, tiles, and the blocks of Q, K, V and O: strong where they are in fast memory, faint where they are not.
- * @param {Scope} scope @param {() => Now} now
+ * @param {Follow} follow
  */
-function matrix(scope, now) {
+function matrix(follow) {
   const drawing = picture(LEFT + SIZE + RIGHT, TOP + SIZE + 16, "scores, and which tile of them is in fast memory");
-  scope.when(EVERYTHING, () => {
-    const { step, list, at, all, causal } = now();
+  follow(({ step, list, at, all, causal }) => {
     const side = SIZE / all.length;
     const [low, high] = [Math.min(...all.flat()), Math.max(...all.flat())];
     const within = (/** @type {number} */ i, /** @type {number} */ j) => step.rows.includes(i) && step.keys.includes(j);
@@ -195,14 +185,15 @@ function matrix(scope, now) {
 
     const marks = span(0, all.length).flatMap((k) => {
       const start = k * side + 1;
+      const named = k % 2 && all.length > 10 ? "" : String(k);
       /** @param {number} x @param {number} y @param {number} width @param {number} height @param {boolean} held */
       const strip = (x, y, width, height, held, is = "x-solid") => [
         box(x, y, width, height, { class: "x-ground" }),
         ...(held ? [box(x, y, width, height, { class: is })] : []),
       ];
       return [
-        word(String(k), LEFT + start + side / 2 - 1, TOP - 40),
-        word(String(k), LEFT - 24, TOP + start + side / 2 + 3, "end"),
+        word(named, LEFT + start + side / 2 - 1, TOP - 40),
+        word(named, LEFT - 24, TOP + start + side / 2 + 3, "end"),
         ...strip(LEFT + start, TOP - 35, side - 2, 10, step.keys.includes(k)),
         ...strip(LEFT + start, TOP - 19, side - 2, 10, step.keys.includes(k)),
         ...strip(LEFT - 19, TOP + start, 10, side - 2, here.includes(k)),
@@ -264,13 +255,12 @@ function outline(rows, keys, side) {
 
 /**
  * The running numbers of each query of the block; the factor is for the reader to predict before it is shown.
- * @param {Scope} scope @param {() => Now} now
+ * @param {Follow} follow
  */
-function table(scope, now) {
+function table(follow) {
   const body = html("tbody");
   const heads = ["query", "max", "in tile", "factor", "sum"].map((head) => html("th", { scope: "col" }, head));
-  scope.when(EVERYTHING, () => {
-    const { step, rows, all, causal } = now();
+  follow(({ step, rows, all, causal }) => {
     const line = (/** @type {number} */ i) => {
       const tile = Math.max(...seen(all[i], i, step.keys, causal));
       const first = step.keys[0] === 0;
@@ -292,13 +282,12 @@ const number = (/** @type {number} */ x) => (x === -Infinity ? "−∞" : fixed(
 
 /**
  * The output of each query of the block, one bar for each key; an outline where a bar was higher.
- * @param {Scope} scope @param {() => Now} now
+ * @param {Follow} follow
  */
-function outputs(scope, now) {
+function outputs(follow) {
   const [left, right, high] = [20, 316, 22];
   const drawing = picture(320, 24, "outputs so far");
-  scope.when(EVERYTHING, () => {
-    const { step, before, rows, all, causal } = now();
+  follow(({ step, before, rows, all, causal }) => {
     const wide = (right - left) / all.length;
     drawing.setAttribute("viewBox", `0 0 320 ${step.rows.length * (high + 8)}`);
     drawing.replaceChildren(
@@ -331,8 +320,8 @@ function outputs(scope, now) {
     );
   });
   const caption = html("figcaption");
-  scope.when(EVERYTHING, () => {
-    const divided = now().step.doing === "write" ? "divided by the sums and written" : "not yet divided by the sums";
+  follow(({ step }) => {
+    const divided = step.doing === "write" ? "divided by the sums and written" : "not yet divided by the sums";
     caption.textContent =
       `Outputs, ${divided}. The values are the identity: bar j is the weight of key j. ` +
       "Outlined: before it shrank; orange: just added; rings: the softmax.";
@@ -340,11 +329,10 @@ function outputs(scope, now) {
   return html("figure", { class: "x-panel" }, drawing, caption);
 }
 
-/** Whether what is written is the softmax. @param {Scope} scope @param {() => Now} now */
-function check(scope, now) {
+/** Whether what is written is the softmax. @param {Follow} follow */
+function check(follow) {
   const verdict = html("p", { class: "x-facts" });
-  scope.when(EVERYTHING, () => {
-    const { list, at, all, causal, rows } = now();
+  follow(({ list, at, all, causal, rows }) => {
     const written = list.slice(0, at).flatMap((step) => (step.doing === "write" ? step.rows : []));
     const apart = written.map((i) => {
       const p = softmax(seen(all[i], i, span(0, all.length), causal));

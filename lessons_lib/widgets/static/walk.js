@@ -1,7 +1,22 @@
 /** A walker that steps from query to key, layer by layer, and all its fellows that began on other tokens. */
 
 import { effectiveCount, sum } from "./arithmetic.js";
-import { button, checkbox, fixed, html, linear, logSlider, named, picture, slider, stage, svg } from "./kit.js";
+import {
+  button,
+  checkbox,
+  fixed,
+  html,
+  linear,
+  logSlider,
+  named,
+  numbers,
+  panels,
+  picture,
+  slider,
+  stage,
+  svg,
+} from "./kit.js";
+import { played } from "./play.js";
 import { STEPS, apart, draw, walks, weights } from "./walk.math.js";
 
 /**
@@ -36,36 +51,37 @@ function render(context) {
   scope.add(
     html(
       "div",
-      { class: "x-panels x-controls" },
-      html(
-        "div",
-        { class: "x-panel", style: "gap: 0" },
-        scope.rebuild(
-          ["n"],
-          () => String(scope.read("n")),
-          (part) => slider(part.value("start"), { label: "From token", min: 0, max: part.read("n") - 1, step: 1 }),
-        ),
-        slider(scope.value("layers"), { label: "Layers back", min: 0, max: STEPS, step: 1 }),
-      ),
-      html(
-        "div",
-        { class: "x-panel", style: "gap: 0" },
-        logSlider(scope.value("temperature"), { label: "Temperature T", min: 0.05, max: 20, show: (t) => fixed(t) }),
-        slider(scope.value("residual"), { label: "Residual share", min: 0, max: 1, step: 0.05, show: (r) => fixed(r) }),
-      ),
-    ),
-    html(
-      "div",
-      { class: "x-bench" },
-      checkbox(scope.value("causal"), { label: "causal" }),
-      checkbox(scope.value("same"), { label: "the same weights in every layer" }),
-      button("Draw again", () => scope.write("seed", (scope.read("seed") + 1) % 2 ** 31)),
+      { class: "x-controls" },
+      played(scope, slider(scope.value("layers"), { label: "Layers back", min: 0, max: STEPS, step: 1 })),
     ),
     scope.rebuild(
       ["n"],
       () => String(scope.read("n")),
-      (part) =>
-        html("div", { class: "x-panels" }, through(part, now), mass(part, now), curves(part, now), facts(part, now)),
+      (part) => panels(["Walk", through(part, now)], ["Mass", mass(part, now)], ["Distance", curves(part, now)]),
+    ),
+    numbers(scope, EVERYTHING, [
+      ["mass where it began", () => fixed(now.mass()[scope.read("start")], 3)],
+      ["mass on token 0", () => fixed(now.mass()[0], 3)],
+      ["tokens in effect", () => fixed(effectiveCount(now.mass()), 3)],
+      ["farthest two walkers", () => fixed(apart(now.rows()), 3)],
+    ]),
+    html(
+      "div",
+      { class: "x-settings" },
+      scope.rebuild(
+        ["n"],
+        () => String(scope.read("n")),
+        (part) => slider(part.value("start"), { label: "From token", min: 0, max: part.read("n") - 1, step: 1 }),
+      ),
+      logSlider(scope.value("temperature"), { label: "Temperature T", min: 0.05, max: 20, show: (t) => fixed(t) }),
+      slider(scope.value("residual"), { label: "Residual share", min: 0, max: 1, step: 0.05, show: (r) => fixed(r) }),
+      html(
+        "div",
+        { class: "x-bench" },
+        checkbox(scope.value("causal"), { label: "causal" }),
+        checkbox(scope.value("same"), { label: "the same weights in every layer" }),
+        button("Draw again", () => scope.write("seed", (scope.read("seed") + 1) % 2 ** 31)),
+      ),
     ),
   );
   scope.when(EVERYTHING, () => {
@@ -81,13 +97,14 @@ function render(context) {
 
 /** @type {(keyof Traits)[]} */
 const EVERYTHING = [...WEIGHTS, "start", "layers"];
-const [LEFT, RIGHT, TOP, BOTTOM] = [34, 312, 22, 206];
+const [LEFT, RIGHT, TOP, BOTTOM] = [34, 312, 22, 136];
 
 /** One row for each layer, one column for each token: the stronger the colour, the more of the mass. @param {Scope} scope @param {Now} now */
 function through(scope, now) {
-  const [n, drawing] = [scope.read("n"), picture(320, 240, "mass on each token after each layer")];
+  const [n, bottom] = [scope.read("n"), 294];
+  const drawing = picture(320, 328, "mass on each token after each layer");
   const x = linear([0, n], [LEFT, RIGHT]);
-  const y = linear([0, STEPS + 1], [TOP, BOTTOM]);
+  const y = linear([0, STEPS + 1], [TOP, bottom]);
   const cells = Array.from({ length: STEPS + 1 }, (_, t) =>
     Array.from({ length: n }, (_, j) =>
       svg("rect", { class: "x-solid", x: x(j) + 0.5, y: y(t) + 0.5, width: x(1) - x(0) - 1, height: y(1) - y(0) - 1 }),
@@ -100,36 +117,35 @@ function through(scope, now) {
     style: "fill: none; stroke: var(--ink)",
   });
   drawing.append(
-    svg("rect", { class: "x-ground", x: LEFT, y: TOP, width: RIGHT - LEFT, height: BOTTOM - TOP }),
+    svg("rect", { class: "x-ground", x: LEFT, y: TOP, width: RIGHT - LEFT, height: bottom - TOP }),
     ...cells.flat(),
     here,
     named("layers back", 0, TOP - 10),
     ...[0, 4, 8, 12, 16].map((t) =>
       svg("text", { x: LEFT - 6, y: (y(t) + y(t + 1)) / 2 + 4, "text-anchor": "end" }, String(t)),
     ),
-    ...tokens(n, x, BOTTOM + 16),
+    ...tokens(n, x, bottom + 16),
   );
   scope.when([...WEIGHTS, "start"], () => {
-    now
-      .through()
-      .forEach((p, t) => p.forEach((share, j) => cells[t][j].setAttribute("fill-opacity", share.toFixed(3))));
+    const shade = (/** @type {number} */ share) => Math.min(1, (share * n) / 4).toFixed(3);
+    now.through().forEach((p, t) => p.forEach((share, j) => cells[t][j].setAttribute("fill-opacity", shade(share))));
   });
   scope.when(["layers"], () => here.setAttribute("y", String(y(scope.read("layers")))));
   return html(
     "figure",
-    { class: "x-panel" },
+    { class: "x-panel x-tall" },
     drawing,
     html(
       "figcaption",
       {},
-      "The walk, from top to bottom: a row for each layer back, a column for each token. The stronger the colour, the more mass.",
+      `The walk, from top to bottom: a row for each layer back. Full colour: ${fixed(4 / n)} of the mass, or more.`,
     ),
   );
 }
 
 /** Where the walker is now, and where the average walker is. @param {Scope} scope @param {Now} now */
 function mass(scope, now) {
-  const [n, drawing] = [scope.read("n"), picture(320, 240, "mass on each token now")];
+  const [n, drawing] = [scope.read("n"), picture(320, 168, "mass on each token now")];
   const x = linear([0, n], [LEFT, RIGHT]);
   const y = linear([0, 1], [BOTTOM, TOP]);
   const side = x(1) - x(0);
@@ -141,7 +157,7 @@ function mass(scope, now) {
     svg("path", { class: "x-axis", d: `M${LEFT} ${TOP}V${BOTTOM}H${RIGHT}` }),
     ...[0, 0.5, 1].map((t) => svg("text", { x: LEFT - 6, y: y(t) + 4, "text-anchor": "end" }, String(t))),
     named("mass", 0, TOP - 10),
-    named("mean walker", RIGHT, TOP - 10, "x-of-second", "end"),
+    named("mean over all starts", RIGHT, TOP - 10, "x-of-second", "end"),
     ...bars,
     common,
     ...tokens(n, x, BOTTOM + 16),
@@ -164,7 +180,7 @@ function mass(scope, now) {
     html(
       "figcaption",
       {},
-      "Bars: the mass in the framed row. When they agree with the mean over walkers from all tokens, the start is forgotten.",
+      "Bars: the framed row. Where they reach the mean over walkers from all tokens, the start is forgotten.",
     ),
   );
 }
@@ -200,24 +216,6 @@ function curves(scope, now) {
   });
   scope.when(["layers"], () => here.setAttribute("d", `M${x(scope.read("layers"))} ${top}V${bottom}`));
   return html("figure", { class: "x-panel" }, drawing);
-}
-
-/** @param {Scope} scope @param {Now} now */
-function facts(scope, now) {
-  /** @type {[string, (p: number[]) => number][]} */
-  const measures = [
-    ["mass still on its own token", (p) => p[scope.read("start")]],
-    ["mass on token 0", (p) => p[0]],
-    ["tokens in effect", effectiveCount],
-    ["farthest two walkers", () => apart(now.rows())],
-  ];
-  const cells = measures.map(() => html("td"));
-  scope.when(EVERYTHING, () => measures.forEach(([, of], i) => (cells[i].textContent = fixed(of(now.mass()), 3))));
-  return html(
-    "table",
-    { class: "x-table x-wide" },
-    ...measures.map(([name], i) => html("tr", {}, html("th", { scope: "row" }, name), cells[i])),
-  );
 }
 
 /** The numbers of the tokens under their columns. @param {number} n @param {(j: number) => number} x @param {number} y */
