@@ -131,10 +131,10 @@ export default { render: () => {
   const [a, b] = [3, 0.5];
   const words = "a , const b = 0.5 ; (x) => x";
   const twice = (f) => { return (x) => f(f(x)); };
-  const unconst = { const: twice((x) => x + 1)(a) };
+  const kept = { const: twice((x) => x + 1)(a) };
   const more = `${ a }  +  b , ( c )`;
   const split = "x  y,z".split(/ +|, */g).length;
-  return [a - -b, a + +b, a / 2, 1 - a, a ? b : a, words, more, split, 10.5, `${a - 1}`.length, unconst.const].map(String);
+  return [a - -b, a + +b, a / 2, 1 - a, a ? b : a, words, more, split, 10.5, `${a - 1}`.length, kept.const].map(String);
 } };
 """
 

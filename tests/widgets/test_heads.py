@@ -223,3 +223,37 @@ def test_a_word_is_replaced(show):
         page.get_by_role("slider").press("End")
         assert verbs(page)[2] > 0.9
         assert not {word for word in ("NaN", "undefined") if word in page.locator(".x-body").inner_html()}
+
+
+@pytest.mark.browser
+def test_a_long_sentence_is_seen_whole(show):
+    cut = "t => [t.scrollHeight - t.clientHeight, t.scrollWidth - t.clientWidth]"
+    with show(HeadsExplorer("the king", 1), width=360) as page:
+        line = page.get_by_label("Sentence")
+        low = line.bounding_box()["height"]
+        line.fill("a tired king near the two small cats that these happy dogs follow waits and he sleeps .")
+        assert line.evaluate(cut) == [0, 0]
+        line.press("Enter")
+        assert page.get_by_text("It takes 2 to 16 words.").is_visible()
+        line.fill("a tired king near the two small cats that these happy dogs follow waits .")
+        line.press("Enter")
+        assert "\n" not in line.input_value()
+        assert line.evaluate(cut) == [0, 0]
+        assert line.bounding_box()["height"] > low + 10
+
+
+@pytest.mark.browser
+def test_on_a_phone_the_switches_are_in_sight_with_what_they_change(show):
+    with show(HeadsExplorer(), width=360) as page:
+        switches = page.get_by_role("group", name="heads that are switched on").bounding_box()
+        table = page.locator("table").bounding_box()
+        controls = page.locator(".x-controls").bounding_box()
+        assert 0 < table["y"] + table["height"] - switches["y"] < 740 - 56 - controls["height"]
+
+
+@pytest.mark.browser
+def test_the_keyboard_is_not_lost_at_the_last_word(show):
+    with show(HeadsExplorer("the king", 1)) as page:
+        for _ in range(14):
+            page.get_by_role("button").first.press("Enter")
+        assert page.evaluate("document.activeElement.type") == "range"

@@ -354,3 +354,18 @@ def test_the_largest_mask_fits_a_phone_and_weighs_little(show):
     with show(explorer, width=360) as page:
         assert page.get_by_role("gridcell").count() == 1024
         assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+@pytest.mark.browser
+def test_both_columns_end_together_at_the_chapters_start(show):
+    with show(MasksExplorer(n=16, parts=["sliding_window 4"]), width=790) as page:
+        left, right = page.locator(".x-numbers").bounding_box(), page.locator(".x-right").bounding_box()
+        assert abs(left["y"] + left["height"] - right["y"] - right["height"]) < 24
+
+
+@pytest.mark.browser
+def test_the_keyboard_is_not_lost_when_the_paint_is_cleared(show):
+    with show(MasksExplorer(n=5, painted=[[0, 3, 1]])) as page:
+        page.get_by_role("button", name="Clear the paint").press("Enter")
+        assert torch.equal(shown(page), causal(5))
+        assert page.evaluate("document.activeElement.ariaLabel") == "query 0, key 0: may attend"

@@ -268,3 +268,18 @@ def test_the_coldest_temperature_draws_without_a_hole(show):
     with show(PlaneExplorer([3.0, 0.0], KEYS)) as page:
         page.get_by_label("Temperature T").press("Home")
         assert "NaN" not in page.locator(".x-body").inner_html()
+
+
+@pytest.mark.browser
+def test_on_a_phone_one_plane_at_a_time_is_beside_its_sliders(show):
+    with show(PlaneExplorer(QUERY, KEYS, VALUES), width=360) as page:
+        first, second = page.get_by_label("query and keys"), page.get_by_label("values and output")
+        assert first.is_visible()
+        assert not second.is_visible()
+        sliders, plane = page.locator(".x-controls").bounding_box(), first.bounding_box()
+        assert plane["y"] + plane["height"] - sliders["y"] < 740 - 56
+        page.get_by_role("button", name="Values and output").press("Enter")
+        assert second.is_visible()
+        assert not first.is_visible()
+        page.get_by_label("Length of query").press("End")
+        assert second.is_visible()

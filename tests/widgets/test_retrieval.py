@@ -290,3 +290,54 @@ def test_no_name_lies_over_another(show):
                     or a["y"] + a["height"] <= b["y"] + 4
                     or b["y"] + b["height"] <= a["y"] + 4
                 )
+
+
+@pytest.mark.browser
+def test_the_hand_says_how_long_it_is_and_stays_the_measure_of_the_query(show):
+    hand = "document.querySelector('path.x-line').getTotalLength()"
+    with show(wind()) as page:
+        words = page.get_by_label("query and keys").locator("text").last
+        lengths = []
+        for key, said in [("Home", "query, 0.1 long"), ("End", "query, 20.0 long")]:
+            page.get_by_label("Length of query").press(key)
+            assert words.text_content() == said
+            lengths.append(page.evaluate(hand))
+        unit = 50  # of the drawing; a length of 20 reaches the rim, at 2.2
+        assert lengths == pytest.approx([2.2 * unit * math.log(1.1) / math.log(21), 2.2 * unit], abs=0.2)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_query_keys_values_and_answer_have_the_colours_of_their_roles(show, theme):
+    used = """root => {
+      const of = (selector, what) => getComputedStyle(root.querySelector(selector))[what];
+      const role = (name) => {
+        const probe = root.appendChild(document.createElement("i"));
+        probe.style.color = `var(--${name})`;
+        const found = getComputedStyle(probe).color;
+        probe.remove();
+        return found;
+      };
+      return [
+        [of("[aria-label='query'] .x-dot", "stroke"), role("query")],
+        [of("[aria-label='key east'] circle + circle", "fill"), role("key")],
+        [of(".x-bar", "backgroundColor"), role("key")],
+        [of("svg[role=img] path.x-line:not(.x-dashed)", "stroke"), role("output")],
+        [of("svg[role=img] .x-dot", "stroke"), role("output")],
+        [of("svg[role=img] path[style*='--value']", "stroke"), role("value")],
+      ];
+    }"""
+    with show(wind(), theme=theme) as page:
+        colours = page.locator("div.explorer").evaluate(used)
+        assert len({role for _, role in colours}) == 4
+        assert all(ours == role for ours, role in colours)
+
+
+@pytest.mark.browser
+def test_on_a_phone_dial_and_curve_are_in_sight_with_their_sliders(show):
+    with show(wind(), width=360, has_touch=True, is_mobile=True) as page:
+        controls = page.locator(".x-controls").bounding_box()
+        curve = page.get_by_label("the answer against").bounding_box()
+        rows = page.locator(".x-grid").bounding_box()
+        assert curve["y"] + curve["height"] - controls["y"] < 740 - 56  # a bar of the page lies above
+        assert rows["y"] + rows["height"] - curve["y"] < 740 - 56 - controls["height"]

@@ -190,3 +190,23 @@ def test_the_extremes_draw_without_a_hole(scaling, show):
             with show(ScalingExplorer(width=width, n_keys=n_keys, scaling=scaling)) as page:
                 drawn = page.locator(".x-body").inner_html()
                 assert not {word for word in ("NaN", "Infinity", "undefined") if word in drawn}
+
+
+@pytest.mark.browser
+def test_the_curve_of_the_scores_grows_wider_on_an_axis_that_stays(show):
+    half = """root => {
+      const [line] = root.querySelectorAll("svg .x-line.x-first");
+      const points = line.getAttribute("d").slice(1).split("L").map((p) => p.split(" ").map(Number));
+      const top = Math.min(...points.map(([, y]) => y));
+      return points.filter(([, y]) => y < (top + 126) / 2).length / points.length;
+    }"""
+    with show(ScalingExplorer(width=1, scaling="1")) as page:
+        shares = []
+        for _ in range(6):
+            shares.append(page.locator("div.explorer").evaluate(half))
+            page.get_by_label("Width dₖ").press("ArrowRight")
+        assert shares == sorted(set(shares))
+        widths = [
+            2 * math.sqrt(2 * math.log(2)) * math.sqrt(2**i) / 32 for i in range(6)
+        ]  # of the frame, from -16 to 16
+        assert shares == pytest.approx(widths, abs=0.02)

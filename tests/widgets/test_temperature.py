@@ -162,3 +162,36 @@ def test_the_balance_has_a_zero_from_which_its_bars_grow(show):
         for negative in (bar, whole):
             assert negative[0] < negative[1] - 50
             assert negative[1] == pytest.approx(zero[1], abs=1.5)
+
+
+@pytest.mark.browser
+def test_the_balance_keeps_its_zero_and_its_scale(show):
+    edges = """[
+      ...[...document.querySelectorAll('.x-zero')].map((e) => e.getBoundingClientRect().left),
+      [...document.querySelectorAll('.x-grid')].at(-1).lastElementChild.innerText,
+    ]"""
+    with show(TemperatureExplorer(SCORES)) as page:
+        before = page.evaluate(edges)
+        assert before[:3] == [before[0]] * 3
+        assert before[3].split() == ["\u22125", "0", "5"]
+        for slider in page.locator("input[type=range]").all():
+            for key in ("Home", "End"):
+                slider.press(key)
+                assert page.evaluate(edges) == before
+
+
+@pytest.mark.browser
+def test_the_ring_says_its_temperature(show):
+    near = """() => {
+      const [text] = [...document.querySelectorAll("svg text")].filter((t) => t.textContent.startsWith("T ="));
+      const [a, b] = [text, document.querySelector("svg .x-dot")].map((e) => e.getBoundingClientRect());
+      const across = Math.min(Math.abs(a.left - b.right), Math.abs(b.left - a.right));
+      return [text.textContent, across, Math.abs(a.bottom - b.bottom)];
+    }"""
+    with show(TemperatureExplorer(SCORES)) as page:
+        for key, words in [("Home", "T = 0.05"), ("End", "T = 20.00")]:
+            page.get_by_label("Temperature T").press(key)
+            text, across, down = page.evaluate(near)
+            assert text == words
+            assert across < 12
+            assert down < 20

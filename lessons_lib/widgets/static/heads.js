@@ -188,6 +188,7 @@ function expected(scope, { words, query, now }) {
       if (story.length === LONGEST) return;
       scope.write("query", story.length);
       scope.write("words", [...story, take.textContent].join(" "));
+      if (take.disabled) take.closest(".x-body")?.querySelector("input")?.focus();
     });
     return { take, bar: html("div", { class: "x-bar" }), shown: html("span", { class: "x-value" }) };
   });

@@ -20,6 +20,13 @@ function render(context) {
   const scope = stage(context);
   const mask = () => overlay(compose(scope.read("n"), scope.read("parts")), scope.read("painted"));
   const code = html("code", { class: "x-code" });
+  /** What the mask costs and what it lets through. @type {[string, () => string][]} */
+  const measures = [
+    ["pairs that may attend", () => `${mask().flat().filter(Boolean).length} of ${mask().length ** 2}`],
+    ["density", () => fixed(density(mask()))],
+    ["queries that see nothing", () => String(deadRows(mask()).length)],
+    ["within reach after L layers", () => fixed(density(reach(mask(), scope.read("layers"))))],
+  ];
   scope.add(
     html(
       "div",
@@ -32,7 +39,7 @@ function render(context) {
       ),
       matrix(scope, mask),
       composition(scope),
-      facts(scope, mask),
+      numbers(scope, [...MASK, "layers"], measures),
     ),
     code,
   );
@@ -41,12 +48,7 @@ function render(context) {
     code.textContent = expression(scope.read("n"), scope.read("parts")) + (painted ? `  # and ${painted} painted` : "");
   });
   scope.when([...MASK, "layers"], () => {
-    const [now, layers] = [mask(), scope.read("layers")];
-    const percent = (/** @type {Mask} */ some) => `${fixed(100 * density(some), 0)} percent`;
-    scope.announce(
-      `${percent(now)} of pairs may attend; ${deadRows(now).length} queries see nothing; ` +
-        `${percent(reach(now, layers))} are within reach after ${layers} layers.`,
-    );
+    scope.announce(measures.map(([name, of]) => `${name}: ${of()}`).join("; "));
   });
   return scope.dispose;
 }
@@ -149,21 +151,7 @@ function typed(value, label, [, least, most]) {
   return html("label", { class: "x-control" }, html("span", {}, label), input);
 }
 
-/** What the mask costs and what it lets through. @param {Scope} scope @param {() => Mask} mask */
-function facts(scope, mask) {
-  return numbers(
-    scope,
-    [...MASK, "layers"],
-    [
-      ["pairs that may attend", () => `${mask().flat().filter(Boolean).length} of ${mask().length ** 2}`],
-      ["density", () => fixed(density(mask()))],
-      ["queries that see nothing", () => String(deadRows(mask()).length)],
-      ["within reach after L layers", () => fixed(density(reach(mask(), scope.read("layers"))))],
-    ],
-  );
-}
-
-const [SIZE, LEFT, TOP, RIGHT] = [256, 36, 34, 16];
+const [SIZE, LEFT, TOP, RIGHT] = [264, 24, 34, 16];
 const HOLD = 350; // milliseconds after which a finger that rests begins to paint
 /** @typedef {{ brush: boolean, cell: number[], before: number[][] }} Stroke */
 
@@ -199,7 +187,7 @@ function matrix(scope, mask) {
           height: side - 1,
         }),
       );
-      const marks = ["x-halo", "x-marks"].map((look) => svg("path", { class: look }));
+      const marks = svg("g");
       const dead = svg("g", { "aria-hidden": "true" });
       const grid = svg(
         "svg",
@@ -211,7 +199,7 @@ function matrix(scope, mask) {
         svg("rect", { class: "x-ground", x: LEFT, y: TOP, width: SIZE, height: SIZE }),
         places(n, middle),
         ...cells.map((row) => svg("g", { role: "row" }, ...row)),
-        ...marks,
+        marks,
         dead,
       );
       let seen = mask();
@@ -248,8 +236,11 @@ function matrix(scope, mask) {
           }),
         );
         const painted = scope.read("painted").filter(([i, j]) => i < n && j < n);
-        const dots = painted.map(([i, j]) => `M${LEFT + middle(j)} ${TOP + middle(i)}h0`).join("");
-        for (const mark of marks) mark.setAttribute("d", dots);
+        marks.replaceChildren(
+          ...painted.map(([i, j]) =>
+            svg("circle", { class: "x-mark", r: 3, cx: LEFT + middle(j), cy: TOP + middle(i) }),
+          ),
+        );
         dead.replaceChildren(
           ...deadRows(seen).map((i) => named("∅", LEFT + SIZE + 8, TOP + middle(i) + 4, "x-dead", "middle")),
         );
@@ -330,7 +321,10 @@ function matrix(scope, mask) {
       return grid;
     },
   );
-  const clear = button("Clear the paint", () => scope.write("painted", []));
+  const clear = button("Clear the paint", () => {
+    scope.write("painted", []);
+    /** @type {SVGElement | null} */ (drawing.querySelector("[tabindex='0']"))?.focus(); // it has no more to do
+  });
   scope.when(["painted"], () => {
     clear.disabled = scope.read("painted").length === 0;
   });
@@ -342,9 +336,11 @@ function matrix(scope, mask) {
     html(
       "p",
       { class: "x-legend" },
-      html("span", {}, html("span", { class: "x-key x-may" }), "may attend"),
-      html("span", {}, html("span", { class: "x-key x-near" }), "within reach"),
-      html("span", {}, html("span", { class: "x-dead" }, "∅ "), "sees nothing"),
+      ...[
+        ["x-key x-may", "", "may attend"],
+        ["x-key x-near", "", "within reach"],
+        ["x-dead", "∅ ", "sees nothing"],
+      ].map(([look, sign, words]) => html("span", {}, html("span", { class: look }, sign), words)),
     ),
   );
 }
@@ -354,12 +350,11 @@ function places(n, middle) {
   const mark = (/** @type {number} */ k, /** @type {number} */ x, /** @type {number} */ y) =>
     named(String(k), x, y, "", "middle");
   const marked = Array.from({ length: n }, (_, k) => k).filter((k) => k % (n > 16 ? 4 : n > 10 ? 2 : 1) === 0);
-  const half = SIZE / 2;
   return svg(
     "g",
     { "aria-hidden": "true" },
-    named("key", LEFT + half, 12, "", "middle"),
-    svg("text", { x: -TOP - half, y: 10, "text-anchor": "middle", transform: "rotate(-90)" }, "query"),
+    named("key", LEFT + SIZE / 2, 12, "", "middle"),
+    named("query", 0, 12),
     ...marked.flatMap((k) => [mark(k, LEFT + middle(k), TOP - 6), mark(k, LEFT - 12, TOP + middle(k) + 4)]),
   );
 }

@@ -177,7 +177,7 @@ function valuePlane(part, values, weights) {
   const rim = svg("path", { style: "fill: var(--ground); stroke: var(--quiet); stroke-linejoin: round" });
   /** @type {Name[]} */
   const names = [];
-  const name = svg("text", { "text-anchor": "middle", style: "fill: var(--ink)" }, "output");
+  const name = named("output", 0, 0, "x-named x-over", "middle");
   const output = ring();
   const label = svg("g", {}, name);
   const drawing = plane("values and output", rim);
@@ -264,8 +264,8 @@ function plane(label, ...nodes) {
     ...nodes.slice(0, 1),
     axes,
     ...[-3, 3].flatMap((v) => [
-      named(fixed(v, 0), x(v), y(0) + 14, "x-over", "middle"),
-      named(fixed(v, 0), x(0) - 5, y(v) + 4, "x-over", "end"),
+      named(fixed(v, 0), x(v), y(0) + 14, "", "middle"),
+      named(fixed(v, 0), x(0) - 5, y(v) + 4, "", "end"),
     ]),
     named("→ first coordinate", SIZE, SIZE - 2, "", "end"),
     named("↑ second coordinate", 0, 10),
@@ -315,7 +315,7 @@ function painted(weightsAt, pixels = 96) {
  * @param {string} label @param {PointValue} value
  */
 function handle(drawing, names, name, mark, label, value) {
-  const words = svg("text", { "text-anchor": "middle", style: "fill: var(--ink)", "aria-hidden": "true" }, label);
+  const words = svg("text", { "text-anchor": "middle", class: "x-named x-over", "aria-hidden": "true" }, label);
   const grip = svg(
     "g",
     {

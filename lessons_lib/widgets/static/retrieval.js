@@ -58,11 +58,11 @@ function render(context) {
     facts.replaceChildren(
       "Soft answer ",
       html("b", {}, soft),
-      "; one degree more changes it by ",
+      ", changing by ",
       html("b", {}, slope),
-      ". The best key alone says ",
+      " with each degree. The best key alone says ",
       html("b", {}, fixed(best(q, k, v))),
-      ", and one degree changes nothing, or everything.",
+      ".",
     );
     scope.announce(
       `The soft answer is ${soft}, the best key alone says ${fixed(best(q, k, v))}; one degree changes the soft answer by ${slope}.`,
@@ -312,7 +312,7 @@ function onDial(value) {
  *   the vector that is read out, and where arrow keys lead
  */
 function handle(drawing, names, name, mark, label, value, { said = value.get, moved } = {}) {
-  const words = svg("text", { "text-anchor": "middle", style: "fill: var(--ink)", "aria-hidden": "true" }, label);
+  const words = svg("text", { "text-anchor": "middle", class: "x-named x-over", "aria-hidden": "true" }, label);
   const grip = svg(
     "g",
     {

@@ -1,0 +1,87 @@
+"""What six explorers write in their drawings: names of axes and lines that can be read, on axes that stay."""
+
+import pytest
+from labels import collisions, names, smallest, ticks
+
+from lessons_lib.widgets import (
+    HeadsExplorer,
+    MasksExplorer,
+    PlaneExplorer,
+    RetrievalExplorer,
+    ScalingExplorer,
+    TemperatureExplorer,
+)
+
+KEYS = [[1.8, 0.4], [-0.6, 1.7], [-1.1, -1.2], [0.3, 0.3]]
+VALUES = [[2.2, 1.0], [-0.5, 2.2], [-1.8, -1.2], [1.2, -1.9]]
+WINDS = {
+    "key": [[0.0, 1.0], [1.0, 0.0], [0.0, -1.0], [-1.0, 0.0]],
+    "value": [3.0, 12.0, 25.0, 15.0],
+    "labels": ["north", "east", "south", "west"],
+}
+BESIDE = [*WINDS["key"][:3], [-0.6, -0.8]]  # west next to south
+WORDS = ["cat", "dog", "mat", "sat", "the"]
+LONG = "a tired king near the two small cats that these happy dogs follow waits ."
+
+# The states at which the chapters begin, those that they ask for, and the ends of the sliders.
+STATES = {
+    "retrieval": RetrievalExplorer([-1.2, -1.6], **WINDS),
+    "west next to south": RetrievalExplorer([-1.2, -1.6], **{**WINDS, "key": BESIDE}),
+    "a long query to the west": RetrievalExplorer([-12.0, -16.0], **{**WINDS, "key": BESIDE}),
+    "a short query to the north": RetrievalExplorer([0.0, 0.1], **WINDS),
+    "values far apart": RetrievalExplorer([-20.0, 0.0], **{**WINDS, "value": [3.0, 12.0, 50.0, -50.0]}),
+    "temperature": TemperatureExplorer([2.0, 1.5, 0.5, 0.0, -1.0], WORDS),
+    "cold": TemperatureExplorer([2.0, 2.0, 0.5, 0.0, -1.0], WORDS, 0.05),
+    "hot": TemperatureExplorer([2.0, 1.5, 0.5, 0.0, -1.0], WORDS, 20.0),
+    "low scores": TemperatureExplorer([-5.0, -5.0, -4.0, -5.0, -5.0], WORDS, 0.05),
+    "plane": PlaneExplorer([1.2, 0.9], KEYS, VALUES),
+    "a query beyond its key": PlaneExplorer([2.925, 0.65], KEYS, VALUES, 0.05),
+    "key 4 overtakes": PlaneExplorer([1.2, 0.9], [*KEYS[:3], [1.2, 1.2]], VALUES),
+    "scaling": ScalingExplorer(width=4, scaling="1"),
+    "width 1024": ScalingExplorer(width=1024, scaling="1"),
+    "divided by the root": ScalingExplorer(width=4096, scaling="1/sqrt(d)"),
+    "times the root": ScalingExplorer(width=4096, scaling="sqrt(d)", n_keys=64),
+    "masks": MasksExplorer(n=16, parts=["sliding_window 4"]),
+    "the largest mask": MasksExplorer(n=32, parts=["causal"], layers=5, painted=[[0, 0, 0]]),
+    "ten positions": MasksExplorer(n=10),
+    "heads": HeadsExplorer("the queen that these dogs follow", 5),
+    "a long sentence": HeadsExplorer(LONG, 2, ["1.1", "2.3"]),
+}
+AXES = {
+    "retrieval": {"answer", "direction of the query", "soft answer", "best key alone", "query, 2.0 long"},
+    "temperature": {"entropy", "expected score", "T = 1.00", "softmax, any T", "as good as the ring"},
+    "plane": {"→ first coordinate", "↑ second coordinate", "query", "output"},
+    "scaling": {"score", "weight, of one query", "16 keys", "width dₖ", "norm of the Jacobian", "median query"},
+    "masks": {"query", "key"},
+    "heads": {"word", "layer 1", "layer 2"},
+}
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("state", STATES)
+def test_no_name_hides_another_and_all_can_be_read_on_a_phone(state, show):
+    with show(STATES[state], width=360) as page:
+        assert smallest(page) >= 11
+        assert not collisions(page)
+        if page.get_by_role("button", name="Values and output").is_visible():
+            page.get_by_role("button", name="Values and output").click()
+            assert not collisions(page)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", AXES)
+def test_axes_and_lines_have_their_names_in_the_drawing(name, show):
+    with show(STATES[name]) as page:
+        assert names(page) >= AXES[name]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", ["retrieval", "temperature", "plane", "scaling", "heads"])
+def test_no_slider_moves_an_axis(name, show):
+    with show(STATES[name]) as page:
+        before = ticks(page)
+        assert len(before) > 3
+        for slider in page.locator("input[type=range]").all():
+            for key in ("Home", "End"):
+                slider.press(key)
+                assert ticks(page) == before
