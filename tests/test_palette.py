@@ -63,8 +63,12 @@ def test_the_script_repeats_the_palette():
     assert re.findall(r'"(.*?)"', listed) == list(palette.COLOURS[:6])
 
 
-def test_the_style_sheet_repeats_the_roles():
-    sheet = (ROOT / "widgets" / "static" / "explorer.css").read_text()
+@pytest.mark.parametrize(
+    "sheet",
+    ["lessons_lib/widgets/static/explorer.css", "lessons_lib/widgets/static/hero.css", "book/_static/gallery.css"],
+)
+def test_the_style_sheets_repeat_the_roles(sheet):
+    sheet = (ROOT.parent / sheet).read_text()
     roles = {name: re.findall(rf"--{name}: (#\w+);", sheet) for name in ("query", "key", "value", "output")}
     assert roles == {
         "query": [palette.QUERY, palette.DARK_QUERY],
@@ -81,7 +85,8 @@ def test_the_style_sheet_of_guesses_repeats_two_of_them():
 
 
 def test_nobody_else_writes_a_colour_of_the_palette():
-    copies = {"palette.py", "widgets/static/palette.js", "widgets/static/explorer.css", "widgets/static/guess.css"}
+    sheets = {f"widgets/static/{name}.css" for name in ("explorer", "guess", "hero")}
+    copies = {"palette.py", "widgets/static/palette.js", *sheets}
     known = re.compile("|".join(palette.COLOURS[:6]), re.IGNORECASE)
     for path in ROOT.rglob("*"):
         if path.suffix in {".py", ".js", ".css"} and path.relative_to(ROOT).as_posix() not in copies:

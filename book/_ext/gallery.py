@@ -89,7 +89,7 @@ def lead_to_explorers(app, doctree) -> None:
         anchor = name.lower()
         section["ids"].append(anchor)
         found = re.search(r'class="x-question">(.*?)</p>', "".join(written(section)))
-        question = unescape(found[1]) if found else (rest[:1].upper() + rest[1:])
+        question = unescape(found[1]) if found else (rest[:1].upper() + rest[1:]).replace("d_k", "dₖ")
         leads = [
             xref.get("reftarget", "").rsplit("/", 1)[-1]
             for xref in section.findall(lambda n: "reftarget" in getattr(n, "attributes", {}))
@@ -97,8 +97,9 @@ def lead_to_explorers(app, doctree) -> None:
         drawing = next(filter(None, map(thumbnail, [anchor, *leads])), "")
         cards.append(card(f"#{anchor}", drawing, name, question))
     if sections:
-        first = sections[0]
-        first.parent.insert(first.parent.index(first), gallery("explorers", cards))
+        top = sections[0].parent
+        below = next(i for i, child in enumerate(top) if child in sections or child.get("nb_element") == "cell_code")
+        top.insert(below, gallery("explorers", cards))
 
 
 def written(section: nodes.section) -> list[str]:
@@ -116,6 +117,14 @@ def card(address: str, drawing: str, title: str, question: str) -> str:
 def gallery(kind: str, cards: list[str]) -> nodes.raw:
     """Put cards side by side."""
     return _html(f'<ul class="gallery of-{kind}">{"".join(cards)}</ul>')
+
+
+def leave_mathjax_out(app, pagename, templatename, context, doctree) -> None:
+    """Load MathJax, half of a page's weight, on pages that hold a formula: Sphinx brings it to those above them too."""
+    if 'class="math' not in (context.get("body") or ""):
+        context["script_files"] = [
+            script for script in context["script_files"] if "mathjax" not in str(getattr(script, "filename", ""))
+        ]
 
 
 def bring_styles(app, pagename, templatename, context, doctree) -> None:
@@ -136,4 +145,5 @@ def setup(app) -> dict:
     app.connect("doctree-read", lead_to_explorers)
     app.connect("doctree-resolved", fill)
     app.connect("html-page-context", bring_styles)
+    app.connect("html-page-context", leave_mathjax_out, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -221,11 +221,22 @@ def test_on_a_phone_controls_stay_beside_their_figure(visit):
 def test_the_first_formula_fits_a_phone(browser, site):
     page = browser.new_page(viewport={"width": 360, "height": 740})
     page.goto(f"{site}/book/intro.html")
-    page.wait_for_load_state("load")
-    page.evaluate("MathJax.startup.promise")
-    formula = "document.querySelector('mjx-container[display]')"
+    formula = "document.querySelector('.h-formula')"
     page.wait_for_function(f"{formula}.scrollWidth <= {formula}.clientWidth")
     assert page.evaluate(f"parseFloat(getComputedStyle({formula}).fontSize)") > 11
+    page.close()
+
+
+@pytest.mark.browser
+def test_a_formula_that_is_a_little_too_wide_for_a_phone_is_set_smaller(browser, site):
+    page = browser.new_page(viewport={"width": 360, "height": 740})
+    page.goto(f"{site}/{CHAPTER}")
+    page.wait_for_load_state("load")
+    page.evaluate("MathJax.startup.promise")
+    formulas = "[...document.querySelectorAll('mjx-container[display]')]"
+    page.wait_for_function(f"{formulas}.some((one) => one.style.fontSize.endsWith('px'))")
+    assert page.evaluate(f"{formulas}.filter((one) => one.scrollWidth > one.clientWidth).length") == 0
+    assert page.evaluate(f"Math.min(...{formulas}.map((one) => parseFloat(getComputedStyle(one).fontSize)))") > 11
     page.close()
 
 

@@ -51,7 +51,8 @@ NAMELESS = """() => [...document.querySelectorAll('div.explorer :is(input, selec
 COLOURS = """() => [...document.querySelectorAll('div.explorer')].map((e) => [
   getComputedStyle(e).color, getComputedStyle(e.closest('.output') ?? e).backgroundColor])"""
 TWO_FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-FADED = "Promise.all(document.getAnimations().map((animation) => animation.finished))"
+# An animation whose element has gone is over too.
+FADED = "Promise.all(document.getAnimations().map((animation) => animation.finished.catch(() => 0)))"
 
 
 @dataclass

@@ -20,7 +20,8 @@ function render({ model, el }) {
   let reading = -1; // the word that has been reached while the sentence is read, -1 at rest
   const query = () => (reading < 0 ? last() : reading);
   let now = run(words(), model.get("off"));
-  let key = "1.1"; // the head that the large button switches off
+  let key = "1.1"; // the head that the large button switches off, for this sentence and this word:
+  let asked = "";
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let timer;
 
@@ -61,9 +62,11 @@ function render({ model, el }) {
   el.classList.add("hero");
   el.append(body);
 
-  function think() {
-    now = run(words(), model.get("off"));
-    key = pivot(words(), last()) ?? key;
+  /** Eight runs of the model, so not before something is seen, and not again for the same. */
+  function findKey() {
+    const question = `${model.get("words")} ${last()}`;
+    if (question !== asked && reading !== 1) [asked, key] = [question, pivot(words(), last()) ?? key];
+    return key;
   }
 
   function draw() {
@@ -73,7 +76,7 @@ function render({ model, el }) {
     for (const { draw } of benches) draw(off);
     next.draw(all[q], p, q + 1 < LONGEST);
     caption.draw(all[q]);
-    cut.textContent = off.length ? "All heads on" : `Switch off head ${key}`;
+    cut.textContent = off.length ? "All heads on" : `Switch off head ${findKey()}`;
     if (reading < 0) told.replaceChildren(...verdict(p, off));
   }
 
@@ -112,14 +115,13 @@ function render({ model, el }) {
     queueMicrotask(() => {
       waiting = false;
       if (left) return;
-      think();
+      now = run(words(), model.get("off"));
       rest();
     });
   };
-  const followed = ["words", "query", "off", "sentences"].map((name) => `change:${name}`);
+  const followed = ["words", "query", "off"].map((name) => `change:${name}`);
   for (const event of followed) model.on(event, changed);
   for (const event of ["pointerdown", "keydown", "beforeprint"]) window.addEventListener(event, touched, true);
-  think();
   play();
   const watch = new ResizeObserver(stage.fit);
   watch.observe(stage.place);
@@ -152,7 +154,7 @@ function percent(p) {
 
 /** Who acts, as far as the model knows. @param {number[]} p over the vocabulary @param {string[]} off */
 function verdict(p, off) {
-  const heads = off.length ? `Without head${off.length > 1 ? "s" : ""} ${off.join(", ")}: ` : "With all eight heads: ";
+  const heads = off.length ? `Without head${off.length > 1 ? "s" : ""} ${off.join(", ")}: ` : "All heads on: ";
   const [one, several] = agreement(p);
   const [most] = likeliest(p, 1);
   if (one + several < 0.2) return [heads, bold(most.word), `, ${percent(most.p)}.`];

@@ -1,0 +1,209 @@
+"""The first page and the page of explorers: what moves there, what leads on, and that nothing new can be forgotten."""
+
+import importlib
+import re
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from built_site import HTML, ROOT
+from docutils import nodes
+from docutils.utils import new_document
+from visits import Seen
+
+INTRO, EXPLORERS = "book/intro.html", "book/explorers.html"
+SCREENS = [(1440, 900), (360, 740)]
+
+
+def read(path: str) -> str:
+    return (HTML / path).read_text(encoding="utf-8")
+
+
+def cards(path: str) -> list[tuple[str, str, str, str]]:
+    """Address, drawing, title and question of each card of a page."""
+    found = re.search(r'<ul class="gallery.*?</ul>', read(path), re.DOTALL)
+    assert found
+    return re.findall(r'<a href="([^"]+)">(.*?)<b>(.*?)</b><span>(.*?)</span></a>', found[0], re.DOTALL)
+
+
+@pytest.fixture
+def extension(monkeypatch):
+    """The files of book/_ext, by name."""
+    monkeypatch.syspath_prepend(ROOT / "book/_ext")
+    return importlib.import_module
+
+
+# --- the hero ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "height"), SCREENS)
+def test_the_first_screen_shows_the_sentence_its_arcs_and_the_head_to_switch_off(visit, width, height):
+    with visit(INTRO, reduced_motion="reduce", has_touch=width < 500) as page:
+        page.set_viewport_size({"width": width, "height": height})
+        cut = page.get_by_role("button", name="Switch off head 1.1")
+        for part in (page.locator(".bd-article h1"), page.locator(".h-stage"), page.locator(".h-ghost"), cut):
+            box = part.bounding_box()
+            assert box
+            assert box["x"] >= 0 <= box["y"]
+            assert box["x"] + box["width"] <= width
+            assert box["y"] + box["height"] <= height
+        before = page.locator(".h-told").inner_text()
+        (cut.tap if width < 500 else cut.click)()
+        assert "one acts" in before
+        assert "Without head 1.1: several act" in page.locator(".h-told").inner_text()
+        assert page.evaluate("scrollY") == 0
+        assert page.seen == Seen()
+
+
+@pytest.mark.browser
+def test_the_whole_figure_with_its_formula_is_on_the_first_screen_of_a_laptop(visit):
+    with visit(INTRO, reduced_motion="reduce") as page:
+        page.set_viewport_size({"width": 1440, "height": 900})
+        box = page.locator(".hero .h-body").bounding_box()
+        assert box
+        assert box["y"] + box["height"] <= 900
+
+
+# When the picture for those without scripts stands in the page, and when the first bar of the live figure does.
+STOPWATCH = """new MutationObserver(() => {
+  if (document.querySelector(".x-still")) window.began ??= performance.now();
+  if (document.querySelector(".h-share")?.textContent) window.answered ??= performance.now();
+}).observe(document, { childList: true, subtree: true })"""
+
+CLICK = """async () => {
+  const told = document.querySelector(".h-told"), start = performance.now();
+  document.querySelector(".h-cut").click();
+  while (!told.textContent.startsWith("Without")) await new Promise(requestAnimationFrame);
+  return performance.now() - start;
+}"""
+
+
+@pytest.mark.browser
+def test_its_first_answer_comes_in_half_a_second(browser, site):
+    """From the moment in which the page has it, and from a click to what it changes: the best of three visits."""
+    for attempt in range(3):
+        page = browser.new_page()
+        page.add_init_script(STOPWATCH)
+        page.goto(f"{site}/{INTRO}")
+        page.wait_for_function("window.answered")
+        times = page.evaluate("window.answered - window.began"), page.evaluate(CLICK)
+        page.close()
+        if max(times) < 500:
+            return
+    pytest.fail(f"in each of {attempt + 1} visits it took longer, at last {times} ms")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("path", [pytest.param(INTRO, marks=pytest.mark.xdist_group(INTRO))])
+def test_the_first_page_is_light(measured):
+    heaviest = sorted(measured.weights.items(), key=lambda item: -item[1])[:5]
+    assert 50_000 < sum(measured.weights.values()) < 550_000, heaviest
+    assert not any("mathjax" in url for url in measured.weights), "its formula needs no MathJax"
+
+
+@pytest.mark.browser
+def test_in_print_and_without_scripts_there_is_a_picture_and_no_button(visit):
+    with visit(INTRO, reduced_motion="reduce") as page:
+        page.emulate_media(media="print")
+        assert not page.locator(".h-cut").is_visible()
+        assert page.locator(".h-stage path").first.is_visible()
+    with visit(INTRO, java_script_enabled=False) as page:
+        assert page.locator(".hero svg[role=img]").is_visible()
+        assert "a trained model expects" in page.locator(".hero").inner_text()
+        assert page.locator(".gallery a").first.is_visible()
+
+
+# --- the cards --------------------------------------------------------------------------------------------------------
+
+
+def chapters() -> list[tuple[str, str]]:
+    """Pages and titles of the numbered parts of _toc.yml."""
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    numbered = [part for part in toc["parts"] if part.get("numbered")]
+    return [(chapter["file"], chapter["title"]) for part in numbered for chapter in part["chapters"]]
+
+
+def test_every_chapter_of_the_contents_has_a_card_in_their_order():
+    wanted = [(f"{file.removeprefix('book/')}.html", f"{i}. {title}") for i, (file, title) in enumerate(chapters(), 1)]
+    assert [(address, title) for address, _, title, _ in cards(INTRO)] == wanted
+    assert len(wanted) >= 10
+    assert all(len(question.split()) > 2 for *_, question in cards(INTRO))
+    drawn = [drawing for _, drawing, *_ in cards(INTRO) if drawing.startswith("<svg")]
+    assert len(set(drawn)) == len(drawn) >= 10
+    assert all('aria-hidden="true"' in drawing for drawing in drawn)
+
+
+def test_a_question_or_a_drawing_of_a_chapter_that_is_gone_is_noticed(extension):
+    names = {file.rsplit("/", 1)[-1] for file, _ in chapters()}
+    assert set(extension("gallery").QUESTIONS) <= names
+    explorers = {address.removeprefix("#") for address, *_ in cards(EXPLORERS)}
+    assert set(extension("thumbnails").DRAWINGS) <= names | explorers
+
+
+def test_a_chapter_without_a_drawing_gets_a_plain_card(extension):
+    gallery = extension("gallery")
+    assert gallery.thumbnail("not-drawn-yet") == ""
+    plain = gallery.card("a.html", gallery.thumbnail("not-drawn-yet"), "11. A <new> chapter", "What for?")
+    assert plain == '<li><a href="a.html"><i></i><b>11. A &lt;new&gt; chapter</b><span>What for?</span></a></li>'
+
+
+def test_every_explorer_of_the_page_has_a_card_and_a_short_address():
+    page = read(EXPLORERS)
+    headings = re.findall(r"<h2>(\w+): ", page)
+    assert [address for address, *_ in cards(EXPLORERS)] == [f"#{name.lower()}" for name in headings]
+    assert len(headings) == page.count('<div class="explorer">') >= 10
+    assert [title for _, _, title, _ in cards(EXPLORERS)] == headings
+    assert all(drawing.startswith("<svg") and question for _, drawing, _, question in cards(EXPLORERS))
+    assert page.index('<ul class="gallery') < page.index("Show the imports")
+
+
+def test_only_the_page_of_explorers_is_given_such_cards(extension):
+    gallery, env = extension("gallery"), SimpleNamespace(docname="book/attention/masks")
+
+    section = nodes.section("", nodes.title("", "Masks: who"), nodes.raw("", '<div class="explorer">', format="html"))
+    doctree = new_document("")
+    doctree.append(section)
+    gallery.lead_to_explorers(SimpleNamespace(env=env), doctree)
+    assert list(doctree) == [section]
+    env.docname = gallery.EXPLORERS
+    gallery.lead_to_explorers(SimpleNamespace(env=env), doctree)
+    assert '<a href="#masks">' in doctree[0].astext()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("address", "width", "height"), [("#clocks", 360, 740), ("#tiles-flashattention-one-tile-at-a-time", 1440, 900)]
+)
+def test_the_page_opens_at_the_explorer_that_the_address_names(browser, site, address, width, height):
+    """Though what lies above it changes its height while the page loads, and formulas are set late."""
+    page = browser.new_page(viewport={"width": width, "height": height})
+    page.goto(f"{site}/{EXPLORERS}{address}")
+    page.wait_for_load_state("load")
+    page.evaluate("window.MathJax.startup.promise")
+    page.wait_for_timeout(300)
+    box = page.locator("h2", has_text="Clocks:" if address == "#clocks" else "Tiles:").bounding_box()
+    assert box
+    assert 0 <= box["y"] < height / 4
+    page.close()
+
+
+@pytest.mark.browser
+def test_a_card_leads_to_its_explorer(visit):
+    with visit(EXPLORERS, formulas=False) as page:
+        page.locator(".gallery a", has_text="Walk").click()
+        page.wait_for_function("location.hash === '#walk'")
+        page.wait_for_function("Math.abs(document.getElementById('walk').getBoundingClientRect().top - 64) < 120")
+
+
+@pytest.mark.browser
+def test_the_question_about_the_heads_can_be_answered_where_the_figure_begins(visit):
+    """The word in bold is *that*, and of layer 1 one head alone reads the queen."""
+    with visit(EXPLORERS, formulas=False) as page:
+        figure = page.locator(".explorer", has=page.get_by_label("Sentence"))
+        assert figure.locator(".x-asks").text_content() == "that"
+        cells = "all => all.map((r) => ['x', 'y', 'fill-opacity'].map((name) => Number(r.getAttribute(name))))"
+        shares = figure.locator("rect.x-solid").evaluate_all(cells)
+        columns, rows = sorted({x for x, *_ in shares}), sorted({y for _, y, _ in shares})
+        queen = [share for x, y, share in shares if x in columns[:4] and y == rows[1]]
+        assert [share > 0.9 for share in queen] == [True, False, False, False]
