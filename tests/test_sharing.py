@@ -20,7 +20,8 @@ INTRO = r"""# A book
 
 $$ x $$
 
-Every word asks $\frac{n}{2}$ others. Then it *averages* what they say, as *a busy person* would & does [1]. What is `x`?
+Every word asks $\frac{n}{2}$ others.
+Then it *averages* what they say, as *a busy person* would & does [1]. What is `x`?
 
 ```{toctree}
 :numbered: 1

@@ -12,8 +12,8 @@ import os
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,9 +21,13 @@ from tempfile import TemporaryDirectory
 import websocket
 
 MISSING = "no Firefox here: install one (Debian: apt-get install firefox-esr) or name it in FIREFOX"
-SECONDS = 60  # that anything may take, on a machine that has other things to do
+SECONDS = 180  # that anything may take, on a machine that has other things to do
+PATIENCE = 5  # seconds after which a hand that had no effect tries again: a busy machine drops a touch
 # The network is off, this machine apart; nothing is looked up, reported or offered; a finger is one on any machine.
+# A tap is one however long the machine takes over it.
 PREFERENCES = {
+    "apz.max_tap_time": 60_000,
+    "ui.click_hold_context_menus.delay": 60_000,
     "app.normandy.enabled": False,
     "app.update.disabledForTesting": True,
     "browser.aboutwelcome.enabled": False,
@@ -123,13 +127,22 @@ class Firefox:
             raise RuntimeError(done["exceptionDetails"]["text"])
         return json.loads(done["result"]["value"])
 
-    def wait_for(self, expression: str) -> None:
+    def wait_for(self, expression: str, seconds: float = SECONDS) -> None:
         """Ask until the expression is something."""
-        until = time.monotonic() + SECONDS
+        until = time.monotonic() + seconds
         while not self.run(f"() => Boolean({expression})"):
             if time.monotonic() > until:
-                raise TimeoutError(f"after {SECONDS} s still not: {expression}")
+                raise TimeoutError(f"after {seconds} s still not: {expression}")
             time.sleep(0.05)
+
+    def until(self, expression: str, act: Callable[[], None]) -> None:
+        """Act, and if that had no effect act again, until the expression is something."""
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            act()
+            with suppress(TimeoutError):
+                return self.wait_for(expression, PATIENCE)
+        raise TimeoutError(f"after {SECONDS} s of trying still not: {expression}")
 
     def hear_of(self, *faults: str) -> None:
         """Listen until all these have been complained about."""
@@ -165,6 +178,11 @@ class Firefox:
         """Tap the middle of the first visible element."""
         self.touch(self.middle(selector), kind=kind)
 
+    def drag(self, selector: str, *by: tuple[float, float], kind: str = "touch") -> None:
+        """Put a finger on the first visible element and move it along places given from the element's middle."""
+        x, y = self.middle(selector)
+        self.touch(*((x + dx, y + dy) for dx, dy in by), kind=kind)
+
 
 @contextmanager
 def firefox() -> Iterator[Firefox]:
@@ -179,14 +197,14 @@ def firefox() -> Iterator[Firefox]:
         environment = {**os.environ, "HOME": folder, "MOZ_CRASHREPORTER_DISABLE": "1"}  # to root, HOME must be its own
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            socket = websocket.create_connection(listening(process, folder), timeout=SECONDS, suppress_origin=True)
-            browser = Firefox(socket)
-            browser.send("session.new", capabilities={})
-            browser.tab = browser.send("browsingContext.getTree")["contexts"][0]["context"]
-            events = ["log.entryAdded", "network.beforeRequestSent", "network.fetchError", "network.responseCompleted"]
-            browser.send("session.subscribe", events=events)
-            yield browser
-            socket.close()
+            address = listening(process, folder)
+            with closing(websocket.create_connection(address, timeout=SECONDS, suppress_origin=True)) as socket:
+                browser = Firefox(socket)
+                browser.send("session.new", capabilities={})
+                browser.tab = browser.send("browsingContext.getTree")["contexts"][0]["context"]
+                events = ("beforeRequestSent", "fetchError", "responseCompleted")
+                browser.send("session.subscribe", events=["log.entryAdded", *(f"network.{name}" for name in events)])
+                yield browser
         finally:
             process.terminate()
             try:

@@ -4,6 +4,7 @@ All of it runs in one process, for the sake of one browser that is slow to start
 """
 
 import os
+from functools import partial
 
 import pytest
 from bidi import MISSING, find_firefox, firefox
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.xdist_group("firefox")
 MASKS, GEOMETRY = "book/attention/masks.html", "book/attention/geometry.html"
 PHONE, WIDE = (360, 740), (1440, 900)
 KEY = '.explorer [role="slider"][aria-label^="key 2"]'
-STATE = "() => document.querySelector('.explorer').explorer.model.get('key')[1]"
+STATE = "document.querySelector('.explorer').explorer.model.get('key')[1]"
 
 
 @pytest.fixture(scope="session")
@@ -46,22 +47,20 @@ def opened(reader, site):
 def test_menus_open_at_a_tap_and_a_link_leads_on(opened):
     page = opened(MASKS, PHONE)
     for name in ("secondary", "primary"):
-        page.tap(f".{name}-toggle")
-        page.wait_for(f"document.querySelector('#pst-{name}-sidebar-modal').open")
-        shown = f"[...document.querySelectorAll('#pst-{name}-sidebar-modal a')].filter((a) => a.checkVisibility())"
-        page.wait_for(f"{shown}.length > 3")
+        menu = f"document.querySelector('#pst-{name}-sidebar-modal')"
+        page.until(f"{menu}.open", partial(page.tap, f".{name}-toggle"))
+        page.wait_for(f"[...{menu}.querySelectorAll('a')].filter((a) => a.checkVisibility()).length > 3")
         if name == "secondary":
-            page.run("() => document.querySelector('#pst-secondary-sidebar-modal').close()")
+            page.run(f"() => {menu}.close()")
     page.tap("#pst-primary-sidebar-modal a[href*='geometry']")
     page.wait_for("location.pathname.endsWith('geometry.html') && document.readyState === 'complete'")
 
 
 def test_the_menu_folds_at_a_click(opened):
     page = opened(MASKS, WIDE)
-    for hidden in ("true", "false"):
-        page.tap(".primary-toggle", kind="mouse")
-        folded = "document.querySelector('#pst-primary-sidebar').classList.contains('pst-sidebar-hidden')"
-        page.wait_for(f"{folded} === {hidden}")
+    folded = "document.querySelector('#pst-primary-sidebar').classList.contains('pst-sidebar-hidden')"
+    for now in (folded, f"!{folded}"):
+        page.until(now, partial(page.tap, ".primary-toggle", kind="mouse"))
 
 
 def test_formulas_are_set(opened):
@@ -85,31 +84,30 @@ def test_a_guess_of_each_kind_is_answered_by_a_finger(opened):
     for kind, part in parts.items():
         page.run(f"() => {{ {GUESS % part}.dataset.mine = '{kind}'; }}")
 
-    page.tap("[data-mine=choice] .g-option")
+    def told(kind):
+        return f"/it is|: right/.test(document.querySelector('[data-mine={kind}] .g-verdict')?.innerText)"
 
-    x, y = page.middle("[data-mine=number] .g-range")
-    page.touch((x, y), (x + 40, y))
-    page.tap("[data-mine=number] .g-commit")
+    page.until(told("choice"), partial(page.tap, "[data-mine=choice] .g-option"))
 
-    x, y = page.middle("[data-mine=curve] .g-pad")
-    page.touch((x - 110, y - 20), (x - 40, y), (x + 60, y + 20), (x + 140, y + 25))
-    page.tap("[data-mine=curve] .g-commit")
+    chosen = "!document.querySelector('[data-mine=number] .g-commit').disabled"
+    page.until(chosen, partial(page.drag, "[data-mine=number] .g-range", (0, 0), (40, 0)))
+    page.until(told("number"), partial(page.tap, "[data-mine=number] .g-commit"))
 
-    page.wait_for("document.querySelector('[data-mine=curve] .g-true-line')")
-    for kind in ("choice", "number"):
-        page.wait_for(f"/it is|: right/.test(document.querySelector('[data-mine={kind}] .g-verdict')?.innerText)")
+    line = [(-110, -20), (-40, 0), (60, 20), (140, 25)]
+    drawn = "!document.querySelector('[data-mine=curve] .g-commit').disabled"
+    page.until(drawn, partial(page.drag, "[data-mine=curve] .g-pad", *line))
+    end = "document.querySelector('[data-mine=curve] .g-true-line')"
+    page.until(end, partial(page.tap, "[data-mine=curve] .g-commit"))
     assert page.run("() => document.querySelectorAll('.g-covered').length") < covered
 
 
 @pytest.mark.parametrize(("size", "kind"), [(PHONE, "touch"), (WIDE, "mouse")], ids=["finger", "mouse"])
 def test_a_key_is_dragged_and_the_page_stays(opened, size, kind):
     page = opened(GEOMETRY, size)
-    x, y = page.middle(KEY)
-    before, top = page.run(STATE), page.run("() => scrollY")
-    page.touch((x, y), (x + 10, y - 30), kind=kind)
-    after = page.run(STATE)
-    assert after[1] - before[1] > 0.3
-    assert after[0] - before[0] > 0.1
+    page.middle(KEY)  # where it comes to rest
+    (x, y), top = page.run(f"() => {STATE}"), page.run("() => scrollY")
+    moved = f"{STATE}[0] > {x + 0.1} && {STATE}[1] > {y + 0.3}"
+    page.until(moved, partial(page.drag, KEY, (0, 0), (10, -30), kind=kind))
     assert page.run("() => scrollY") == top
 
 
