@@ -186,6 +186,7 @@ def test_after_an_error_inside_both_generators_are_as_after_success():
     assert torch.equal(draw.get_state(), other.get_state())
 
 
+@pytest.mark.rejects
 def test_a_generator_of_another_device_is_refused():
     elsewhere = SimpleNamespace(device=torch.device("cuda:0"))
     with pytest.raises(ValueError, match=r"generator must be one of the CPU.*got one of cuda:0"), drawn_from(elsewhere):

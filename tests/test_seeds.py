@@ -47,10 +47,12 @@ def seeders(source: str) -> list[str]:
 
 
 def frozen(source: str) -> list[str]:
-    """Generators whose seed is another one than the chapter's, whatever that is."""
+    """Generators whose seed neither is made of the chapter's nor is drawn itself."""
     called = [node for node in ast.walk(parse(source)) if isinstance(node, ast.Call)]
     seeded = [call for call in called if isinstance(call.func, ast.Attribute) and call.func.attr == "manual_seed"]
-    return [ast.unparse(call) for call in seeded if "SEED" not in ast.unparse(call.args[0])]
+    return [
+        ast.unparse(call) for call in seeded if not re.search(r"\bSEED\b|torch\.randint\(", ast.unparse(call.args[0]))
+    ]
 
 
 @pytest.mark.parametrize("path", LIBRARY, ids=lambda path: str(path.relative_to(ROOT)))
@@ -91,6 +93,7 @@ def test_what_seeds_for_others_is_found(source):
 def test_a_generator_of_ones_own_is_free_to_follow():
     own = "draw = torch.Generator().manual_seed(SEED + 7)\nx = torch.randn(3, generator=draw)"
     assert seeders(own) == frozen(own) == []
+    assert frozen("draw = torch.Generator().manual_seed(int(torch.randint(10**6, ())))") == []
     assert frozen("torch.Generator().manual_seed(7)") == ["torch.Generator().manual_seed(7)"]
 
 
