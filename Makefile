@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help book book-solutions notebooks zip serve test test-quick check assignments chapter wheel bench gpu screenshot repository clean
+.PHONY: help book book-solutions notebooks zip serve test test-quick oldest-triton check assignments chapter wheel bench gpu screenshot repository clean
 
 help: ## say what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -55,6 +55,9 @@ test: $(VENV)/.ready ## all tests: library, kernels, shapes, notebooks, exercise
 
 test-quick: $(VENV)/.ready ## lint and the library's fast tests: a minute, while you write
 	$(PY) tools/run_tests.py --quick
+
+oldest-triton: ## the kernels' tests with the oldest Triton that the library takes (Linux)
+	$(PYTHON) tools/oldest_triton.py
 
 assignments: $(VENV)/.ready ## write the student notebooks from their masters
 	$(PY) tools/release_assignments.py
