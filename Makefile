@@ -75,7 +75,7 @@ bench: book ## measure pages and attention on this machine (with a GPU, also mak
 	$(PY) benchmarks/generation_cpu.py
 	$(PY) benchmarks/training_cpu.py
 
-gpu: $(VENV)/.ready ## check and time the kernels on an NVIDIA GPU, 40 minutes; one step of six: make gpu STEP=1
+gpu: $(VENV)/.ready ## check and time the kernels on an NVIDIA GPU, under an hour; one step of six: make gpu STEP=1
 	$(PY) benchmarks/flash_gpu.py$(if $(STEP), --step $(STEP))
 
 screenshot: book ## the picture in the README
