@@ -8,7 +8,7 @@ export OMP_NUM_THREADS ?= 1
 export PYTHONDONTWRITEBYTECODE = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help book book-solutions notebooks zip serve test test-quick seeds check assignments chapter wheel bench gpu screenshot repository clean
+.PHONY: help book book-solutions notebooks zip serve test test-quick seeds oldest-triton check assignments chapter wheel bench gpu screenshot repository clean
 
 help: ## say what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -59,6 +59,9 @@ test-quick: $(VENV)/.ready ## lint and the library's fast tests: a minute, while
 seeds: $(VENV)/.ready ## run the chapters with three other seeds, half an hour; one of them: make seeds CHAPTER=scaling
 	$(PY) tools/run_seeds.py $(CHAPTER)
 
+oldest-triton: ## the kernels' tests with the oldest Triton that the library takes (Linux)
+	$(PYTHON) tools/oldest_triton.py
+
 assignments: $(VENV)/.ready ## write the student notebooks from their masters
 	$(PY) tools/release_assignments.py
 
@@ -75,7 +78,7 @@ bench: book ## measure pages and attention on this machine (with a GPU, also mak
 	$(PY) benchmarks/generation_cpu.py
 	$(PY) benchmarks/training_cpu.py
 
-gpu: $(VENV)/.ready ## check and time the kernels on an NVIDIA GPU, 40 minutes; one step of six: make gpu STEP=1
+gpu: $(VENV)/.ready ## check and time the kernels on an NVIDIA GPU, under an hour; one step of six: make gpu STEP=1
 	$(PY) benchmarks/flash_gpu.py$(if $(STEP), --step $(STEP))
 
 screenshot: book ## the picture in the README

@@ -9,13 +9,16 @@
 A machine with a GPU of compute capability 8.0 or newer and a CUDA build of PyTorch, which brings Triton, needs besides
 only einops, jaxtyping and NumPy. The steps are
 
-1. right?      outputs, log-sum-exps and gradients against float64 in three precisions, and what kernels are known to
-               get wrong; every failure is recorded
+1. right?      outputs, log-sum-exps and gradients against float64 in three precisions: bands and key lengths; packed
+               documents, a prefix, Longformer and BigBird, led by a table; softcap, slopes and sinks; caches of their
+               own lengths. Then what kernels are known to get wrong; every failure is recorded
 2. first look  decoding, and the narrow tables at three lengths; what Nsight Compute counts, where it is
 3. tiles       each tile that is worth it, kernel by kernel (also ``benchmarks/tune_flash.py``)
 4. variants    the tuner's tiles in whole passes; with ``--other DIR`` the kernels of another ``lessons_lib``, in turns
 5. tables      the checks again if the kernels are others, widths 128 and 64, decoding
-6. tables      width 256, FlexAttention (its default, not max-autotune; width 128), and plain ways, for their memory
+6. tables      width 256; at width 128 plain ways, for their memory, FlexAttention (its default, not max-autotune), and
+               rules led by a table: the causal band, packed documents and a prefix, beside the kernels' causal path,
+               PyTorch's memory-efficient kernel with a Boolean mask, and at the last length FlexAttention
 
 Each part writes ``PART.json`` into ``--out`` after every shape. The result, ``benchmarks/results/flash-<device>.json``,
 names the commit and holds a fingerprint of every file that makes the kernels.
@@ -23,9 +26,11 @@ names the commit and holds a fingerprint of every file that makes the kernels.
 What the figures mean. ``milliseconds`` is the mean of two rounds' medians, each round in its own order, ``low`` and
 ``high`` what 20 % and 80 % of the calls stay below. ``tflops`` counts the two products of the forward pass,
 :math:`4 b h n^2 d`, half of that if causal, 2.5 times that for the backward pass and 3.5 times for both, whatever a
-kernel really does; ``of_matmul`` is that over the rate of an 8192 x 8192 x 8192 product measured in the same process;
-``kernel`` is who really ran, of ``launches``; ``extra_mib`` is how far the peak of memory rises; ``speed_of_triton`` is
-how many times faster the Triton kernels are. A row that could not run has ``reason`` in place of figures.
+kernel really does; under a rule led by a table it is the ``share`` of all pairs that the rule shows which counts.
+``of_matmul`` is ``tflops`` over the rate of an 8192 x 8192 x 8192 product measured in the same process; ``kernel`` is
+who really ran, of ``launches``; ``extra_mib`` is how far the peak of memory rises; ``speed_of_triton`` is how many
+times faster the Triton kernels are; ``table_seconds`` is what the host takes to write a rule's table, once. A row that
+could not run has ``reason`` in place of figures.
 
 The exit status: 0, all that was to be measured was, is right and on target; 1, nothing was measured; 2, a result is
 wrong or a target missed; 3, neither, but something is unmeasured; 4, a part was lost, and running it again goes on.

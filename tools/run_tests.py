@@ -1,6 +1,6 @@
 """Run the tests, one lane after the other; with ``--quick`` only what one wants to know while writing.
 
-    python tools/run_tests.py [--quick]
+    python tools/run_tests.py [--quick | --kernels]
 
 A lane is a way to run tests that needs a process of its own. Each uses two processes with one thread, which on two
 cores measured faster than one process with two threads; a lane that is mostly one long test has another one beside it.
@@ -57,6 +57,9 @@ KERNELS = Lane(
     (*PYTEST, "-n", "2", *(f"tests/flash/test_{name}.py" for name in INTERPRETED)),
     {"TRITON_INTERPRET": "1"},
 )
+COMPILED = Lane(
+    "the GPU's kernels, compiled for their devices", (*PYTEST, "-n", "2", "tests/flash/test_triton_compiled.py")
+)
 SHAPES = Lane(
     "the same library tests with every shape in every signature executed",
     (*PYTEST, "-n", "2", "--jaxtyping-packages=lessons_lib,beartype.beartype", "-m", "not rejects", *shaped()),
@@ -71,6 +74,8 @@ SITE = Lane(
 )
 # Lanes of one tuple run side by side. The book is built of the runs that were tested: book/conftest.py.
 ALL = ((LIBRARY,), (NOTEBOOKS,), (BOOK, CLASS), (KERNELS,), (SHAPES,), (SITE,))
+
+OF_KERNELS = ((COMPILED,), (KERNELS,))  # COMPILED is a part of LIBRARY: alone it needs no more than PyTorch and Triton
 
 FEW = ("-k", "not either_precision0", "--hypothesis-profile=quick")
 SLOW = (
@@ -125,9 +130,12 @@ def start(lane: Lane, output=None) -> subprocess.Popen:
 def main() -> int:
     """Run what is asked for."""
     parser = argparse.ArgumentParser(description="Run the tests, one lane after the other.")
-    parser.add_argument("--quick", action="store_true", help="lint, and the library's fast tests")
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--quick", action="store_true", help="lint, and the library's fast tests")
+    which.add_argument("--kernels", action="store_true", help="the GPU's kernels alone, interpreted and compiled")
+    asked = parser.parse_args()
     try:
-        return run(QUICK if parser.parse_args().quick else ALL)
+        return run(QUICK if asked.quick else OF_KERNELS if asked.kernels else ALL)
     except KeyboardInterrupt:  # which the lanes have got too
         return 130
 

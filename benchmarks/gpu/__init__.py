@@ -9,6 +9,7 @@ The files, in reading order::
     record       what one part has found, on disk
     machine      the GPU: its clock, its memory, its state
     bench        a run: a machine, sizes, a seed, and tiles to try
+    patterns     rules that are no band, by name
     checks       against float64, and where kernels are known to go wrong
     timing       everyone's passes over one shape
     rivals       who is timed

@@ -8,7 +8,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,15 @@ from torch import Tensor
 import lessons_lib
 from lessons_lib.attention import attention
 from lessons_lib.masks import causal, padding, sliding_window
+from lessons_lib.rules import Rule
 from lessons_lib.softmax import log_sum_exp
 
 from .bench import Bench, Unmeasured
+from .patterns import PATTERNS
 from .record import Row
 
+ALL_CHANGES = {"softcap": 2.5, "slopes": True, "sinks": True}
+CACHES = {"is_causal": True, "cache_lengths": (8191, 0, 500), **ALL_CHANGES}
 PROBLEMS: tuple[dict[str, Any], ...] = (
     {"b": 2, "h": 4, "g": 4, "n": 2048, "m": 2048, "d": 64},
     {"b": 2, "h": 4, "g": 4, "n": 2048, "m": 2048, "d": 128, "is_causal": True},
@@ -34,11 +38,29 @@ PROBLEMS: tuple[dict[str, Any], ...] = (
     {"b": 3, "h": 4, "g": 2, "n": 1500, "m": 1500, "d": 96, "key_lengths": (1500, 0, 733)},
     {"b": 2, "h": 16, "g": 2, "n": 1, "m": 8191, "d": 128, "is_causal": True, "key_lengths": (8191, 500)},
     {"b": 1, "h": 96, "g": 1, "n": 1, "m": 4093, "d": 128, "is_causal": True},
+    # led by a table of tiles
+    {"b": 2, "h": 4, "g": 2, "n": 2039, "m": 2039, "d": 64, "rule": "documents", "key_lengths": (2039, 700)},
+    {"b": 1, "h": 4, "g": 4, "n": 1999, "m": 2039, "d": 128, "rule": "prefix"},
+    {"b": 1, "h": 4, "g": 1, "n": 2039, "m": 2039, "d": 40, "rule": "longformer"},
+    {"b": 1, "h": 4, "g": 2, "n": 2039, "m": 2039, "d": 256, "rule": "bigbird"},
+    # with changed scores
+    {"b": 1, "h": 4, "g": 2, "n": 1021, "m": 2039, "d": 64, "is_causal": True, "softcap": 1.5},
+    {"b": 1, "h": 4, "g": 4, "n": 2039, "m": 2039, "d": 128, "is_causal": True, "slopes": True},
+    {"b": 2, "h": 4, "g": 2, "n": 1500, "m": 1500, "d": 128, "window": 257, "sinks": True},
+    {"b": 2, "h": 4, "g": 2, "n": 2039, "m": 2039, "d": 64, "rule": "documents", **ALL_CHANGES},
+    # with caches of their own lengths
+    {"b": 3, "h": 16, "g": 2, "n": 1, "m": 8191, "d": 128, "window": 1000, **CACHES},
+    {"b": 3, "h": 4, "g": 2, "n": 7, "m": 4093, "d": 64, "is_causal": True, "cache_lengths": (4093, 0, 777)},
 )
+# The gradient of a slope is one sum over all scores of a head, in which a row's terms nearly cancel: with one query it
+# may be off by three times the rounding of the other results.
+OF_SLOPES = 1 / 3
 FLOOR = {torch.float32: 2e-6, torch.float16: 2e-4, torch.bfloat16: 2e-3}  # about one rounding of the result
 
 
-def visible(b: int, n: int, m: int, is_causal: bool, window: int | None, key_lengths: tuple | None) -> Tensor:
+def visible(
+    b: int, n: int, m: int, is_causal: bool, window: int | None, key_lengths: tuple | None, rule: Rule | None = None
+) -> Tensor:
     """Spell out who sees whom."""
     longest = max(n, m)
     mask = torch.ones(longest, longest, dtype=torch.bool)
@@ -47,33 +69,83 @@ def visible(b: int, n: int, m: int, is_causal: bool, window: int | None, key_len
     if window is not None:
         mask &= sliding_window(longest, window, causal=is_causal)
     mask = mask[longest - n :, longest - m :].expand(b, 1, n, m)
+    if rule is not None:
+        mask = mask & rule.tensor(n, m, device="cpu")
     return mask if key_lengths is None else mask & padding(torch.tensor(key_lengths), m)
 
 
-def gradients(function: Callable, qkv: list[Tensor], upstream: list[Tensor]) -> list[Tensor]:
-    """Outputs, finite log-sum-exps and gradients of ``function(q, k, v)``, in float64."""
+def learnt(problem: dict[str, Any], device: str) -> dict[str, Tensor]:
+    """The slopes of ALiBi, and sinks as large as a row's sum, of which the first is none."""
+    h, found = problem["h"], {}
+    if "slopes" in problem:
+        found["slopes"] = 2.0 ** (-8 / h * torch.arange(1, h + 1, dtype=torch.float32, device=device))
+    if "sinks" in problem:
+        found["sinks"] = torch.linspace(2.0, 6.0, h, dtype=torch.float32, device=device)
+        found["sinks"][0] = -torch.inf
+    return found
+
+
+def gradients(
+    function: Callable, qkv: list[Tensor], upstream: list[Tensor], named: dict[str, Tensor] | None = None
+) -> list[Tensor]:
+    """Outputs, finite log-sum-exps and gradients of ``function(q, k, v, **named)``, in float64."""
     leaves = [x.detach().requires_grad_() for x in qkv]
-    out, lse = function(*leaves)
+    others = {name: x.detach().requires_grad_() for name, x in (named or {}).items()}
+    out, lse = function(*leaves, **others)
     lse = lse.masked_fill(lse == -torch.inf, 0.0)
-    grads = torch.autograd.grad([out, lse], leaves, [upstream[0].to(out.dtype), upstream[1].to(lse.dtype)])
+    grads = torch.autograd.grad(
+        [out, lse], [*leaves, *others.values()], [upstream[0].to(out.dtype), upstream[1].to(lse.dtype)]
+    )
     return [x.detach().double() for x in (out, lse, *grads)]
 
 
-def error(got: list[Tensor], wanted: list[Tensor]) -> float:
+def error(got: list[Tensor], wanted: list[Tensor], weights: Sequence[float] | None = None) -> float:
     """The largest relative error over the results, in the Euclidean norm; infinite if there is a NaN."""
     errors = [
-        ((a.double() - b.double()).norm() / b.double().norm().clamp(min=0.1 * b.numel() ** 0.5)).item()
-        for a, b in zip(got, wanted, strict=True)
+        weight * ((a.double() - b.double()).norm() / b.double().norm().clamp(min=0.1 * b.numel() ** 0.5)).item()
+        for a, b, weight in zip(got, wanted, weights or [1.0] * len(wanted), strict=True)
     ]
     return max(e if e == e else float("inf") for e in errors)
 
 
-def plain(mask: Tensor | None, h: int, g: int) -> Callable[..., tuple[Tensor, Tensor]]:
+def plain(mask: Tensor | None, h: int, g: int, softcap: float | None = None) -> Callable[..., tuple[Tensor, Tensor]]:
     """The specification: ``attention``, and the log-sum-exp of the same scores."""
 
-    def function(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    def function(
+        q: Tensor, k: Tensor, v: Tensor, slopes: Tensor | None = None, sinks: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         scores = q @ k.repeat_interleave(h // g, dim=1).mT / q.shape[-1] ** 0.5
-        return attention(q, k, v, mask), log_sum_exp(scores, mask)
+        (n, m), seen = scores.shape[-2:], mask
+        if softcap is not None:
+            scores = softcap * torch.tanh(scores / softcap)
+        if slopes is not None:
+            position, key = torch.arange(m - n, m, device=q.device), torch.arange(m, device=q.device)
+            scores = scores - slopes[:, None, None] * (position[:, None] - key).abs()
+        if sinks is not None:
+            scores = torch.cat([scores, sinks[:, None, None].expand(*scores.shape[:-1], 1)], dim=-1)
+            seen = mask if mask is None else torch.cat([mask, torch.ones_like(mask[..., :1])], dim=-1)
+        out = attention(q, k, v, mask, softcap=softcap, slopes=slopes, sinks=sinks)
+        return out, log_sum_exp(scores, seen)
+
+    return function
+
+
+def specified(problem: dict[str, Any], rule: Rule | None, device: str) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The specification of a problem; a sequence with a cache of its own length is attention over its own keys."""
+    b, h, g, n, m = (problem[name] for name in ("b", "h", "g", "n", "m"))
+    hidden = problem.get("is_causal", False), problem.get("window")
+    softcap, caches = problem.get("softcap"), problem.get("cache_lengths")
+    if caches is None:
+        return plain(visible(b, n, m, *hidden, problem.get("key_lengths"), rule).to(device), h, g, softcap)
+
+    def function(q: Tensor, k: Tensor, v: Tensor, **named: Tensor) -> tuple[Tensor, Tensor]:
+        found = []
+        for i, length in enumerate(caches):
+            held = max(length, 1)  # of an empty cache one key, which is hidden
+            alone = plain(visible(1, n, held, *hidden, (length,)).to(device), h, g, softcap)
+            found.append(alone(q[i : i + 1], k[i : i + 1, :, :held], v[i : i + 1, :, :held], **named))
+        outs, lses = zip(*found, strict=True)
+        return torch.cat(outs), torch.cat(lses)
 
     return function
 
@@ -81,26 +153,32 @@ def plain(mask: Tensor | None, h: int, g: int) -> Callable[..., tuple[Tensor, Te
 def check(bench: Bench, item: str, dtype: torch.dtype, problem: dict[str, Any]) -> Row:
     """Compare one problem with float64 on fresh inputs."""
     b, h, g, n, m, d = (problem[name] for name in ("b", "h", "g", "n", "m", "d"))
-    is_causal, window = problem.get("is_causal", False), problem.get("window")
-    key_lengths = problem.get("key_lengths")
-    mask = visible(b, n, m, is_causal, window, key_lengths).to(bench.machine.device)
-    options: dict[str, Any] = {"is_causal": is_causal, "window": window, "return_lse": True}
-    options |= {} if key_lengths is None else {"key_lengths": torch.tensor(key_lengths)}
+    device = bench.machine.device
+    rule = PATTERNS[problem["rule"]](b, m, device).rule if "rule" in problem else None
+    options: dict[str, Any] = {x: problem[x] for x in ("is_causal", "window", "softcap") if x in problem}
+    options |= {name: torch.tensor(problem[name]) for name in ("key_lengths", "cache_lengths") if name in problem}
+    options |= {"mask": rule, "return_lse": True}
     randn = bench.randn(item)
     # Heads inside the rows, as a projection leaves them: no tensor is contiguous.
     qkv = [randn(b, x, y, d).to(dtype).transpose(1, 2) for x, y in ((n, h), (m, g), (m, g))]
     upstream = [randn(b, h, n, d).to(dtype), randn(b, h, n)]
+    named = learnt(problem, device)
+    exact = [x.double() for x in qkv], upstream, {name: x.double() for name, x in named.items()}
 
-    def kernels(q: Tensor, k: Tensor, v: Tensor) -> Any:
-        return bench.machine.flash(q, k, v, **options)
+    def kernels(q: Tensor, k: Tensor, v: Tensor, **named: Any) -> Any:
+        return bench.machine.flash(q, k, v, **options, **named)
 
-    specified = plain(mask, h, g)
-    wanted = gradients(specified, [x.double() for x in qkv], upstream)
-    ours, usual = error(gradients(kernels, qkv, upstream), wanted), error(gradients(specified, qkv, upstream), wanted)
+    specification = specified(problem, rule, device)
+    wanted = gradients(specification, *exact)
+    weights = [1.0] * 5 + [OF_SLOPES if name == "slopes" else 1.0 for name in named]
+    ours, usual = (
+        error(gradients(function, qkv, upstream, named), wanted, weights) for function in (kernels, specification)
+    )
     row = {"dtype": str(dtype).removeprefix("torch."), **problem, "error": ours, "error_of_plain": usual}
     if n == 1:  # without gradients, one query takes the kernel for decoding
         with torch.no_grad():
-            row["error_decoding"] = error([kernels(*qkv)[0].double()], wanted[:1])
+            out, lse = kernels(*qkv, **named)
+        row["error_decoding"] = error([out, lse.masked_fill(lse == -torch.inf, 0.0)], wanted[:2])
     worst = max(ours, row.get("error_decoding", 0.0))
     allowed = max(2 * usual, FLOOR[dtype])
     return row | {"allowed": allowed, "right": worst <= allowed}
@@ -195,23 +273,29 @@ def decoding_in_a_cuda_graph(bench: Bench, item: str) -> Row:
 
 def decoding_in_a_cuda_graph_with_lengths(bench: Bench, item: str) -> Row:
     """So with a cache that is not full: the lengths lie on the device, and grow from step to step."""
-    return _captured(bench, item, torch.tensor([100, 3000], device=bench.machine.device))
+    return _captured(bench, item, "key_lengths")
 
 
-def _captured(bench: Bench, item: str, lengths: Tensor | None) -> Row:
+def decoding_in_a_cuda_graph_with_caches(bench: Bench, item: str) -> Row:
+    """So where each sequence's query stands at the end of its own cache, and looks a window back."""
+    return _captured(bench, item, "cache_lengths", window=500)
+
+
+def _captured(bench: Bench, item: str, counted: str | None, **options: Any) -> Row:
     randn, results = bench.randn(item), []
     q, k, v = (randn(2, heads, n, 128).to(torch.bfloat16) for heads, n in ((8, 1), (2, 4096), (2, 4096)))
     out = torch.empty_like(q)
+    lengths = torch.tensor([100, 3000], device=bench.machine.device)
+    options |= {} if counted is None else {counted: lengths}
 
     def step() -> None:
         with torch.no_grad():
-            out.copy_(bench.machine.flash(q, k, v, is_causal=True, key_lengths=lengths))
+            out.copy_(bench.machine.flash(q, k, v, is_causal=True, **options))
 
     play = bench.machine.captured(step)
     for matrix in (q, k, v):
         matrix.copy_(randn(matrix.shape))
-    if lengths is not None:
-        lengths += 1000
+    lengths += 1000
     for run in (play, step):
         out.fill_(torch.nan)
         run()
@@ -273,6 +357,7 @@ REGRESSIONS = (
     inside_torch_compile,
     decoding_in_a_cuda_graph,
     decoding_in_a_cuda_graph_with_lengths,
+    decoding_in_a_cuda_graph_with_caches,
     under_autocast,
     two_streams_at_once,
     same_bits_twice,

@@ -148,33 +148,29 @@ class Machine:
         for stream in streams:
             torch.cuda.current_stream().wait_stream(stream)
 
-    def flash(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        tiles: Configuration | None = None,
-        is_causal: bool = False,
-        window: int | None = None,
-        key_lengths: Tensor | None = None,
-        return_lse: bool = False,
-    ) -> Any:
+    def flash(self, q: Tensor, k: Tensor, v: Tensor, *, tiles: Configuration | None = None, **options: Any) -> Any:
         """``flash_attention`` by the kernels; with ``tiles``, cut so and not as the library's table says."""
         if tiles is None:
-            return flash_attention(
-                *(q, k, v),
-                is_causal=is_causal,
-                window=window,
-                key_lengths=key_lengths,
-                return_lse=return_lse,
-                backend="triton",
-            )
-        from lessons_lib.flash.launch import triton_attention  # needs triton
+            return flash_attention(q, k, v, **options, backend="triton")
+        return _cut(q, k, v, tiles, **options)
 
-        band = Band.of(q.shape[2], k.shape[2], is_causal=is_causal, window=window)
-        out, lse = triton_attention(q, k, v, band, q.shape[-1] ** -0.5, key_lengths, tiles)
-        return (out, lse) if return_lse else out
+
+def _cut(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    tiles: Configuration,
+    *,
+    is_causal: bool = False,
+    window: int | None = None,
+    key_lengths: Tensor | None = None,
+    return_lse: bool = False,
+) -> Any:
+    from lessons_lib.flash.launch import triton_attention  # needs triton
+
+    band = Band.of(q.shape[2], k.shape[2], is_causal=is_causal, window=window)
+    out, lse = triton_attention(q, k, v, band, q.shape[-1] ** -0.5, key_lengths, tiles)
+    return (out, lse) if return_lse else out
 
 
 def _number(text: str) -> float | str:

@@ -6,8 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from lessons_lib.flash.table import table_of
+
 from . import checks, rivals, tuning
-from .bench import Bench, Unmeasured
+from .bench import Bench, Unmeasured, measure_rounded
+from .patterns import PATTERNS, pairs
 from .record import Row, reason
 from .report import lines
 from .tiles import candidates, parse_tile, tile_text
@@ -69,6 +72,18 @@ def plain(bench: Bench) -> Iterator[Item]:
     return _shapes(bench, (128,), bench.sizes.few_lengths, everyone, seconds=40)
 
 
+def rules(bench: Bench) -> Iterator[Item]:
+    """Led by a table at width 128: the causal band, packed documents, a prefix; FlexAttention at the last length."""
+    lengths, names = bench.sizes.flex_lengths, ("causal", "documents", "prefix")
+    for n, name in itertools.product(lengths, names):
+        with_flex = n == lengths[-1] and name != "causal"  # of which it compiles each anew, and one it has in its part
+
+        def measure(rows: list[Row], name: str = name, n: int = n, with_flex: bool = with_flex) -> None:
+            _ruled(bench, rows, name, n, with_flex)
+
+        yield Item(f"{name}, d 128, n {n}", measure, seconds=90 if with_flex else 20)
+
+
 def winners(bench: Bench) -> Iterator[Item]:
     """The library's tiles beside the tuner's, in whole passes and in decoding."""
     widths = sorted({d for kernel, d in bench.tuned if kernel != "attend_part"}, key=[128, 64, 256].index)
@@ -110,6 +125,7 @@ PARTS: dict[str, Part] = {
     "d256": dense(256),
     "flex": flex,
     "plain": plain,
+    "rules": rules,
     "decode": decode,
     "baseline": baseline,
     "short": short,
@@ -168,6 +184,22 @@ def _shapes(bench: Bench, widths, lengths, everyone: Callable, seconds: float = 
             time_shape(bench, name, rows, everyone(is_causal, d, n), d, n, is_causal)
 
         yield Item(name, measure, seconds)
+
+
+def _ruled(bench: Bench, rows: list[Row], name: str, n: int, with_flex: bool) -> None:
+    """One rule at one length, and the seconds that the host takes to write its table."""
+    d, device = 128, bench.machine.device
+    b, _ = bench.heads(n, d)
+    pattern = PATTERNS[name](b, n, device)
+    began = time.perf_counter()
+    table_of(pattern.rule, n, n, device=device)
+    seconds = measure_rounded(time.perf_counter() - began)
+    share = pairs(pattern.rule, b, n, device) / n**2
+    everyone = rivals.ruled(bench, pattern, d, n, with_flex=with_flex)
+    time_shape(bench, f"{name}, d {d}, n {n}", rows, everyone, d, n, False, rule=(name, share))
+    for row in rows:
+        if row["implementation"] == "triton":
+            row["table_seconds"] = seconds
 
 
 def _decoding(bench: Bench, d: int, everyone: dict[str, Callable]) -> Iterator[Item]:

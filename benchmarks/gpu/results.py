@@ -13,7 +13,7 @@ from .sources import ROOT, changed, commit
 from .timing import with_speeds
 
 FOLDER = Path(__file__).resolve().parents[1] / "results"
-TABLES = ("d128", "d64", "d256", "flex", "plain")
+TABLES = ("d128", "d64", "d256", "flex", "plain", "rules")
 KEPT = ("checks", "sanitizer", *TABLES, "decode")  # what a result is made of; the other parts are for its makers
 Content = dict[str, Any]
 

@@ -13,6 +13,7 @@ from lessons_lib.flash import flash_attention
 from lessons_lib.masks import causal
 
 from .bench import Bench, Tiles
+from .patterns import Pattern, Sees
 from .timing import Attend, Everyone
 
 FORCED = {
@@ -42,15 +43,35 @@ def fused(bench: Bench, is_causal: bool, d: int) -> Everyone:
 
 
 def flexible(bench: Bench, is_causal: bool, d: int, n: int) -> Everyone:
-    """The kernels beside FlexAttention, compiled by default: its own search for tiles (max-autotune) is not run."""
+    """The kernels beside FlexAttention."""
+    sees = (lambda b, h, i, j: i >= j) if is_causal else None
+    return {"triton": ours(bench, is_causal, d), "flex": flex(bench, sees, None, n)}
+
+
+def flex(bench: Bench, sees: Sees | None, b: int | None, n: int) -> Attend:
+    """FlexAttention, compiled by default: its own search for tiles (max-autotune) is not run."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     torch.compiler.reset()
     compiled: Any = torch.compile(flex_attention, dynamic=False, backend=bench.machine.compiler)
-    mask: Any = None
-    if is_causal:
-        mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, n, n, device=bench.machine.device)
-    return {"triton": ours(bench, is_causal, d), "flex": lambda q, k, v: compiled(q, k, v, block_mask=mask)}
+    mask: Any = None if sees is None else create_block_mask(sees, b, None, n, n, device=bench.machine.device)
+    return lambda q, k, v: compiled(q, k, v, block_mask=mask)
+
+
+def ruled(bench: Bench, pattern: Pattern, d: int, n: int, *, with_flex: bool) -> Everyone:
+    """The kernels led by a table, beside themselves on the causal band, PyTorch's with a mask, and FlexAttention."""
+    mask = pattern.rule.tensor(n, device=bench.machine.device)
+
+    def masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
+            return scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+    everyone: Everyone = {
+        "triton": lambda q, k, v: bench.machine.flash(q, k, v, mask=pattern.rule),
+        "triton-band": ours(bench, True, d),
+        "sdpa-mask": masked,
+    }
+    return everyone | ({"flex": flex(bench, pattern.sees, bench.heads(n, d)[0], n)} if with_flex else {})
 
 
 def plain(bench: Bench, is_causal: bool, d: int, n: int) -> Everyone:

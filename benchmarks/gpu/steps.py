@@ -36,12 +36,12 @@ class Step(NamedTuple):
 
 
 STEPS = {
-    1: Step("Are the kernels right?", ("checks", "sanitizer"), 420),
+    1: Step("Are the kernels right?", ("checks", "sanitizer"), 540),
     2: Step("A first look", ("decode", "baseline", "counters"), 400),
     3: Step("Tiles", ("tune",), 540),
     4: Step("The tuner's tiles, and another version of the kernels, in whole passes", ("winners", "short"), 480),
     5: Step("The tables, first half", ("checks", "d128", "d64", "decode"), 540),
-    6: Step("The tables, second half", ("d256", "plain", "flex"), 540),
+    6: Step("The tables, second half", ("d256", "plain", "flex", "rules"), 540),
 }
 
 
@@ -75,7 +75,7 @@ def measure(part: str, items: Part, options: Options, machine: Machine, sizes: S
         "kernels": sources.fingerprint(home),
         "tiles": list(options.tiles),
         "seed": options.seed,
-        "flex": "default, no max-autotune" if part == "flex" else None,
+        "flex": "default, no max-autotune" if part in ("flex", "rules") else None,
         "state": machine.state(),
     }
     record = Record(options.out / f"{options.name or part}.json", about)

@@ -21,12 +21,23 @@ def flops(direction: str, b: int, h: int, n: int, d: int, is_causal: bool) -> fl
 
 
 def time_shape(
-    bench: Bench, item: str, rows: list[Row], everyone: Everyone, d: int, n: int, is_causal: bool, *, rounds: int = 2
+    bench: Bench,
+    item: str,
+    rows: list[Row],
+    everyone: Everyone,
+    d: int,
+    n: int,
+    is_causal: bool,
+    *,
+    rounds: int = 2,
+    rule: tuple[str, float] | None = None,
 ) -> None:
     """Time everyone's passes over one shape and append a row for each, in order of who is named first.
 
-    Everyone has a turn in each round, the second in reverse order: who comes early finds the device cooler.
+    Everyone has a turn in each round, the second in reverse order: who comes early finds the device cooler. A ``rule``
+    is told by its name and the share of all pairs that it shows, which then is what counts.
     """
+    told = {"is_causal": is_causal} if rule is None else {"rule": rule[0], "share": measure_rounded(rule[1])}
     b, h = bench.heads(n, d)
     randn = bench.randn(item)
     qkv = [randn(b, h, n, d, dtype=torch.bfloat16).requires_grad_() for _ in range(3)]
@@ -37,10 +48,15 @@ def time_shape(
     )
     for name in everyone:
         for direction in PASSES:
-            row = {"implementation": name, "b": b, "h": h, "n": n, "d": d, "is_causal": is_causal, "pass": direction}
+            row = {"implementation": name, "b": b, "h": h, "n": n, "d": d, **told, "pass": direction}
             row |= joined([turn[direction] for turn in turns[name]])
             if "milliseconds" in row:
-                tflops = flops(direction, b, h, n, d, is_causal) / row["milliseconds"] / 1e9
+                count = (
+                    flops(direction, b, h, n, d, is_causal)
+                    if rule is None
+                    else rule[1] * flops(direction, b, h, n, d, False)
+                )
+                tflops = count / row["milliseconds"] / 1e9
                 row["tflops"] = measure_rounded(tflops)
                 row |= {} if matmul is None else {"of_matmul": measure_rounded(tflops / matmul)}
             rows.append(row)

@@ -23,9 +23,21 @@ SIZES = Sizes(
     copied=64,
     far=640,
 )
+ALL_CHANGES = {"softcap": 2.5, "slopes": True, "sinks": True}
+CACHES = {"cache_lengths": (50, 0, 20), **ALL_CHANGES}
 PROBLEMS = (
     {"b": 2, "h": 4, "g": 2, "n": 37, "m": 50, "d": 8, "is_causal": True, "window": 9, "key_lengths": (50, 20)},
     {"b": 2, "h": 4, "g": 2, "n": 1, "m": 50, "d": 8, "is_causal": True, "key_lengths": (50, 20)},
+    {"b": 2, "h": 4, "g": 2, "n": 150, "m": 150, "d": 8, "rule": "documents", "key_lengths": (150, 60)},
+    {"b": 1, "h": 4, "g": 1, "n": 140, "m": 150, "d": 8, "rule": "prefix"},
+    {"b": 1, "h": 2, "g": 1, "n": 150, "m": 150, "d": 8, "rule": "longformer"},
+    {"b": 1, "h": 2, "g": 2, "n": 150, "m": 150, "d": 8, "rule": "bigbird"},
+    {"b": 1, "h": 4, "g": 2, "n": 37, "m": 50, "d": 8, "is_causal": True, "softcap": 1.5},
+    {"b": 1, "h": 4, "g": 4, "n": 37, "m": 37, "d": 8, "slopes": True},
+    {"b": 2, "h": 4, "g": 2, "n": 37, "m": 50, "d": 8, "is_causal": True, "sinks": True},
+    {"b": 2, "h": 4, "g": 2, "n": 150, "m": 150, "d": 8, "rule": "documents", **ALL_CHANGES},
+    {"b": 3, "h": 4, "g": 2, "n": 1, "m": 50, "d": 8, "window": 12, "is_causal": True, **CACHES},
+    {"b": 3, "h": 4, "g": 2, "n": 7, "m": 50, "d": 8, "is_causal": True, "cache_lengths": (50, 0, 20)},
 )
 
 

@@ -13,7 +13,7 @@ import torch
 from benchmark_cases import NoGpu
 
 from benchmarks import flash_gpu
-from benchmarks.gpu import report, results, sources
+from benchmarks.gpu import report, results, sources, steps
 from benchmarks.gpu.parts import NOTHING, UNMEASURED, WHOLE, WRONG
 from benchmarks.gpu.record import read, write
 
@@ -305,6 +305,18 @@ def test_make_runs_all_steps_or_the_one_that_is_asked_for():
     for arguments, command in (([], ""), (["STEP=5"], " --step 5")):
         said = subprocess.run([*make, *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
         assert said.stdout.splitlines()[-1] == f".venv/bin/python benchmarks/flash_gpu.py{command}"
+
+
+def test_the_steps_take_as_long_as_the_guide_says():
+    guide = (ROOT / "CONTRIBUTING.md").read_text()
+    assert "It takes under an hour, in six steps of at most nine minutes" in guide
+    assert len(steps.STEPS) == 6
+    assert max(step.seconds for step in steps.STEPS.values()) <= 9 * 60
+    assert sum(step.seconds for step in steps.STEPS.values()) < 55 * 60  # a process may outlive its time a little
+
+
+def test_every_part_of_a_result_is_measured_by_a_last_step_or_by_the_first():
+    assert set(results.KEPT) == {part for number in (1, 5, 6) for part in steps.STEPS[number].parts}
 
 
 def test_every_command_in_the_guide_is_understood():

@@ -11,13 +11,16 @@ from benchmark_cases import PROBLEMS, SIZES, NoGpu
 from flash_cases import Case
 
 from benchmarks import flash_gpu, tune_flash
-from benchmarks.gpu import checks, report, rivals, timing
+from benchmarks.gpu import checks, patterns, report, rivals, timing
 from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.record import Record
 from benchmarks.gpu.tiles import KERNELS, PROPOSED, candidates, parse_tile, tile_text
+from lessons_lib.attention import attention
 from lessons_lib.flash import configurations
+from lessons_lib.flash.band import as_band
 from lessons_lib.flash.configurations import Tile, configuration
+from lessons_lib.rules import Prefix
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -104,6 +107,35 @@ def test_every_implementation_is_timed_or_says_why_not(bench):
     assert all(reasons)
 
 
+@pytest.mark.parametrize("name", patterns.PATTERNS)
+def test_a_pattern_says_the_same_to_flex_attention_and_its_pairs_are_counted(name):
+    b, n = 3, 301
+    pattern = patterns.PATTERNS[name](b, n, "cpu")
+    shown = pattern.rule.tensor(n).expand(b, 1, n, n)
+    assert patterns.pairs(pattern.rule, b, n, "cpu") == shown.sum().item() / b
+    assert as_band(pattern.rule, b, n, n) is None, "the kernels are not led by a table"
+    if pattern.sees is not None:
+        places = torch.meshgrid(*(torch.arange(size) for size in (b, 1, n, n)), indexing="ij")
+        assert torch.equal(pattern.sees(*places), shown)
+
+
+@pytest.mark.parametrize("with_flex", [False, True])
+def test_under_a_rule_only_what_it_shows_counts(bench, with_flex):
+    b, h, n, d = 2, 4, 32, 64
+    pattern, rows = patterns.documents(b, n, "cpu"), []
+    everyone = rivals.ruled(bench, pattern, d, n, with_flex=with_flex)
+    assert list(everyone) == ["triton", "triton-band", "sdpa-mask", *(["flex"] if with_flex else [])]
+    timing.time_shape(bench, "item", rows, everyone, d, n, False, rule=("documents", 0.25))
+    row = rows[0]
+    assert (row["implementation"], row["rule"], row["share"], row["pass"]) == ("triton", "documents", 0.25, "forward")
+    assert "is_causal" not in row
+    assert row["tflops"] == pytest.approx(timing.flops("forward", b, h, n, d, False) / 4 / 2e-3 / 1e12, rel=1e-4)
+    q, k, v = (torch.randn(b, h, n, d) for _ in range(3))
+    wanted = attention(q, k, v, pattern.rule)
+    for name in set(everyone) - {"triton-band", "sdpa-mask"}:  # PyTorch's kernel needs a GPU
+        torch.testing.assert_close(everyone[name](q, k, v), wanted, atol=2e-6, rtol=2e-5)
+
+
 def test_the_second_round_goes_backwards(bench):
     order = []
     turns = timing.take_turns(
@@ -178,12 +210,26 @@ def test_the_error_is_the_worst_relative_one():
     assert checks.error([a, torch.full((9,), torch.nan)], [a, b]) == float("inf")
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-def test_what_is_right_passes_the_check(bench, dtype):
-    row = checks.check(bench, "item", dtype, PROBLEMS[0])
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+
+
+@DTYPES
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_what_is_right_passes_the_check(bench, dtype, problem):
+    row = checks.check(bench, "item", dtype, problem)
     assert row["right"]
-    assert row["error"] < 8e-3
-    assert checks.check(bench, "item", dtype, PROBLEMS[1])["error_decoding"] < 8e-3
+    assert max(row["error"], row.get("error_decoding", 0.0)) < 8e-3
+    assert ("error_decoding" in row) == (problem["n"] == 1)
+
+
+def test_the_small_problems_are_of_the_same_kinds_as_the_real_ones():
+    sizes = {"b", "h", "g", "n", "m", "d"}
+
+    def kinds(problems):
+        return {frozenset((problem.keys() - sizes) | {problem.get("rule")}) for problem in problems}
+
+    assert {kind for small in kinds(PROBLEMS) for kind in small} == {kind for k in kinds(checks.PROBLEMS) for kind in k}
+    assert set(patterns.PATTERNS) - {problem.get("rule") for problem in checks.PROBLEMS} == {"causal"}
 
 
 class Wrong(NoGpu):
@@ -208,6 +254,76 @@ def test_what_is_wrong_does_not_pass(bench):
     assert {name for name, error in row["errors"].items() if error > checks.LOOSE} == {"q", "k", "v"}
 
 
+def without_gradient(x):
+    """The same numbers; whoever asks for their gradient gets zeros."""
+    return x.detach() + 0 * x.nan_to_num()
+
+
+def ends_at_the_last_key(options):
+    lengths = options.pop("cache_lengths")
+    return options | {"key_lengths": lengths}
+
+
+def shows_less(options, n=150):
+    """A tile of keys is forgotten, for one tile of queries."""
+    table = torch.ones(n, n, dtype=torch.bool)
+    table[64:128, :64] = False
+    return options | {"mask": options["mask"] & table}
+
+
+FAULTS = [  # a problem has all of these words; what a kernel then reads in place of its options
+    ("documents key_lengths", lambda told: told | {"mask": told["mask"].of_sequence(0)}),
+    ("documents key_lengths", lambda told: told | {"key_lengths": told["key_lengths"] - 1}),
+    ("documents key_lengths", shows_less),
+    ("prefix", lambda told: told | {"mask": Prefix(told["mask"].prefix - 1)}),
+    ("prefix", lambda told: told | {"mask": None, "is_causal": True}),
+    ("longformer", shows_less),
+    ("bigbird", shows_less),
+    ("softcap is_causal", lambda told: told | {"softcap": None}),
+    ("softcap is_causal", lambda told: told | {"softcap": 1.02 * told["softcap"]}),
+    ("documents sinks", lambda told: told | {"softcap": None}),
+    ("slopes", lambda told: told | {"slopes": 0 * told["slopes"]}),
+    ("slopes", lambda told: told | {"slopes": told["slopes"].roll(1)}),
+    ("slopes", lambda told: told | {"slopes": without_gradient(told["slopes"])}),
+    ("documents slopes", lambda told: told | {"slopes": without_gradient(told["slopes"])}),
+    ("sinks", lambda told: told | {"sinks": 0 * told["sinks"].nan_to_num() - torch.inf}),
+    ("sinks", lambda told: told | {"sinks": told["sinks"].nan_to_num(neginf=0.0)}),
+    ("sinks", lambda told: told | {"sinks": without_gradient(told["sinks"])}),
+    ("documents sinks", lambda told: told | {"sinks": without_gradient(told["sinks"])}),
+    ("cache_lengths sinks", ends_at_the_last_key),
+    ("cache_lengths sinks", lambda told: told | {"cache_lengths": told["cache_lengths"].clamp(max=49)}),
+    ("cache_lengths n=7", ends_at_the_last_key),
+]
+
+
+@DTYPES
+@pytest.mark.parametrize(("words", "fault"), FAULTS, ids=[f"{i} {words}" for i, (words, _) in enumerate(FAULTS)])
+def test_a_kernel_that_is_wrong_in_one_thing_does_not_pass(bench, dtype, words, fault):
+    class Faulty(NoGpu):
+        def flash(self, *qkv, **options):
+            return super().flash(*qkv, **fault(options))
+
+    bench.machine = Faulty()
+    named = [(problem, " ".join(f"{key}={value}" for key, value in problem.items())) for problem in PROBLEMS]
+    problem = next(problem for problem, name in named if all(word in name for word in words.split()))
+    assert not checks.check(bench, "item", dtype, problem)["right"]
+
+
+@DTYPES
+def test_a_kernel_that_is_wrong_only_when_it_decodes_does_not_pass(bench, dtype):
+    class Faulty(NoGpu):
+        def flash(self, *qkv, **options):
+            return super().flash(*qkv, **options if torch.is_grad_enabled() else ends_at_the_last_key(options))
+
+    (problem,) = (problem for problem in PROBLEMS if problem["n"] == 1 and "cache_lengths" in problem)
+    right = checks.check(bench, "item", dtype, problem)
+    bench.machine = Faulty()
+    row = checks.check(bench, "item", dtype, problem)
+    assert row["error"] == right["error"]
+    assert right["right"]
+    assert not row["right"]
+
+
 class Different(NoGpu):
     """A machine that never gives the same bits twice, and whose graphs play what they were captured with."""
 
@@ -228,6 +344,7 @@ def test_each_regression_can_fail(bench):
     assert not checks.two_streams_at_once(bench, "item")["right"]
     assert not checks.decoding_in_a_cuda_graph(bench, "item")["right"]
     assert not checks.decoding_in_a_cuda_graph_with_lengths(bench, "item")["right"]
+    assert not checks.decoding_in_a_cuda_graph_with_caches(bench, "item")["right"]
     bench.machine.calls = 30
     assert not checks.under_autocast(bench, "item")["right"]
 

@@ -7,12 +7,16 @@ import os
 
 import pytest
 import torch
+from benchmark_cases import PROBLEMS, SIZES, NoGpu
 from flash_cases import Case, assert_right, errors, inputs, mutated
 
 triton = pytest.importorskip("triton", reason="triton is not installed (Linux, the extra 'gpu')")
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("needs a process of its own: TRITON_INTERPRET=1 pytest ...", allow_module_level=True)
 
+from benchmarks.gpu import checks  # noqa: E402
+from benchmarks.gpu.bench import Bench  # noqa: E402
+from benchmarks.gpu.record import Record  # noqa: E402
 from lessons_lib.flash import flash_attention, launch  # noqa: E402
 from lessons_lib.flash.band import Band  # noqa: E402
 from lessons_lib.flash.configurations import Configuration, Tile  # noqa: E402
@@ -218,3 +222,17 @@ def test_parity_would_notice(old, new, tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "table_kernels", mutated(launch.table_kernels, old, new, tmp_path))
     with pytest.raises(AssertionError):
         run_battery()
+
+
+# --- what a GPU will be asked -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=str)
+def test_the_kernels_pass_the_checks_of_the_benchmark(tmp_path, problem):
+    class Interpreted(NoGpu):
+        def flash(self, *qkv, tiles=None, **options):
+            return flash_attention(*qkv, **options, backend="triton")
+
+    bench = Bench(Interpreted(), Record(tmp_path / "part.json", {}), 5, SIZES)
+    row = checks.check(bench, "item", torch.float16, problem)
+    assert row["right"], row
