@@ -68,7 +68,7 @@ def site(extensions, tmp_path):
 
 
 def said(page: Path) -> dict[str, str]:
-    found = re.findall(r'<meta (?:name|property)="([\w:]+)" content="([^"]*)">', page.read_text())
+    found = re.findall(r'<meta (?:name|property)="([\w:]+)" content="([^"]*)">', page.read_text(encoding="utf-8"))
     return {name: unescape(text) for name, text in found}
 
 
@@ -90,7 +90,7 @@ def test_without_an_address_nothing_leads_to_one(site):
     html = site(PLACEHOLDER)
     for page in html.glob("*.html"):
         assert not {"og:url", "og:image"} & set(said(page))
-        assert "canonical" not in page.read_text()
+        assert "canonical" not in page.read_text(encoding="utf-8")
     assert not (html / "sitemap.xml").exists()
     assert not (html / "robots.txt").exists()
 

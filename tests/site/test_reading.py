@@ -188,6 +188,47 @@ def test_paper_is_white_and_shows_what_is_said_on_paper(visit):
         page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
 
 
+# Of what would be cut or torn on paper: headings, formulas without their numbers, code, cards, rows; and pads too wide.
+TORN = """() => [...document.querySelectorAll(
+  '.bd-article :is(h1, h2, h3, div.math, div.highlight, .guess > *, .explorer, figure, tr)')]
+  .filter((e) => e.checkVisibility() && getComputedStyle(e).breakInside !== 'avoid'
+    && getComputedStyle(e.parentElement).breakInside !== 'avoid').map((e) => e.outerHTML.slice(0, 80))"""
+TOO_WIDE = """() => [...document.querySelectorAll('.bd-article :is(svg, img, pre, table, .g-pad)')]
+  .filter((e) => e.checkVisibility() && e.getBoundingClientRect().right > innerWidth)
+  .map((e) => e.outerHTML.slice(0, 80))"""
+PAPER = {"width": 660, "height": 1000}  # an A4 page inside its margins, in CSS pixels
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("path", [CHAPTER, "book/attention/masks.html"])
+def test_on_paper_nothing_is_torn_or_cut_and_the_menus_are_gone(visit, path):
+    with visit(path, color_scheme="dark") as page:
+        page.emulate_media(media="print")
+        page.wait_for_function("document.documentElement.dataset.theme === 'light'")
+        page.set_viewport_size(PAPER)
+        assert page.evaluate(TORN) == []
+        assert page.evaluate(TOO_WIDE) == []
+        gone = ".bd-sidebar-primary:visible, .bd-sidebar-secondary:visible, .bd-header-article:visible, .g-veil:visible"
+        assert page.locator(gone).count() == 0
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        ink = page.evaluate("getComputedStyle(document.querySelector('.bd-article p')).color")
+        assert max(map(int, re.findall(r"\d+", ink)[:3])) < 80
+        letters = page.evaluate("parseFloat(getComputedStyle(document.querySelector('.bd-article p')).fontSize)")
+        assert 11 <= letters <= 14
+
+
+@pytest.mark.browser
+def test_a_link_on_paper_says_where_it_leads_unless_its_words_do(visit):
+    after = "e => getComputedStyle(e, '::after').content"
+    with visit("book/intro.html", formulas=False) as page:
+        page.emulate_media(media="print")
+        link = page.locator(".bd-article a.external[href*='nbgrader']").first
+        assert "https://nbgrader.readthedocs.io" in link.evaluate(after)
+    with visit("book/attention/masks.html", formulas=False) as page:
+        page.emulate_media(media="print")
+        assert page.locator(".bd-article a.external[href*='arxiv']").first.evaluate(after) in {"none", "normal"}
+
+
 @pytest.mark.browser
 def test_the_state_of_an_explorer_is_in_the_address(visit):
     width = "document.querySelector('[data-explorer], .explorer').explorer.model.get('width')"

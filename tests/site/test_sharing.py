@@ -11,7 +11,9 @@ PAGES = sorted(str(page.relative_to(HTML)) for page in HTML.glob("book/**/*.html
 
 
 def said(path: str) -> dict[str, str]:
-    found = re.findall(r'<meta (?:name|property)="([\w:]+)" content="([^"]*)">', (HTML / path).read_text())
+    found = re.findall(
+        r'<meta (?:name|property)="([\w:]+)" content="([^"]*)">', (HTML / path).read_text(encoding="utf-8")
+    )
     assert len(found) == len(dict(found))
     return {name: unescape(text) for name, text in found}
 

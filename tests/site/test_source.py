@@ -98,3 +98,9 @@ def test_mathjax_is_the_packages_and_small():
     assert (folder / "tex-mml-chtml.js").exists()
     assert size < 3_000_000
     assert not list((ROOT / "book/_static").rglob("tex-mml-chtml.js")), "third-party code is installed, not committed"
+
+
+def test_mathjax_and_the_index_of_the_search_come_where_they_are_needed(path):
+    page = read(path)
+    assert ("tex-mml-chtml.js" in page) == ('class="math' in page)
+    assert ('searchindex.js"' in page) == (path == "search.html")
