@@ -177,7 +177,7 @@ function valuePlane(part, values, weights) {
   const rim = svg("path", { style: "fill: var(--ground); stroke: var(--quiet); stroke-linejoin: round" });
   /** @type {Name[]} */
   const names = [];
-  const name = named("output", 0, 0, "x-named x-over", "middle");
+  const name = named("output", 0, 0, "x-over", "middle");
   const output = ring();
   const label = svg("g", {}, name);
   const drawing = plane("values and output", rim);
@@ -315,7 +315,7 @@ function painted(weightsAt, pixels = 96) {
  * @param {string} label @param {PointValue} value
  */
 function handle(drawing, names, name, mark, label, value) {
-  const words = svg("text", { "text-anchor": "middle", class: "x-named x-over", "aria-hidden": "true" }, label);
+  const words = svg("text", { "text-anchor": "middle", class: "x-over", "aria-hidden": "true" }, label);
   const grip = svg(
     "g",
     {

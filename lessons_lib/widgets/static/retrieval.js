@@ -188,7 +188,7 @@ function curve(part, range, facts) {
   const here = svg("circle", { r: 6, class: "x-dot", style: "stroke: var(--output)" });
   const values = svg("path", { style: "stroke: var(--value); stroke-width: 9; stroke-linecap: round" });
   const names = entries(part, "labels").map((label) => named(label, 0, 0, "", "middle"));
-  const lines = ["soft answer", "best key alone"].map((words) => named(words, 0, 0, "x-named x-over"));
+  const lines = ["soft answer", "best key alone"].map((words) => named(words, 0, 0, "x-over"));
   const up = linear(range, [BOTTOM, TOP]);
   const step = range[1] - range[0] > 50 ? 20 : 10;
   const ticks = Array.from({ length: 11 }, (_, i) => (i - 5) * step).filter((v) => v >= range[0] && v <= range[1]);
@@ -312,7 +312,7 @@ function onDial(value) {
  *   the vector that is read out, and where arrow keys lead
  */
 function handle(drawing, names, name, mark, label, value, { said = value.get, moved } = {}) {
-  const words = svg("text", { "text-anchor": "middle", class: "x-named x-over", "aria-hidden": "true" }, label);
+  const words = svg("text", { "text-anchor": "middle", class: "x-over", "aria-hidden": "true" }, label);
   const grip = svg(
     "g",
     {

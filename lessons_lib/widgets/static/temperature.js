@@ -119,7 +119,7 @@ function frontier(scope, weights, reach) {
   const line = svg("path", { class: "x-line x-second x-dashed" });
   const here = svg("circle", { class: "x-dot x-first", r: 5 });
   const [ring, equals, all] = ["", "as good as the ring", "softmax, any T"].map((words, i) =>
-    named(words, 0, top - 6, `x-over x-named${i === 1 ? " x-of-second" : ""}`, i === 2 ? "end" : "start"),
+    named(words, 0, top - 6, `x-over${i === 1 ? " x-of-second" : ""}`, i === 2 ? "end" : "start"),
   );
   drawing.append(axes, line, here, ring, equals, all);
   let [x, y] = [linear([0, 1], [left, right]), linear([0, 1], [bottom, top])];
