@@ -115,7 +115,7 @@ def test_with_an_address_every_page_names_its_own_and_its_picture(site, options,
         assert (html / f"_static/cards/{card}.png").is_file()
         assert tags["twitter:card"] == "summary_large_image"
         assert "matrix" in tags["og:image:alt"]
-        assert f'<link rel="canonical" href="{base}{page}"' in (html / name).read_text()
+        assert f'<link rel="canonical" href="{base}{page}"' in (html / name).read_text(encoding="utf-8")
     places = [one.text for one in ElementTree.parse(html / "sitemap.xml").iter() if one.tag.endswith("loc")]
     assert places == [f"{base}intro.html", f"{base}scaling.html"]
     assert f"Sitemap: {base}sitemap.xml\n" in (html / "robots.txt").read_text()
