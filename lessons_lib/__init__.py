@@ -33,7 +33,10 @@
     distributed     one sequence on several devices: ring attention, split caches
     notebook        what a chapter's notebook asks for
     palette         the colours, the same everywhere
+    labels          the name of a curve beside the curve
     plots           tensors in, axes out
+    sketch          a kit for drawings: boxes, matrices with their shapes, arrows
+    drawings        what the book's formulas do, drawn
     widgets         explorers: a class and a module for the page each
     guess           asking the reader first
     checks          what an exercise is graded by

@@ -1,6 +1,8 @@
-"""What a chapter needs from the notebook it runs in: a way to hand its numbers to the prose."""
+"""What a chapter needs from the notebook it runs in: its numbers in the prose, and its results in tables."""
 
 import re
+from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
@@ -38,6 +40,76 @@ def glue(name: str, value: Any, spec: str = "") -> None:
         raw=True,
         metadata={"scrapbook": {"name": name, "mime_prefix": _HIDDEN}},
     )
+
+
+def table(
+    rows: Mapping[Any, Any], columns: Sequence[str], spec: str | Sequence[str] = ".3g", *, of: str = ""
+) -> "Table":
+    """Return a table of results to end a cell with: a name and its numbers in each row.
+
+    Numbers are written as :func:`glue` writes them, truth as *yes* and *no*, text as it is.
+
+    Args:
+        rows: for each name a value, or as many as there are columns.
+        columns: what the values are, with their unit.
+        spec: a format specification for all columns, or one for each.
+        of: what the names are.
+
+    Raises:
+        ValueError: if there is no row, a row is not as long as ``columns``, or ``spec`` does not fit a value.
+    """
+    specs = [spec] * len(columns) if isinstance(spec, str) else list(spec)
+    if len(specs) != len(columns):
+        raise ValueError(f"spec must be one for all or one for each of {len(columns)} columns, got {len(specs)}")
+    if not rows:
+        raise ValueError("rows must hold at least one, got none")
+    cells = {}
+    for name, values in rows.items():
+        row = _row(values)
+        if len(row) != len(columns):
+            raise ValueError(f"row {name!r} must have a value for each of {len(columns)} columns, got {len(row)}")
+        cells[str(name)] = [_cell(value, one) for value, one in zip(row, specs, strict=True)]
+    return Table([of, *columns], [[name, *row] for name, row in cells.items()])
+
+
+class Table:
+    """Rows of text under a header: a table on a page, columns in a terminal."""
+
+    def __init__(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        self.header, self.rows = list(header), [list(row) for row in rows]
+
+    def to_html(self) -> str:
+        """Return the table as a piece of HTML."""
+        head = "".join(f'<th scope="col">{escape(name)}</th>' for name in self.header)
+        body = "".join(
+            f'<tr><th scope="row">{escape(name)}</th>{"".join(f"<td>{escape(cell)}</td>" for cell in row)}</tr>'
+            for name, *row in self.rows
+        )
+        return f'<table class="numbers"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+    def _repr_mimebundle_(self, **kwargs: object) -> dict[str, str]:
+        return {"text/html": self.to_html(), "text/plain": repr(self)}
+
+    def __repr__(self) -> str:
+        lines = [self.header, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(
+            "  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]).rstrip() for line in lines
+        )
+
+
+def _row(values: Any) -> list[Any]:
+    if hasattr(values, "tolist"):  # a tensor or an array
+        values = values.tolist()
+    return list(values) if isinstance(values, list | tuple) else [values]
+
+
+def _cell(value: Any, spec: str) -> str:
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return value if isinstance(value, str) else _text(value, spec)
 
 
 def _text(value: Any, spec: str) -> str:

@@ -1,23 +1,49 @@
 """Five figures: tensors in, ``Axes`` out. The caption is the title, so a figure has none; nothing here calls ``show``.
 
 Colours are those of :mod:`lessons_lib.palette`; curves and bars also differ in marker and hatching, for print in black
-and white. The size is that of a phone's screen, so that the lettering stays legible there.
+and white. Up to four curves have their names beside them instead of a legend. The size is that of a phone's screen, so
+that the lettering stays legible there; the book enlarges a figure to the width of its column. ``THEME`` holds all that
+the figures have in common, as Matplotlib's settings.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from jaxtyping import Bool, Num
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.colors import to_rgb
+from matplotlib.axis import Axis, XAxis
+from matplotlib.colors import ListedColormap, to_rgb
 from matplotlib.patches import Polygon, Rectangle
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from torch import Tensor
 
+from lessons_lib.labels import label_lines
 from lessons_lib.palette import COLOURS
+
+THEME: dict[Any, Any] = {
+    "figure.figsize": (4.4, 2.7),
+    "figure.constrained_layout.use": True,
+    "font.size": 10,
+    "lines.linewidth": 1.3,
+    "lines.markersize": 3.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "0.35",
+    "axes.axisbelow": True,
+    "xtick.color": "0.35",
+    "ytick.color": "0.35",
+    "xtick.labelcolor": "black",
+    "ytick.labelcolor": "black",
+    "grid.color": "0.88",
+    "grid.linewidth": 0.6,
+    "hatch.linewidth": 0.8,
+}
+AT_THE_LINE = 4  # with more curves than these a legend names them
+LETTERS = 32  # with more letters than these in a row names of columns are slanted
 
 _MARKERS = "os^Dv*x"
 _HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++")
@@ -32,11 +58,13 @@ def heatmap(
     xlabel: str = "key",
     ylabel: str = "query",
     unit: str = "weight",
+    levels: Sequence[str] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw a matrix, one row per query; cells that ``mask`` forbids are hatched.
 
-    Weights start at zero. Values of both signs, as scores are, get two colours that meet at zero.
+    Weights start at zero. Values of both signs, as scores are, get two colours that meet at zero. A matrix of kinds,
+    0, 1, …, gets one shade for each, the darker the later; ``levels`` names them.
 
     Args:
         weights: the matrix.
@@ -46,26 +74,37 @@ def heatmap(
         xlabel: what the columns are.
         ylabel: what the rows are.
         unit: what the colour means, written beside the colour bar.
+        levels: names of the values 0, 1, …, when these are kinds and not amounts.
         ax: where to draw; a new figure when omitted.
 
     Raises:
-        ValueError: if the matrix is empty or not finite where it may be seen, or a label or the mask does not fit it.
+        ValueError: if the matrix is empty or not finite where it may be seen, a label or the mask does not fit it, or
+            a value has no name in ``levels``.
     """
     values = _finite("weights", weights if mask is None else weights.masked_fill(~_fitting(mask, weights), 0.0), axes=2)
     _check_labels("query_labels", query_labels, values.shape[0])
     _check_labels("key_labels", key_labels, values.shape[1])
+    if levels is not None and not np.isin(values, range(len(levels))).all():
+        raise ValueError(f"weights must be whole numbers from 0 to {len(levels) - 1} to have a name in levels")
     signed = bool((values < 0).any())
     largest = float(np.abs(values).max()) or 1.0
 
     ax = _axes(ax)
-    image = ax.imshow(values, cmap="RdBu_r" if signed else "Blues", vmin=-largest if signed else 0.0, vmax=largest)
+    if levels is None:
+        image = ax.imshow(values, cmap="RdBu_r" if signed else "Blues", vmin=-largest if signed else 0.0, vmax=largest)
+    else:
+        shades = ListedColormap(plt.get_cmap("Blues")(np.linspace(0, 1, len(levels))))
+        image = ax.imshow(values, cmap=shades, vmin=-0.5, vmax=len(levels) - 0.5)
     if mask is not None:
         for row, column in (~mask).nonzero().tolist():
             ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor="0.9", edgecolor="0.6", hatch="///"))
     _name_ticks(ax.xaxis, key_labels)
     _name_ticks(ax.yaxis, query_labels)
     ax.set(xlabel=xlabel, ylabel=ylabel)
-    ax.figure.colorbar(image, ax=ax, label=unit, shrink=0.8)
+    bar = ax.figure.colorbar(image, ax=ax, label=unit, shrink=0.9)
+    if levels is not None:
+        bar.set_ticks(range(len(levels)), labels=levels)
+        bar.ax.tick_params(length=0)
     return ax
 
 
@@ -100,6 +139,7 @@ def bars(
         ax.bar(where, row, width, label=name, color=_pick(COLOURS, i), hatch=_pick(_HATCHES, i), ec="white")
     _name_ticks(ax.xaxis, labels)
     ax.set(xlabel=xlabel, ylabel=ylabel)
+    ax.grid(axis="y")
     return _legend(ax, sets)
 
 
@@ -114,7 +154,10 @@ def lines(
     marks: Mapping[str, float] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw curves over the same points, with a marker at each.
+    """Draw curves over the same points, with a marker at each, or at some where points are many.
+
+    Up to four curves, and the marks beside them, have their names at the line, wherever there is room when the figure
+    is drawn; more curves get a legend.
 
     Args:
         x: the points.
@@ -139,8 +182,10 @@ def lines(
             raise ValueError(f"{name} must be positive on a logarithmic axis, got {float(values.min())}")
 
     ax = _axes(ax)
+    every = -(-len(points) // 24)
     for i, (name, y) in enumerate(sets.items()):
-        ax.plot(points, y, label=name, color=_pick(COLOURS, i), marker=_pick(_MARKERS, i), markersize=4)
+        look = {"color": _pick(COLOURS, i), "marker": _pick(_MARKERS, i), "markevery": (i * every // len(sets), every)}
+        ax.plot(points, y, label=name, **look)
     for i, (name, where) in enumerate((marks or {}).items()):
         ax.axvline(where, label=name, color="0.4", linestyle=("--", ":", "-.")[i % 3], linewidth=1)
     ax.set(xlabel=xlabel, ylabel=ylabel, xscale="log" if logx else "linear", yscale="log" if logy else "linear")
@@ -148,8 +193,10 @@ def lines(
         _logarithmic_ticks(ax.xaxis, points)
     if logy:
         _logarithmic_ticks(ax.yaxis, np.concatenate(list(sets.values())))
-    ax.grid(alpha=0.3)
-    return _legend(ax, {**sets, **(marks or {})})
+    ax.grid(visible=True)
+    if len(sets) > AT_THE_LINE:
+        return _legend(ax, sets)
+    return label_lines(ax)
 
 
 def histogram(
@@ -227,14 +274,18 @@ def plane(
         colours = [_pick(COLOURS, j) for j in range(len(xy))] if few else "0.3"
         look = {"s": 36, "zorder": 3} if few else {"s": 5, "zorder": 2}
         ax.scatter(*xy.T, label=name, c=colours, marker=_pick(_MARKERS, i), linewidths=0, **look)
+        halo = [withStroke(linewidth=2, foreground="white")]
         for j, (x, y) in enumerate(xy if few else ()):
-            ax.annotate(str(j + 1), (x, y), xytext=(5, 4), textcoords="offset points")
+            ax.annotate(str(j + 1), (x, y), xytext=(5, 4), textcoords="offset points", path_effects=halo, zorder=4)
     ax.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xlabel="first entry", ylabel="second entry")
     return _legend(ax, sets)
 
 
 def _axes(ax: Axes | None) -> Axes:
-    return plt.subplots(figsize=(4.4, 3.0), layout="constrained")[1] if ax is None else ax
+    if ax is not None:
+        return ax
+    with plt.rc_context(THEME):
+        return plt.subplots()[1]
 
 
 def _legend(ax: Axes, named: Mapping[str, object]) -> Axes:
@@ -284,8 +335,11 @@ def _check_labels(argument: str, labels: Sequence[str] | None, wanted: int) -> N
 def _name_ticks(axis: Axis, labels: Sequence[str] | None) -> None:
     if labels is None:
         axis.set_major_locator(MaxNLocator(integer=True))
-    else:
-        axis.set_ticks(range(len(labels)), labels)
+        return
+    longest = max(map(len, labels))
+    slanted = isinstance(axis, XAxis) and len(labels) * (longest + 1) > LETTERS
+    look = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if slanted else {}
+    axis.set_ticks(range(len(labels)), labels, **look)
 
 
 def _logarithmic_ticks(axis: Axis, values: np.ndarray) -> None:

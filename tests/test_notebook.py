@@ -7,7 +7,7 @@ import torch
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
 
-from lessons_lib.notebook import glue
+from lessons_lib.notebook import glue, table
 
 
 @pytest.fixture
@@ -73,3 +73,37 @@ def test_without_ipython_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "IPython.display", None)
     with pytest.raises(ImportError, match=r"lessons_lib\[notebook\]"):
         glue("name", 1.0)
+
+
+def test_a_table_has_a_name_and_its_numbers_in_each_row():
+    rows = {"naïve & fast": torch.tensor([1.25, -3.0]), "slow": (torch.tensor(1e-8), 4)}
+    shown = table(rows, ["seconds", "score"], [".1e", ".0f"], of="method")
+    assert shown.rows == [["naïve & fast", "1.2\u00d710⁰", "\u22123"], ["slow", "1.0\u00d710⁻⁸", "4"]]
+    html = shown._repr_mimebundle_()["text/html"]
+    assert html.count("<tr>") == 3
+    assert '<th scope="col">method</th><th scope="col">seconds</th>' in html
+    assert '<th scope="row">naïve &amp; fast</th><td>1.2\u00d710⁰</td>' in html
+    assert repr(shown).splitlines() == [
+        "method         seconds  score",
+        "naïve & fast   1.2\u00d710⁰     \u22123",
+        "slow          1.0\u00d710⁻⁸      4",
+    ]
+
+
+def test_a_table_tells_truth_and_words_and_single_numbers():
+    rows = {"a": torch.tensor(True), "b": False, "c": "frozen", 4: 0.5}
+    assert table(rows, ["found"], ".0%").rows == [["a", "yes"], ["b", "no"], ["c", "frozen"], ["4", "50%"]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "spec", "says"),
+    [
+        ({}, ["a"], ".1f", "at least one"),
+        ({"x": [1, 2, 3]}, ["a", "b"], ".1f", "row 'x' must have a value for each of 2 columns, got 3"),
+        ({"x": [1, 2]}, ["a", "b"], [".1f"], "spec must be one for all or one for each of 2 columns, got 1"),
+        ({"x": 1.5}, ["a"], "d", "spec must format the value"),
+    ],
+)
+def test_a_table_refuses_what_it_cannot_show(rows, columns, spec, says):
+    with pytest.raises(ValueError, match=says):
+        table(rows, columns, spec)

@@ -118,6 +118,38 @@ def test_heatmap_names_rows_and_columns():
     assert "score" in [other.get_ylabel() for other in ax.figure.axes]
 
 
+def test_names_of_columns_are_slanted_where_they_would_touch():
+    short = plots.heatmap(WEIGHTS, key_labels="vwxyz")
+    long = plots.heatmap(WEIGHTS, key_labels=["the queen", "that these", "dogs", "follow", "sleeps"])
+    for ax, slanted in ((short, False), (long, True)):
+        ax.figure.draw_without_rendering()
+        assert all((label.get_rotation() > 0) is slanted for label in ax.get_xticklabels())
+        assert all(label.get_rotation() == 0 for label in ax.get_yticklabels())
+
+
+def test_heatmap_of_kinds_names_each_shade():
+    ax = plots.heatmap(torch.tensor([[0, 1, 2], [2, 2, 0]]), levels=["skipped", "masked", "whole"])
+    bar = ax.figure.axes[1]
+    assert [text.get_text() for text in bar.get_yticklabels()] == ["skipped", "masked", "whole"]
+    image = ax.images[0]
+    shades = [tuple(image.cmap(image.norm(kind))) for kind in range(3)]
+    assert len(set(shades)) == image.cmap.N == 3
+    assert image.get_clim() == (-0.5, 2.5)
+
+
+def test_figures_have_one_look():
+    for ax in draw():
+        assert tuple(ax.figure.get_size_inches()) == plots.THEME["figure.figsize"]
+        assert not ax.spines["top"].get_visible()
+        assert not ax.spines["right"].get_visible()
+
+
+def test_the_look_is_not_left_behind():
+    before = dict(mpl.rcParams)
+    list(draw())
+    assert dict(mpl.rcParams) == before
+
+
 def test_bars_have_the_given_heights_side_by_side():
     ax = plots.bars({"scaled": ROW, "unscaled": ROW.flip(0)}, labels=["cat", "sat", "on"])
     heights = [bar.get_height() for bar in ax.patches]
@@ -139,7 +171,24 @@ def test_lines_pass_through_the_points_on_the_axes_asked_for():
     assert ax.lines[0].get_ydata().tolist() == [1, 4, 16, 64]
     assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
     assert ax.lines[1].get_xdata() == [3.0, 3.0]
-    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["a", "here"]
+    assert [text.get_text() for text in ax.texts] == ["a", "here"]
+
+
+def test_up_to_four_curves_are_named_at_the_line_and_more_in_a_legend():
+    for n_curves in range(1, 6):
+        names = [f"curve {i}" for i in range(n_curves)]
+        ax = plots.lines(X, {name: X + i for i, name in enumerate(names)}, xlabel="x", ylabel="y")
+        at_the_line = [text.get_text() for text in ax.texts]
+        in_a_legend = [text.get_text() for text in ax.get_legend().get_texts()] if ax.get_legend() else []
+        assert (at_the_line, in_a_legend) == ((names, []) if n_curves <= 4 else ([], names))
+
+
+def test_a_curve_of_many_points_is_marked_at_some_of_them():
+    many = torch.arange(200)
+    ax = plots.lines(many, {"a": many, "b": many + 9}, xlabel="x", ylabel="y")
+    marked = [range(200)[start::every] for start, every in (line.get_markevery() for line in ax.lines)]
+    assert all(10 < len(places) < 30 for places in marked)
+    assert not set(marked[0]) & set(marked[1])
 
 
 def test_a_short_logarithmic_axis_is_labelled_with_plain_numbers():
@@ -205,6 +254,7 @@ def test_plane_colours_every_place_by_its_weights():
         (lambda: plots.heatmap(WEIGHTS, mask=torch.ones(5, 3, dtype=torch.bool)), "mask must have the shape"),
         (lambda: plots.heatmap(WEIGHTS, key_labels="abc"), "key_labels must name all 5"),
         (lambda: plots.heatmap(WEIGHTS, query_labels="abcde"), "query_labels must name all 3"),
+        (lambda: plots.heatmap(WEIGHTS, levels="ab"), "whole numbers from 0 to 1 to have a name in levels"),
         (lambda: plots.bars({}), "at least one set"),
         (lambda: plots.bars(torch.ones(0)), "at least one value"),
         (lambda: plots.bars({"a": ROW, "b": X}), "same length"),

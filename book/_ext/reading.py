@@ -18,6 +18,17 @@ PICTURE = re.compile(r'<img\b(?![^>]*\bloading=)[^>]*\bsrc="[^"]*_images/([^"/]+
 INDEX = re.compile(r'<script src="[^"]*searchindex\.js"></script>')
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"  # all explorers once more, for a widget manager
 GROUND = re.compile(r'(<g id="patch_[12]">\s*<path d="[^"]*"\s+style="fill: )#ffffff')
+# A figure is made for a phone. Where the page shows it larger each text shrinks towards what it belongs to, so that
+# letters grow less than lines do; the width that is asked for is that of the picture on the page.
+LETTERS = """<style id="letters">
+[id^="text_"] { transform-box: fill-box; transform-origin: center; }
+[id^="legend_"] [id^="text_"], [id^="text_end_"], #matplotlib\\.axis_4 [id^="text_"] { transform-origin: left; }
+[id^="xtick_"] [id^="text_"] { transform-origin: top; }
+[id^="xtick_"] [id^="text_"]:has([transform*="rotate"]) { transform-origin: top right; }
+#matplotlib\\.axis_2 [id^="text_"] { transform-origin: right; }
+@media (min-width: %.0fpx) { [id^="text_"] { transform: scale(0.84); } }
+@media (min-width: %.0fpx) { [id^="text_"] { transform: scale(0.7); } }
+</style>"""
 
 
 def mark_paper(app, docname, source) -> None:
@@ -69,9 +80,15 @@ def folded(code: str) -> str:
         for is_import, one in zip(plain, statements, strict=True)
     ):
         return "the imports"
-    last = statements[-1]
-    made = isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) and ast.unparse(last.value.func)
-    return "the code of this figure" if made and made.endswith("Explorer") else ""
+    return "the code of this figure" if draws(statements[-1]) else ""
+
+
+def draws(last: ast.stmt) -> bool:
+    """Say whether a cell that ends so shows an explorer, a plot or a drawing."""
+    if not (isinstance(last, ast.Expr) and isinstance(last.value, ast.Call)):
+        return False
+    made = ast.unparse(last.value.func)
+    return made.endswith("Explorer") or made == "ax.set" or made.startswith(("plots.", "drawings."))
 
 
 def once(app, pagename, templatename, context, doctree) -> None:
@@ -93,13 +110,16 @@ def once(app, pagename, templatename, context, doctree) -> None:
 
 
 def take_the_ground_away(app, exception) -> None:
-    """Make the figures transparent, so that they lie on the page in either theme."""
+    """Make the figures transparent, so that they lie on the page in either theme; see to the size of their letters."""
     if exception is not None or app.builder.format != "html":
         return
     for figure in Path(app.outdir, "_images").glob("*.svg"):
         text = figure.read_text(encoding="utf-8")
-        if "matplotlib" in text.lower():
-            figure.write_text(GROUND.sub(r"\1none", text), encoding="utf-8")
+        size = SIZE.search(text)
+        if size and "matplotlib" in text.lower() and 'id="letters"' not in text:
+            letters = LETTERS % (1.6 * float(size[1]), 1.95 * float(size[1]))
+            clear = GROUND.sub(r"\1none", text).replace("</svg>", letters + "</svg>")
+            figure.write_text(clear, encoding="utf-8")
 
 
 def fetch_late(app, exception) -> None:
@@ -112,7 +132,9 @@ def fetch_late(app, exception) -> None:
     sizes = {}
     for figure in Path(app.outdir, "_images").glob("*.svg"):
         if size := SIZE.search(figure.read_text(encoding="utf-8")):
-            sizes[figure.name] = f'loading="lazy" width="{float(size[1]):.0f}" height="{float(size[2]):.0f}"'
+            width, height = float(size[1]), float(size[2])
+            place = f'width="{width:.0f}" height="{height:.0f}" style="--points: {width:.0f}"'
+            sizes[figure.name] = f'loading="lazy" {place}'
 
     def late(found: re.Match) -> str:
         return f"<img {sizes[found[1]]} {found[0][5:]}" if found[1] in sizes else found[0]

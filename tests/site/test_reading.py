@@ -23,7 +23,9 @@ def test_code_that_makes_an_explorer_or_imports_is_folded(path):
     code = [re.sub(r"<[^>]+>", "", block) for block in re.findall(r"<pre>.*?</pre>", page, re.DOTALL)]
     if path.startswith(("book/exercises", "book/reference")):
         pytest.skip("its code is what one reads there")
-    assert [block for block in code if re.match(r"\w+Explorer\(", block.strip())] == []
+    assert [
+        block for block in code if re.search(r"^\w+Explorer\(|^(plots|drawings)\.", block.strip(), re.MULTILINE)
+    ] == []
     assert "Show code cell" not in page
 
 
@@ -50,6 +52,37 @@ def test_figures_in_the_dark_are_dark(visit):
     with visit(CHAPTER, formulas=False, color_scheme="dark") as page:
         clear = "rgba(0, 0, 0, 0)"
         assert page.evaluate(look) == [clear, "invert(0.92) hue-rotate(180deg)", clear]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [360, 1440])
+def test_figures_are_enlarged_alike_and_fill_the_column(visit, width):
+    """The scale is pixels for each point of the figure: the same for all, and the widest are as wide as the column."""
+    look = """all => all.map(img => [img.getBoundingClientRect().width, img.getAttribute("width"),
+      img.closest("figure").clientWidth])"""
+    with visit("book/attention/masks.html", formulas=False) as page:
+        page.set_viewport_size({"width": width, "height": 900})
+        sizes = page.locator("div.cell_output img[src$='.svg']").evaluate_all(look)
+    scales = [wide / float(points) for wide, points, _ in sizes]
+    assert max(scales) / min(scales) < 1.02
+    assert max(wide / column for wide, _, column in sizes) > 0.9
+
+
+@pytest.mark.browser
+def test_letters_of_a_figure_grow_less_than_the_figure(browser):
+    """What a figure of a hundred pixels says stays legible on a phone, and is not a headline on a wide screen."""
+    figure = re.search(r'_images/([\w-]+\.svg)"', read(CHAPTER))
+    assert figure
+    tick = "document.querySelector('[id^=xtick_] [id^=text_]').getBoundingClientRect().height"
+    heights = []
+    for width in (328, 736):
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        page.goto((HTML / "_images" / figure[1]).as_uri())
+        page.evaluate("document.documentElement.setAttribute('width', '100%')")
+        page.evaluate("document.documentElement.removeAttribute('height')")
+        heights.append(page.evaluate(tick))
+        page.close()
+    assert 7 < heights[0] < heights[1] < 1.9 * heights[0]
 
 
 @pytest.mark.browser

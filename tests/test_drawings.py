@@ -1,0 +1,180 @@
+"""Drawings: the shapes they name, words for those who do not see them, and letters that touch no other letters."""
+
+import re
+from itertools import combinations
+
+import pytest
+import torch
+
+from lessons_lib import drawings, masks, palette
+from lessons_lib.sketch import Sketch
+from lessons_lib.softmax import softmax
+
+SCORES = torch.tensor([[2.0, 0.5, 1.0, -3.25], [1.5, -1.0, 0.0, 0.1], [0.2, 1.0, 0.7, -0.4]])
+DRAWINGS = {
+    "attention_steps": drawings.attention_steps(),
+    "shadow": drawings.shadow((3, 1), (1.5, 2)),
+    "shadow behind": drawings.shadow((2, 0.5), (-1, 1.5)),
+    "shadow of nothing": drawings.shadow((0, 2), (1, 0)),
+    "masked_softmax": drawings.masked_softmax(SCORES, masks.causal(3, 4)),
+    "masked_softmax named": drawings.masked_softmax(
+        SCORES, masks.causal(3, 4), query_labels=["The", "cat", "slept"], key_labels=["<s>", "The", "cat", "slept"]
+    ),
+    "recurrence_and_lookup": drawings.recurrence_and_lookup(),
+    "split_heads": drawings.split_heads(),
+    "grouped_heads": drawings.grouped_heads(),
+    "rotated_pair": drawings.rotated_pair(),
+    "two_memories": drawings.two_memories(),
+}
+
+
+def words(drawing):
+    """What stands in a drawing, text by text."""
+    return [re.sub(r"<[^>]*>", "", text) for text in re.findall(r"<text.*?</text>", drawing.to_html())]
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_every_drawing_is_told_in_words(name):
+    html = DRAWINGS[name].to_html()
+    [told] = re.findall(r'role="img" aria-label="([^"]*)"', html)
+    assert len(told.split()) > 12
+    assert DRAWINGS[name]._repr_mimebundle_()["text/plain"].startswith("Drawing: ")
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_lines_and_letters_have_the_colours_of_the_page_and_the_palette(name):
+    html = DRAWINGS[name].to_html()
+    assert set(re.findall(r"#\w{6}", html)) <= {*palette.COLOURS, palette.DARK_QUERY, palette.DARK_KEY}
+    assert not re.search(r'(?:fill|stroke)="', html)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [328, 736])
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_no_text_touches_another_or_leaves_the_drawing(browser, name, width):
+    look = """() => {
+      const r = e => { const b = e.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; };
+      return [r(document.querySelector("svg")), [...document.querySelectorAll("text")].map(t => [t.textContent, r(t)]),
+        parseFloat(getComputedStyle(document.querySelector("text")).fontSize)]; }"""
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.set_content(f"<!doctype html><body style='margin:0'>{DRAWINGS[name].to_html()}")
+    (left, top, right, bottom), texts, letters = page.evaluate(look)
+    page.close()
+    assert right - left == pytest.approx(width, abs=1)
+    assert 9 < letters * width / DRAWINGS[name].width < 19
+    for said, (x0, y0, x1, y1) in texts:
+        assert left <= x0 < x1 <= right, said
+        assert top - 3 <= y0 < y1 <= bottom + 3, said  # a line of text is higher than its letters
+    for (one, (a, b, c, d)), (other, (e, f, g, h)) in combinations(texts, 2):
+        lower = 0.25 * min(d - b, h - f)
+        assert c <= e or g <= a or d - lower <= f or h - lower <= b, f"{one!r} and {other!r}"
+
+
+def test_attention_names_every_matrix_and_shape():
+    said = words(DRAWINGS["attention_steps"])
+    assert [name for name in said if name in "XQKVSAO"] == list("XQKVSAO")
+    assert sorted(side for side in said if side in {"n", "m", "dk", "dv", "dmodel"}) == sorted(
+        ["n", "dmodel", "n", "dk", "m", "dk", "m", "dv", "n", "m", "m", "n", "dv"]
+    )
+    assert {"WQ", "WK", "WV", "softmax", "QK\u22a4/\u221adk", "AV"} <= set(said)
+
+
+def test_the_shadow_times_the_length_is_the_dot_product():
+    said = " ".join(words(drawings.shadow((3, 4), (2, 1))))
+    assert "cos \u03b8 = 2" in said
+    assert said.endswith("= 5 \u00b7 2 = 10")
+    assert words(DRAWINGS["shadow behind"])[-1].endswith("= 2.06 \u00b7 (\u22120.606) = \u22121.25")
+    assert words(DRAWINGS["shadow of nothing"])[-1].endswith("= 0")
+
+
+def test_masked_scores_are_covered_and_their_weights_are_zero():
+    mask = masks.causal(3, 4)
+    html, said = DRAWINGS["masked_softmax"].to_html(), words(DRAWINGS["masked_softmax"])
+    seen = [f"{x:.3g}".replace("-", "\u2212") for x in SCORES[mask].tolist()]
+    weights = [f"{p:.2f}" if p else "0" for p in softmax(SCORES, mask).flatten().tolist()]
+    assert said[: len(seen) + 12] == [*seen, *weights]
+    assert html.count('class="fine"') == 2 + int((~mask).sum())  # two grids, and the hidden squares
+    assert "row 1 sees 2 of 4; row 2 sees 3 of 4; row 3 sees 4 of 4" in DRAWINGS["masked_softmax"].alt
+
+
+def test_a_query_that_sees_nothing_has_only_zeros():
+    mask = torch.tensor([[True, False], [False, False]])
+    assert words(drawings.masked_softmax(torch.ones(2, 2), mask))[1:5] == ["1.00", "0", "0", "0"]
+
+
+def test_recurrence_takes_steps_and_lookup_one():
+    drawing = drawings.recurrence_and_lookup(["a", "b", "c"])
+    assert words(drawing)[0] == "recurrence: 2 steps from the first word to the last"
+    assert drawing.to_html().count('class="query tip"') == 2
+    assert [said for said in words(drawing) if said.startswith("h")] == ["h1", "h2", "h3"]
+
+
+@pytest.mark.parametrize("n_heads", [2, 3, 6])
+def test_each_head_has_its_slice(n_heads):
+    drawing = drawings.split_heads(n_heads)
+    said = words(drawing)
+    assert [name for name in said if name.startswith("head")] == [f"head {i + 1}" for i in range(n_heads)]
+    assert {"n", "h \u00b7 dk", "h \u00b7 dv", "dmodel", "WO"} <= set(said)
+    assert drawing.to_html().count('class="query tip"') == n_heads
+
+
+def test_grouped_heads_share_keys_and_values():
+    html = drawings.grouped_heads(6, (6, 3, 1)).to_html()
+    boxes = {role: html.count(f'class="{role} filled"') for role in ("query", "key", "value")}
+    assert boxes == {"query": 18, "key": 10, "value": 10}
+    assert words(drawings.grouped_heads(6, (3,))) == ["grouped", "g = 3"]
+
+
+def test_each_position_turns_the_pair_further():
+    html = drawings.rotated_pair((0, 1, 3), angle=90, start=0).to_html()
+    tips = re.findall(r'd="M([\d.]+) ([\d.]+)L[^"]*" class="query tip"', html)
+    assert [(float(x), float(y)) for x, y in tips] == [(285, 118), (201, 34), (201, 202)]
+
+
+def test_the_two_memories_say_what_they_are():
+    said = words(drawings.two_memories("200 kB", "80 GB"))
+    assert {"on the chip: 200 kB", "main memory: 80 GB", "Qi", "Kj", "Vj", "Q", "K", "V", "O"} <= set(said)
+
+
+def test_text_is_set_as_mathematics_between_dollars():
+    d = Sketch(100, 50, alt="words")
+    d.text((50, 20), r"a & $d_{model} \times W_Q$ b")
+    html = d.to_html()
+    assert words(d) == ["a &amp; dmodel \u00d7 WQ b"]
+    assert '<tspan font-style="italic">d</tspan><tspan dy="0.36em" font-size="70%">model</tspan>' in html
+    assert '<tspan dy="-0.25em"> \u00d7 </tspan>' in html
+
+
+def test_a_matrix_says_its_shape_at_its_sides():
+    d = Sketch(100, 90, alt="words")
+    box = d.matrix(20, 30, 40, 50, "$K$", rows="$m$", columns="$d_k$", role="key", grid=(5, 2))
+    assert words(d) == ["K", "m", "dk"]
+    assert (box.left, box.right, box.top, box.bottom) == ((20, 55), (60, 55), (40, 30), (40, 80))
+    [lines] = re.findall(r'd="([^"]*)" class="fine"', d.to_html())
+    assert (lines.count("h"), lines.count("v")) == (4, 1)
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: Sketch(10, 10, alt=" "), "alt must say in words"),
+        (lambda: Sketch(10, 0, alt="a"), "must be positive, got 10 and 0"),
+        (lambda: Sketch(10, 10, alt="a").box(1, 1, 2, 2, role="red"), "role must be one of query, .*, got 'red'"),
+        (lambda: Sketch(10, 10, alt="a").text((1, 1), "$n"), "even number of dollar signs"),
+        (lambda: Sketch(10, 10, alt="a").arrow((1, 1), (2, 1)), "longer than its two gaps"),
+        (lambda: drawings.shadow((0, 0), (1, 2)), "query must have two entries"),
+        (lambda: drawings.shadow((1, 1), (1, 2, 3)), "key must have two entries"),
+        (lambda: drawings.masked_softmax(torch.ones(2, 7), masks.causal(2, 7)), "from 1 to 6 rows and columns"),
+        (lambda: drawings.masked_softmax(SCORES, masks.causal(3, 5)), "mask must have the shape of scores"),
+        (lambda: drawings.masked_softmax(SCORES, masks.causal(3, 4), key_labels="abc"), "key_labels must name all 4"),
+        (lambda: drawings.recurrence_and_lookup(["a"]), "words must be between 2 and 6, got 1"),
+        (lambda: drawings.split_heads(7), "n_heads must be between 2 and 6, got 7"),
+        (lambda: drawings.grouped_heads(8, (3,)), "n_kv_heads must divide n_heads 8, got 3"),
+        (lambda: drawings.grouped_heads(8, ()), "one to three panels"),
+        (lambda: drawings.rotated_pair(()), "positions must be between 1 and 4, got 0"),
+    ],
+)
+def test_bad_input_is_refused(call, says):
+    with pytest.raises(ValueError, match=says):
+        call()

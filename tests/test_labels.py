@@ -1,0 +1,109 @@
+"""Names at lines: beside their own, across none, in the axes as they are when the figure is drawn."""
+
+from itertools import combinations, pairwise
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgb
+
+from lessons_lib.labels import label_lines
+from lessons_lib.palette import COLOURS
+
+
+@pytest.fixture(autouse=True)
+def no_window():
+    mpl.use("Agg")
+    yield
+    plt.close("all")
+
+
+X = np.linspace(0, 10, 31)
+APART = {"rising": X, "falling": 10 - X, "level": 0 * X + 12, "a curve with a long name": 20 - (X - 5) ** 2 / 10}
+CLOSE = {"first": X, "second": X + 0.2, "third": X + 0.4, "fourth": X + 0.6}
+
+
+def labelled(curves):
+    _, ax = plt.subplots(figsize=(4.4, 2.7), layout="constrained")
+    for name, y in curves.items():
+        ax.plot(X, y, label=name, color=COLOURS[len(ax.lines)])
+    return label_lines(ax)
+
+
+def boxes(ax):
+    """Where the labels and the lines are, on the canvas."""
+    ax.figure.canvas.draw()
+    lines = {line.get_label(): line.get_transform().transform(line.get_xydata()) for line in ax.lines}
+    for name, corners in lines.items():
+        lines[name] = np.concatenate([np.linspace(a, b, 50) for a, b in pairwise(corners)])
+    return {text.get_text(): text.get_window_extent() for text in ax.texts}, lines
+
+
+def between(box, dots):
+    """The distance of a box from the nearest dot."""
+    beyond = np.maximum([box.x0, box.y0] - dots, dots - [box.x1, box.y1])
+    return np.linalg.norm(np.maximum(beyond, 0), axis=1).min()
+
+
+def assert_told_apart(ax):
+    labels, lines = boxes(ax)
+    assert set(labels) <= set(lines)
+    for name, box in labels.items():
+        assert 0 < between(box, lines[name]) < 15
+        assert all(between(box, dots) > between(box, lines[name]) for other, dots in lines.items() if other != name)
+        assert ax.bbox.x0 <= box.x0 < box.x1 <= ax.bbox.x1
+        assert ax.bbox.y0 <= box.y0 < box.y1 <= ax.bbox.y1
+    assert not any(a.overlaps(b) for a, b in combinations(labels.values(), 2))
+
+
+def test_a_label_stands_beside_its_own_line_and_crosses_none():
+    ax = labelled(APART)
+    assert [text.get_text() for text in ax.texts] == list(APART)
+    assert_told_apart(ax)
+
+
+def test_labels_follow_when_the_axes_change():
+    ax = labelled(APART)
+    before, _ = boxes(ax)
+    ax.set(ylim=(-10, 40))
+    assert_told_apart(ax)
+    after, _ = boxes(ax)
+    assert all(before[name].bounds != after[name].bounds for name in before)
+
+
+def test_an_upright_line_has_a_label_too():
+    _, ax = plt.subplots(figsize=(4.4, 2.7), layout="constrained")
+    ax.plot(X, X, label="rising")
+    ax.axvline(7, label="here")
+    assert_told_apart(label_lines(ax))
+
+
+def test_close_curves_are_named_where_they_end():
+    ax = labelled(CLOSE)
+    labels, lines = boxes(ax)
+    assert all(box.x0 > ax.bbox.x1 for box in labels.values())
+    assert all(box.x1 <= ax.figure.bbox.x1 for box in labels.values())
+    assert sorted(labels, key=lambda name: labels[name].y0) == list(CLOSE)
+    assert not any(a.overlaps(b) for a, b in combinations(labels.values(), 2))
+    middle = np.mean([box.y0 + box.height / 2 for box in labels.values()])
+    assert middle == pytest.approx(np.mean([dots[-1, 1] for dots in lines.values()]), abs=1)
+
+
+def test_lines_without_a_label_are_kept_clear_of():
+    _, ax = plt.subplots(figsize=(4.4, 2.7), layout="constrained")
+    ax.plot(X, 0 * X, label="level")
+    ax.plot(X, 0 * X + 0.2)
+    label_lines(ax)
+    labels, lines = boxes(ax)
+    assert list(labels) == ["level"]
+    assert min(between(labels["level"], dots) for dots in lines.values()) > 0
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+def test_a_label_can_be_read(colour):
+    _, ax = plt.subplots()
+    ax.plot(X, X, label="a", color=colour)
+    rgb = np.array(to_rgb(label_lines(ax).texts[0].get_color()))
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    assert 1.05 / (linear @ [0.2126, 0.7152, 0.0722] + 0.05) >= 4.5
