@@ -47,7 +47,8 @@ def table(
 ) -> "Table":
     """Return a table of results to end a cell with: a name and its numbers in each row.
 
-    Numbers are written as :func:`glue` writes them, truth as *yes* and *no*, text as it is.
+    Numbers are written as :func:`glue` writes them, truth as *yes* and *no*, text as it is; no number is *NaN*, and
+    infinity has its sign.
 
     Args:
         rows: for each name a value, or as many as there are columns.
@@ -100,7 +101,7 @@ class Table:
 
 def _row(values: Any) -> list[Any]:
     if hasattr(values, "tolist"):  # a tensor or an array
-        values = values.tolist()
+        values = values.reshape(-1).tolist()
     return list(values) if isinstance(values, list | tuple) else [values]
 
 
@@ -109,7 +110,8 @@ def _cell(value: Any, spec: str) -> str:
         value = value.item()
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return value if isinstance(value, str) else _text(value, spec)
+    text = value if isinstance(value, str) else _text(value, spec)
+    return {"nan": "NaN", "inf": "\u221e", "\u2212inf": "\u2212\u221e"}.get(text, text)
 
 
 def _text(value: Any, spec: str) -> str:

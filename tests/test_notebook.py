@@ -93,6 +93,8 @@ def test_a_table_has_a_name_and_its_numbers_in_each_row():
 def test_a_table_tells_truth_and_words_and_single_numbers():
     rows = {"a": torch.tensor(True), "b": False, "c": "frozen", 4: 0.5}
     assert table(rows, ["found"], ".0%").rows == [["a", "yes"], ["b", "no"], ["c", "frozen"], ["4", "50%"]]
+    odd = {"x": torch.tensor([[float("nan"), float("inf"), -float("inf")]])}
+    assert table(odd, list("abc")).rows == [["x", "NaN", "\u221e", "\u2212\u221e"]]
 
 
 @pytest.mark.parametrize(
