@@ -9,6 +9,7 @@ the figures have in common, as Matplotlib's settings.
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
@@ -285,7 +286,10 @@ def _axes(ax: Axes | None) -> Axes:
     if ax is not None:
         return ax
     with plt.rc_context(THEME):
-        return plt.subplots()[1]
+        ax = plt.subplots()[1]
+        interactive = plt.isinteractive()
+    mpl.interactive(interactive)  # the first figure loads the notebook's backend, which turns it on
+    return ax
 
 
 def _legend(ax: Axes, named: Mapping[str, object]) -> Axes:

@@ -274,3 +274,20 @@ def test_bad_input_is_refused(call, says):
     with pytest.raises(ValueError, match=says):
         call()
     assert not plt.get_fignums(), "an empty figure was left behind"
+
+
+def test_the_first_figure_leaves_interaction_on_where_loading_the_backend_turned_it_on(monkeypatch):
+    """As a notebook's does; with interaction off, the notebook shows no figure but this one."""
+    before, subplots = mpl.is_interactive(), plt.subplots
+
+    def loading(*args, **kwargs):
+        mpl.interactive(True)
+        return subplots(*args, **kwargs)
+
+    monkeypatch.setattr(plt, "subplots", loading)
+    mpl.interactive(False)
+    try:
+        plots.heatmap(torch.ones(2, 3))
+        assert mpl.is_interactive()
+    finally:
+        mpl.interactive(before)
