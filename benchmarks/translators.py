@@ -46,16 +46,20 @@ def main() -> None:
 
     code = cells()
     runs = json.loads(given.out.read_text())["runs"] if given.out.exists() else {}
-    wanted = {
+    for name, how in tqdm(wanted().items()):
+        if name not in runs:
+            runs[name] = run(code, *how)
+            write(given.out, {key: runs[key] for key in wanted() if key in runs})
+
+
+def wanted() -> dict[str, tuple[bool, int, int, float, int]]:
+    """All runs by their names: looks back, width, steps, rate, seed."""
+    return {
         f"{'looks back' if back else 'one vector'}, width {width}, {steps} steps, rate {rate}, seed {seed}": (
             back, width, steps, rate, seed,
         )
         for back, width, steps, rates in SETTINGS for rate in rates for seed in SEEDS
     }  # fmt: skip
-    for name, how in tqdm(wanted.items()):
-        if name not in runs:
-            runs[name] = run(code, *how)
-            write(given.out, {key: runs[key] for key in wanted if key in runs})
 
 
 def cells() -> dict[str, Any]:
