@@ -17,6 +17,7 @@ PAGES = sorted(
 every_page = each_of(PAGES)
 MASKS = "book/attention/masks.html"
 SCALING = "book/attention/scaling.html"
+WHY = "book/attention/why-attention.html"
 
 
 def read(path: str) -> str:
@@ -35,8 +36,8 @@ def told(page: str) -> list[tuple[str, dict]]:
 
 
 def test_the_model_chapters_ask():
-    assert {SCALING, MASKS} <= set(PAGES)
-    for path in (SCALING, MASKS):
+    assert {SCALING, MASKS, WHY} <= set(PAGES)
+    for path in (SCALING, MASKS, WHY):
         kinds = [guess["kind"] for guess in asked(read(path))]
         assert set(kinds) == {"choice", "number", "curve"}
 
