@@ -57,11 +57,18 @@
       for (const name of Object.keys(start)) {
         const text = wanted.get(name);
         if (text === null) continue;
-        const value = typeof start[name] === "string" ? text : parsed(text);
-        if (fits(value, rules[name])) model.set(name, value);
+        const value = inside(typeof start[name] === "string" ? text : parsed(text), rules[name], start[name]);
+        if (value !== undefined) model.set(name, value);
       }
+      if (/NaN|Infinity|undefined/.test(String(card.querySelector(".x-body")?.innerHTML))) throw new Error("no figure");
     } catch {
-      for (const name of Object.keys(before)) model.set(name, before[name]); // what nobody can draw
+      // what nobody can draw
+      for (const name of Object.keys(before))
+        try {
+          model.set(name, before[name]);
+        } catch {
+          // what is not back yet will draw it again
+        }
     }
     card.scrollIntoView();
   }
@@ -76,20 +83,25 @@
   }
 
   /**
-   * Whether a value from the address is one that the trait may have.
-   * @param {unknown} value @param {Rule | null} [rule]
-   * @returns {boolean}
+   * A value from the address as the trait may have it: a number within its bounds, numbers as many as at the start;
+   * nothing where it cannot be.
+   * @param {unknown} value @param {Rule | null | undefined} rule @param {unknown} start
+   * @returns {unknown}
    */
-  function fits(value, rule) {
-    if (!rule) return false;
-    if (typeof rule === "string") return typeof value === rule;
+  function inside(value, rule, start) {
+    if (!rule) return undefined;
+    if (typeof rule === "string") return typeof value === rule ? value : undefined;
     if (Array.isArray(rule)) {
       const [least, most, whole] = rule;
-      if (typeof value !== "number" || (whole && !Number.isInteger(value))) return false;
-      return value >= (least ?? -1e9) && value <= (most ?? 1e9);
+      if (typeof value !== "number" || (whole && !Number.isInteger(value))) return undefined;
+      return Math.min(most ?? 1e9, Math.max(least ?? -1e9, value));
     }
-    if ("options" in rule) return rule.options.includes(value);
-    return Array.isArray(value) && value.length <= rule.most && value.every((one) => fits(one, rule.each));
+    if ("options" in rule) return rule.options.includes(value) ? value : undefined;
+    if (!Array.isArray(value) || value.length > rule.most) return undefined;
+    const given = Array.isArray(start) && start.length && typeof start[0] !== "string" ? start : undefined;
+    if (value.length < rule.least || (given && value.length !== given.length)) return undefined;
+    const all = value.map((one, i) => inside(one, rule.each, given?.[i]));
+    return all.includes(undefined) ? undefined : all;
   }
 
   /** @type {Map<Framed, ReturnType<typeof setTimeout>>} */

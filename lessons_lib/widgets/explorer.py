@@ -150,7 +150,7 @@ def _rule(trait: traitlets.TraitType | None) -> Any:
     if isinstance(trait, traitlets.Enum):
         return {"options": list(trait.values or ())}
     if isinstance(trait, traitlets.List):
-        return {"each": _rule(trait._trait), "most": min(trait._maxlen, 1024)}
+        return {"each": _rule(trait._trait), "least": trait._minlen, "most": min(trait._maxlen, 1024)}
     return {traitlets.Bool: "boolean", traitlets.Unicode: "string"}.get(type(trait))
 
 

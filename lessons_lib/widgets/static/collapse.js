@@ -103,12 +103,6 @@ function render(context) {
         }),
       ],
     ),
-    numbers(scope, EVERYTHING, [
-      ["mean cosine", () => fixed(alike(now.here().x), 3)],
-      ["spread", () => tiny(now.here().spread)],
-      ["effective rank, of 12", () => fixed(now.here().rank)],
-      ["entropy, 0 to 1", () => fixed(now.here().undecided, 3)],
-    ]),
     html(
       "div",
       { class: "x-settings" },
@@ -128,6 +122,12 @@ function render(context) {
         button("Draw again", () => scope.write("seed", (scope.read("seed") + 1) % 2 ** 31)),
       ),
     ),
+    numbers(scope, EVERYTHING, [
+      ["mean cosine", () => fixed(alike(now.here().x), 3)],
+      ["spread", () => tiny(now.here().spread)],
+      ["effective rank, of 12", () => fixed(now.here().rank)],
+      ["entropy, 0 to 1", () => fixed(now.here().undecided, 3)],
+    ]),
   );
   scope.when(EVERYTHING, () => {
     const { x, spread: left, rank } = now.here();

@@ -9,7 +9,7 @@
  *   on(event: string, listener: () => void): void, off(event: string, listener: () => void): void,
  * }} PageModel
  * @typedef {[least: number | null, most: number | null, whole: boolean] | { options: unknown[] }
- *   | { each: Rule | null, most: number } | "string" | "boolean"} Rule what a trait may be
+ *   | { each: Rule | null, least: number, most: number } | "string" | "boolean"} Rule what a trait may be
  * @typedef {{ name: string, rules: Record<string, Rule | null> }} About
  * @typedef {About & { model: PageModel, start: Record<string, unknown> }} Explorer
  * @param {{ render(context: { model: PageModel, el: HTMLElement }): void, about?: About }} explorer

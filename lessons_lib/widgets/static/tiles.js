@@ -145,7 +145,7 @@ function settings(scope) {
       "div",
       { class: "x-bench" },
       select(scope.value("order"), {
-        label: "Scores of a row",
+        label: "Scores",
         options: ["drawn", "rising", "falling"].map((order) => [order, order]),
       }),
       button("Draw again", () => scope.write("seed", (scope.read("seed") + 1) % 2 ** 31)),

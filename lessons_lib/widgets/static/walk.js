@@ -59,12 +59,6 @@ function render(context) {
       () => String(scope.read("n")),
       (part) => panels(["Walk", through(part, now)], ["Mass", mass(part, now)], ["Distance", curves(part, now)]),
     ),
-    numbers(scope, EVERYTHING, [
-      ["mass where it began", () => fixed(now.mass()[scope.read("start")], 3)],
-      ["mass on token 0", () => fixed(now.mass()[0], 3)],
-      ["tokens in effect", () => fixed(effectiveCount(now.mass()), 3)],
-      ["farthest two walkers", () => fixed(apart(now.rows()), 3)],
-    ]),
     html(
       "div",
       { class: "x-settings" },
@@ -83,6 +77,12 @@ function render(context) {
         button("Draw again", () => scope.write("seed", (scope.read("seed") + 1) % 2 ** 31)),
       ),
     ),
+    numbers(scope, EVERYTHING, [
+      ["mass where it began", () => fixed(now.mass()[scope.read("start")], 3)],
+      ["mass on token 0", () => fixed(now.mass()[0], 3)],
+      ["tokens in effect", () => fixed(effectiveCount(now.mass()), 3)],
+      ["farthest two walkers", () => fixed(apart(now.rows()), 3)],
+    ]),
   );
   scope.when(EVERYTHING, () => {
     const p = now.mass();
