@@ -85,8 +85,8 @@ class MasksExplorer(Explorer):
         title="Who may see whom",
         question="How many layers until the last position has heard of the first?",
         sentence=(
-            "In the live figure masks are joined by and and or, cells are painted by mouse or keyboard, and the "
-            "lighter cells show what is within reach after several layers."
+            "In the live figure masks are joined by and and or, cells are painted by mouse or keyboard, and "
+            "smaller cells show what is within reach after several layers."
         ),
     )
 

@@ -194,7 +194,7 @@ function matrix(scope, mask) {
         {
           viewBox: `0 0 ${LEFT + SIZE + RIGHT} ${TOP + SIZE + 2}`,
           role: "grid",
-          "aria-label": "mask: a row for each query, a column for each key",
+          "aria-label": "mask: queries down, keys across",
         },
         svg("rect", { class: "x-ground", x: LEFT, y: TOP, width: SIZE, height: SIZE }),
         places(n, middle),
@@ -349,7 +349,7 @@ function matrix(scope, mask) {
 function places(n, middle) {
   const mark = (/** @type {number} */ k, /** @type {number} */ x, /** @type {number} */ y) =>
     named(String(k), x, y, "", "middle");
-  const marked = Array.from({ length: n }, (_, k) => k).filter((k) => k % (n > 16 ? 4 : n > 10 ? 2 : 1) === 0);
+  const marked = Array.from({ length: n }, (_, k) => k).filter((k) => !(k % (n > 16 ? 4 : n > 10 ? 2 : 1)));
   return svg(
     "g",
     { "aria-hidden": "true" },
