@@ -3,6 +3,7 @@
 import re
 import sys
 from html import unescape
+from importlib import import_module
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -129,7 +130,7 @@ def test_with_an_address_every_page_names_its_own_and_its_picture(site, options,
     ],
 )
 def test_where_github_publishes(extensions, repository, pages):
-    from address import pages_address
+    pages_address = import_module("address").pages_address
 
     assert pages_address({"repository_url": repository}) == pages
 
@@ -139,7 +140,7 @@ def test_where_github_publishes(extensions, repository, pages):
     [("1/\\sqrt{d_k}", "1/√dₖ"), ("-\\infty", "−∞"), ("n", "n"), ("\\frac12", "\0"), ("d_\\text{model}", "\0")],  # noqa: RUF001
 )
 def test_a_short_formula_is_typed_and_a_long_one_left_out(extensions, tex, letters):
-    from sharing import in_letters
+    in_letters = import_module("sharing").in_letters
 
     assert in_letters(tex) == letters
 
@@ -147,7 +148,7 @@ def test_a_short_formula_is_typed_and_a_long_one_left_out(extensions, tex, lette
 def test_a_card_is_the_same_each_time_light_and_of_the_size_asked_for(extensions):
     import io
 
-    from cards import drawn
+    drawn = import_module("cards").drawn
     from PIL import Image
 
     card = drawn("Scaling", "Why divide by the square root of the width?", "A book", "scaling")
