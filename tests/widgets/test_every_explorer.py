@@ -102,7 +102,7 @@ def test_the_page_is_the_same_byte_for_byte(name):
 
 @every_explorer
 def test_the_page_weighs_little(name):
-    """The frame of a card takes 2 kB of it: title, question, Play, panels. A page keeps one copy of what is shared."""
+    """A card's frame takes 2 kB of it: title and question, Play, panels; a page keeps one copy of what is shared."""
     model = {"HeadsExplorer": 18_000}.get(name, 0)  # the weights of a trained one
     assert len(example(name).to_html().encode()) < 32_600 + model
 

@@ -66,9 +66,9 @@ function render(context) {
     words,
     panels(
       ["Matrix", matrix(follow)],
-      ["Rows", html("div", { class: "x-panel" }, table(follow), outputs(follow))],
-      ["Bytes", html("div", { class: "x-panel" }, check(follow), bytes(scope, now))],
+      ["Rows", html("div", { class: "x-panel x-tall" }, table(follow), outputs(follow))],
       ["", settings(scope)],
+      ["Bytes", html("div", { class: "x-panel" }, check(follow), bytes(scope, now))],
     ),
   );
   follow((state) => {
