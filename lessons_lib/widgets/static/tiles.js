@@ -68,7 +68,7 @@ function render(context) {
       ["Matrix", matrix(follow)],
       ["Rows", html("div", { class: "x-panel x-tall" }, table(follow), outputs(follow))],
       ["", settings(scope)],
-      ["Bytes", html("div", { class: "x-panel" }, check(follow), bytes(scope, now))],
+      ["Bytes", html("div", { class: "x-panel", style: "grid-column: 1 / -1" }, check(follow), bytes(scope, now))],
     ),
   );
   follow((state) => {
