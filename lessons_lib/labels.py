@@ -19,8 +19,8 @@ def label_lines(ax: Axes) -> Axes:
 
     Of the places around each line the label takes one close to its own line and far from all others; two rounds, so
     that the first label knows of the last. Where curves are too close for that, their labels stand at the right of the
-    axes, each at the height where its curve ends. Places are found when the figure is drawn, so that later changes of
-    the axes are seen.
+    axes, each at the height where its curve ends; where the ends meet too, in a legend. Places are found when the
+    figure is drawn, so that later changes of the axes are seen.
     """
     named = [line for line in ax.get_lines() if not str(line.get_label() or "_").startswith("_")]
     placing = _Placing(ax, {line: _label(ax, line) for line in named})
@@ -28,8 +28,10 @@ def label_lines(ax: Axes) -> Axes:
     figure = ax.get_figure(root=True)
     assert figure is not None
     figure.draw_without_rendering()
-    if placing.crowded:
+    if placing.crowded and placing.ends_apart:
         placing.move_to_the_ends()
+    elif placing.crowded:
+        placing.give_way_to_a_legend()
     return ax
 
 
@@ -38,7 +40,7 @@ class _Placing(Artist):
 
     def __init__(self, ax: Axes, labels: Mapping[Line2D, Text]) -> None:
         super().__init__()
-        self.on, self.labels, self.crowded, self.at_end = ax, labels, False, []
+        self.on, self.labels, self.crowded, self.ends_apart, self.at_end = ax, labels, False, True, []
         self.set_zorder(-1)
         self.set_in_layout(False)
 
@@ -48,12 +50,22 @@ class _Placing(Artist):
         for i, line in enumerate(self.at_end):
             self.labels[line].set(position=(1.02, 0.5), ha="left", in_layout=True, gid=f"text_end_{i}")
 
+    def give_way_to_a_legend(self) -> None:
+        """Take the labels back."""
+        self.remove()
+        for label in self.labels.values():
+            label.remove()
+        self.on.legend(frameon=False)
+
     def draw(self, renderer) -> None:
         within = np.array(self.on.bbox.extents)
         paths = {line: _dots(line, within) for line in self.on.get_lines()}
-        heights = {line: self.labels[line].get_window_extent(renderer).height for line in self.at_end}
-        ends = {line: paths[line][-1, 1] for line in self.at_end if len(paths[line])}
-        for line, y in zip(ends, _apart(list(ends.values()), 1.1 * max(heights.values(), default=0)), strict=True):
+        high = max((label.get_window_extent(renderer).height for label in self.labels.values()), default=0)
+        ends = {line: dots[dots[:, 0].argmax(), 1] for line, dots in paths.items() if line in self.labels and len(dots)}
+        curves = [y for line, y in ends.items() if np.ptp(np.asarray(line.get_xdata(), dtype=float)) > 0]
+        self.ends_apart = bool((np.diff(sorted(curves)) > 0.15 * high).all())
+        at_end = [line for line in self.at_end if line in ends]
+        for line, y in zip(at_end, _apart([ends[line] for line in at_end], 1.1 * high), strict=True):
             self.labels[line].set_y((y - within[1]) / (within[3] - within[1]))
         beside = [line for line in self.labels if line not in self.at_end]
         taken: dict[Line2D, tuple[np.ndarray, np.ndarray]] = {}

@@ -27,8 +27,6 @@ from lessons_lib.palette import COLOURS
 THEME: dict[Any, Any] = {
     "figure.figsize": (4.4, 2.7),
     "font.size": 10,
-    "lines.linewidth": 1.3,
-    "lines.markersize": 3.5,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": "0.35",
@@ -184,7 +182,7 @@ def lines(
     every = -(-len(points) // 24)
     for i, (name, y) in enumerate(sets.items()):
         look = {"color": _pick(COLOURS, i), "marker": _pick(_MARKERS, i), "markevery": (i * every // len(sets), every)}
-        ax.plot(points, y, label=name, **look)
+        ax.plot(points, y, label=name, linewidth=1.3, markersize=3.5, **look)
     for i, (name, where) in enumerate((marks or {}).items()):
         ax.axvline(where, label=name, color="0.4", linestyle=("--", ":", "-.")[i % 3], linewidth=1)
     ax.set(xlabel=xlabel, ylabel=ylabel, xscale="log" if logx else "linear", yscale="log" if logy else "linear")

@@ -90,6 +90,21 @@ def test_close_curves_are_named_where_they_end():
     assert middle == pytest.approx(np.mean([dots[-1, 1] for dots in lines.values()]), abs=1)
 
 
+def test_the_end_of_a_curve_is_on_the_right_whichever_way_it_is_drawn():
+    _, ax = plt.subplots(figsize=(4.4, 2.7), layout="constrained")
+    for name, y in CLOSE.items():
+        ax.plot(X[::-1], y[::-1], label=name)
+    labels, lines = boxes(label_lines(ax))
+    ends = np.mean([dots[dots[:, 0].argmax(), 1] for dots in lines.values()])
+    assert np.mean([box.y0 + box.height / 2 for box in labels.values()]) == pytest.approx(ends, abs=1)
+
+
+def test_curves_that_meet_at_their_ends_have_a_legend():
+    ax = labelled({name: (y - X) * (10 - X) / 10 for name, y in CLOSE.items()} | {"hump": 5 * np.sin(X) * (10 - X)})
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == [*CLOSE, "hump"]
+    assert not ax.texts
+
+
 def test_lines_without_a_label_are_kept_clear_of():
     _, ax = plt.subplots(figsize=(4.4, 2.7), layout="constrained")
     ax.plot(X, 0 * X, label="level")
