@@ -33,7 +33,7 @@ def interpreted(tmp_path, monkeypatch):
         (tmp_path / "sitecustomize.py").write_text(surroundings)
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(ROOT)]))
         glued = {}
-        names = {"math": math, "glue": lambda name, *value: glued.update({name: value})}
+        names = {"math": math, "SEED": 0, "glue": lambda name, *value: glued.update({name: value})}
         cells = {cell.id: cell.source for cell in nbformat.read(ROOT / "book/efficient/flash.ipynb", 4).cells}
         for cell in ("kernel-program", "kernel-run", "kernel-run-glue"):
             exec(cells[cell], names)
