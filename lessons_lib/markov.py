@@ -6,8 +6,8 @@ Everything here takes matrices ``a`` over ``(*batch, n, n)`` whose rows are dist
 *left* one tells where walkers end up.
 
 A causal matrix is triangular: its eigenvalues are the entries of its diagonal, and walkers only ever move back, until
-token 0 absorbs them. Perron's theorem, which promises a positive stationary distribution, is about matrices in which
-every token can be reached from every other, and does not speak of it.
+token 0 absorbs them. The theorem of Perron and Frobenius, which promises a positive stationary distribution, is about
+matrices in which every token can be reached from every other, and does not speak of it.
 
 Rows must sum to one within ``eps ** (2 / 3)`` of their type, as in :mod:`lessons_lib.information`.
 """
@@ -71,7 +71,7 @@ def spectral_gap(a: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch"]:
 
     .. math:: 1 - |\lambda_2|, \qquad 1 = |\lambda_1| \ge |\lambda_2| \ge \dots
 
-    Most eigenvalues of an attention matrix are complex; their real parts would flatter the gap. What a walk still
+    Without a causal mask most eigenvalues are complex; their real parts would flatter the gap. What a walk still
     remembers of its start shrinks like :math:`|\lambda_2|^t` in the long run, after a transient which may be long:
     the matrix is not symmetric. Zero if walkers can stay apart or go in circles; 1 for a single token. For a causal
     matrix :math:`\lambda_2` is the largest entry of the diagonal but the first. Computed in float64.
