@@ -34,7 +34,7 @@ _STYLE = f"""
 .drawing svg {{ display: block; width: 100%; max-width: 46rem; height: auto; }}
 .drawing text {{ font: 13px sans-serif; font-family: inherit; fill: currentColor; }}
 .drawing .small {{ font-size: 12px; }}
-.drawing .math {{ font-family: "STIX Two Math", "Cambria Math", "Times New Roman", serif; font-size: 1.1em; }}
+.drawing .formula {{ font-family: "STIX Two Math", "Cambria Math", "Times New Roman", serif; font-size: 1.1em; }}
 .drawing :is(rect, path, circle, line) {{ stroke: currentColor; stroke-width: 1.2; fill: none; }}
 .drawing .fine {{ stroke-width: 0.5; opacity: 0.5; }}
 .drawing .thick {{ stroke-width: 4; opacity: 0.6; }}
@@ -262,7 +262,7 @@ def _set(words: str) -> str:
         raise ValueError(f"words must have an even number of dollar signs, got {words!r}")
     spans = [escape(plain)]
     for formula, after in zip(rest[::2], rest[1::2], strict=True):
-        spans += [f'<tspan class="math">{_formula(formula)}</tspan>', escape(after)]
+        spans += [f'<tspan class="formula">{_formula(formula)}</tspan>', escape(after)]
     return "".join(spans)
 
 
