@@ -29,12 +29,12 @@ def blocks(html: str | Tag) -> list[str]:
 
 
 def page(path: Path) -> list[str]:
-    """What stands in a page besides the code and what it puts out; without the number that a chapter has there."""
+    """What stands in a page besides code, its output and the cards of a gallery; without the number of a chapter."""
     article = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser").select_one("article.bd-article")
     assert article is not None, path
     for output in article.select(".cell_output"):
         output.replace_with(*output.select("figcaption"))
-    for part in article.select(".cell_input, details.hide > summary, h1 .section-number"):
+    for part in article.select(".cell_input, details.hide > summary, h1 .section-number, .gallery"):
         part.decompose()
     return blocks(article)
 

@@ -26,7 +26,7 @@ def read(path: str) -> str:
 
 def asked(page: str) -> list[dict]:
     """The state of each guess of a page, in order."""
-    return [json.loads(found) for found in re.findall(r'\bhost\(explorer, (\{"kind": .*\})\);', page)]
+    return [json.loads(found) for found in re.findall(r'\bhost\(explorer, (\{"kind":.*\})\);', page)]
 
 
 def told(page: str) -> list[tuple[str, dict]]:
@@ -48,7 +48,7 @@ def test_every_guess_has_its_answer_further_down_and_it_is_one_that_could_be_giv
     guesses, answers = asked(page), dict(told(page))
     assert len(guesses) == page.count('<div class="guess">') == len(told(page)) == len(answers)
     for guess in guesses:
-        place = page.index(f'"key": "{guess["key"]}"')
+        place = page.index(f'"key":"{guess["key"]}"')
         assert place < page.index(f'data-guess="{guess["key"]}"'), guess["question"]
         answer, about = answers[guess["key"]], guess["about"]
         assert answer["note"] == "", (guess["question"], answer)

@@ -109,7 +109,8 @@ def mount(browser):
     page.set_content("<!doctype html><main></main>")
 
     def mounted(explorer):
-        page.evaluate(MOUNT, [explorer._esm, {**explorer._state(), "_card": explorer._card}])
+        card = {"_card": explorer._card} if explorer.has_trait("_card") else {}  # a guess has none
+        page.evaluate(MOUNT, [explorer._esm, {**explorer._state(), **card}])
         return page
 
     yield mounted

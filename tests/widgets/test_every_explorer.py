@@ -201,7 +201,8 @@ def test_the_live_region_speaks_when_the_hand_rests(name, show):
         assert region.count() == 1
         page.wait_for_function("document.querySelector('[aria-live]').textContent")
         first = region.text_content()
-        page.locator("input[type=range]").first.press("ArrowLeft")
+        slider = {"ClocksExplorer": 1}.get(name, 0)  # its first one moves both words, and what is said stays true
+        page.locator("input[type=range]").nth(slider).press("ArrowLeft")
         page.wait_for_function("first => document.querySelector('[aria-live]').textContent !== first", arg=first)
 
 
