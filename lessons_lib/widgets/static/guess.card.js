@@ -209,6 +209,8 @@ function number(about) {
 
 const LAST = 48; // a drawn curve has a height in each of the columns 0 to 48
 const EDGE = 4;
+/** A number as ARIA wants it, without an exponent. @param {number} x */
+const decimal = (x) => x.toLocaleString("en", { useGrouping: false, maximumSignificantDigits: 3 });
 
 /** A curve on named axes. @param {Axes} about @returns {Kind} */
 function curve(about) {
@@ -290,8 +292,8 @@ function curve(about) {
         tabindex: 0,
         role: "slider",
         "aria-label": `pen: ${about.ylabel}`,
-        "aria-valuemin": about.y[0],
-        "aria-valuemax": about.y[1],
+        "aria-valuemin": decimal(about.y[0]),
+        "aria-valuemax": decimal(about.y[1]),
       });
       const call = html("span", { class: "g-call", "aria-hidden": "true" }, "draw from here →");
       const line = svg("path", { class: "g-mine-line" });
@@ -321,7 +323,7 @@ function curve(about) {
         call.style.transform = `translate(${x + 20}px, ${y - 12}px)`;
         call.hidden = begun;
         pen.classList.toggle("g-waits", !begun);
-        pen.setAttribute("aria-valuenow", String(Number(Y.value(at[1]).toPrecision(3))));
+        pen.setAttribute("aria-valuenow", decimal(Y.value(at[1])));
         pen.setAttribute("aria-valuetext", label(at[0] / LAST, at[1]) + (begun ? "" : ", nothing drawn yet"));
         done.disabled = mine.includes(null);
         wipe.hidden = !begun;
