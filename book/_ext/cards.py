@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable
 
 import numpy as np
+import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -16,6 +17,7 @@ from matplotlib.patches import Arc, Rectangle
 from PIL import Image
 
 from lessons_lib.palette import KEY, QUERY
+from lessons_lib.softmax import softmax as attention_softmax
 
 WIDTH, HEIGHT = 1200, 630  # what the pages that show links ask for
 INK, QUIET = "#1b1f24", "#57606a"
@@ -26,9 +28,8 @@ LINES = ((16, 42), (19, 36), (22, 31), (26, 26))  # letters in a line, and the s
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
-    """Weights of each row."""
-    p = np.exp(scores - scores.max(-1, keepdims=True))
-    return p / p.sum(-1, keepdims=True)
+    """Weights of each row, by the library."""
+    return attention_softmax(torch.as_tensor(scores, dtype=torch.float64)).numpy()
 
 
 I, J = np.indices((WORDS, WORDS))  # noqa: E741

@@ -8,6 +8,7 @@ import re
 from html import escape, unescape
 
 from docutils import nodes
+from sharing import chapters, subject_of
 from sphinx.util.docutils import SphinxDirective
 from thumbnails import thumbnail
 
@@ -49,23 +50,15 @@ class ShowChapters(SphinxDirective):
         return [Chapters()]
 
 
-def chapters(app) -> list[tuple[str, str]]:
-    """Return the pages of the numbered parts, each with the title that the contents give it."""
-    site_map = app.env.external_site_map
-    numbered = [tree for tree in site_map.root.subtrees if tree.numbered]
-    return [(name, site_map[name].title or app.env.titles[name].astext()) for tree in numbered for name in tree.files()]
-
-
 def fill(app, doctree, docname) -> None:
     """Put the chapters' cards in their place."""
     for place in list(doctree.findall(Chapters)):
         cards = []
-        for name, title in chapters(app):
-            stem = name.rsplit("/", 1)[-1]
-            number = ".".join(map(str, app.env.toc_secnumbers.get(name, {}).get("", ())))
+        for number, name in enumerate(chapters(app.env), 1):
+            stem, title = name.rsplit("/", 1)[-1], subject_of(app.env, name)
             question = QUESTIONS.get(stem) or app.env.titles[name].astext()
             address = app.builder.get_relative_uri(docname, name)
-            cards.append(card(address, thumbnail(stem), f"{number}. {title}" if number else title, question))
+            cards.append(card(address, thumbnail(stem), f"{number}. {title}", question))
         place.replace_self(gallery("chapters", cards))
 
 

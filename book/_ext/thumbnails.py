@@ -9,6 +9,9 @@ import math
 from collections.abc import Callable, Sequence
 from itertools import product
 
+import torch
+
+from lessons_lib.softmax import softmax
 from lessons_lib.widgets.drawing import element
 
 WIDTH, HEIGHT = 160, 90
@@ -42,10 +45,10 @@ def retrieval() -> str:
 
 def information() -> str:
     """The same five scores at three temperatures."""
-    scores = (2.0, 1.5, 0.5, 0.0, -1.0)
+    scores = torch.tensor([2.0, 1.5, 0.5, 0.0, -1.0], dtype=torch.float64)
     bars = []
     for i, temperature in enumerate((0.2, 1.0, 5.0)):
-        for j, weight in enumerate(_softmax([score / temperature for score in scores])):
+        for j, weight in enumerate(softmax(scores, temperature=temperature).tolist()):
             bars.append(_rectangle(12 + 50 * i + 8 * j, 80 - 70 * weight, 6, 70 * weight, QUERY))
     return "".join(bars) + _line([(8, 80), (152, 80)], INK, 1)
 
@@ -68,12 +71,8 @@ def matrix() -> str:
     """Powers of one row-stochastic matrix: its rows become one row."""
     n = 5
     scores = [[2 * math.sin(3.1 * i + 1.7 * j * j) for j in range(n)] for i in range(n)]
-    once = [_softmax(row) for row in scores]
-    powers = [once]
-    for _ in range(3):
-        last = powers[-1]
-        powers.append([[sum(a * last[k][j] for k, a in enumerate(row)) for j in range(n)] for row in last])
-    shown = (powers[0], powers[1], powers[3])
+    once = softmax(torch.tensor(scores, dtype=torch.float64))
+    shown = [torch.linalg.matrix_power(once, steps).tolist() for steps in (1, 2, 8)]
     return "".join(
         _table(9 + 50 * i, 24, 8.4, [[a / 0.6 for a in row] for row in table]) for i, table in enumerate(shown)
     )
@@ -165,11 +164,6 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "walk": walk,
     "collapse": collapse,
 }
-
-
-def _softmax(scores: list[float]) -> list[float]:
-    raw = [math.exp(score) for score in scores]
-    return [r / sum(raw) for r in raw]
 
 
 def _dot(x: float, y: float, r: float, colour: str, opacity: float = 1) -> str:

@@ -89,6 +89,17 @@ def classic_script(name: str, state: dict[str, object], rules: dict[str, object]
 _PARTS = "window.xParts"
 
 
+def in_page(kind: str, styles: str, still: str, scripts: tuple[dict[str, str], str]) -> str:
+    """Return a piece of HTML that is live in any page, and shows ``still`` where scripts are off.
+
+    ``scripts`` are those of :func:`page_scripts`. All but the last are marked ``data-part`` with their keys: on a page
+    with several such pieces one of each will do.
+    """
+    shared, own = scripts
+    parts = "".join(f'<script data-part="{key}">{script}</script>' for key, script in shared.items())
+    return f'<div class="{kind}">{styles}<div class="x-still">{still}</div>{parts}<script>{own}</script></div>'
+
+
 def _with_parts(text: str, keys: dict[str, str]) -> str:
     return _IMPORT.sub(lambda found: f'const {found[1]} = {_PARTS}["{keys[found[2]]}"];', text)
 

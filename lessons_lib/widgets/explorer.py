@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import anywidget
 import traitlets
 
-from lessons_lib.widgets.assemble import es_module, page_scripts, style_sheets
+from lessons_lib.widgets.assemble import es_module, in_page, page_scripts, style_sheets
 
 
 @dataclass(frozen=True)
@@ -84,15 +84,11 @@ class Explorer(anywidget.AnyWidget):
         Its first scripts are marked ``data-part``: on a page with several explorers, one of each is enough.
         """
         rules = {name: _rule(trait) for name, trait in _synced(type(self)).items()}
-        shared, own = page_scripts(self.script, {**self._state(), "_card": self._card}, rules)
-        parts = "".join(f'<script data-part="{key}">{script}</script>' for key, script in shared.items())
+        scripts = page_scripts(self.script, {**self._state(), "_card": self._card}, rules)
         styles = "".join(f"<style>{style}</style>" for style in style_sheets(self.script))
         title, question, sentence = (escape(getattr(self.card, said)) for said in ("title", "question", "sentence"))
-        return (
-            f'<div class="explorer">{styles}<div class="x-still"><p class="x-title">{title}</p>'
-            f'<p class="x-question">{question}</p>{self.still()}<p>{sentence}</p></div>'
-            f"{parts}<script>{own}</script></div>"
-        )
+        asked = f'<p class="x-title">{title}</p><p class="x-question">{question}</p>'
+        return in_page("explorer", styles, f"{asked}{self.still()}<p>{sentence}</p>", scripts)
 
     def _state(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in sorted(_synced(type(self)))}

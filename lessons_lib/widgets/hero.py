@@ -10,7 +10,7 @@ import traitlets
 from jaxtyping import Float
 from torch import Tensor
 
-from lessons_lib.widgets.assemble import page_scripts, read
+from lessons_lib.widgets.assemble import in_page, page_scripts, read
 from lessons_lib.widgets.drawing import element, picture, text
 from lessons_lib.widgets.heads import HEADS, HeadsExplorer, _gpt, _model
 from lessons_lib.widgets.traits import Whole
@@ -113,13 +113,8 @@ class Hero(HeadsExplorer):
 
     def to_html(self) -> str:
         """Return a piece of HTML that is live in any page, and a picture with a sentence where scripts are off."""
-        shared, own = page_scripts(self.script, self._state())
-        parts = "".join(f'<script data-part="{key}">{script}</script>' for key, script in shared.items())
-        return (
-            f'<div class="hero"><style>{read("hero.css")}</style>'
-            f'<div class="x-still">{self.still()}<p>{self.sentence}</p></div>'
-            f"{parts}<script>{own}</script></div>"
-        )
+        still = f"{self.still()}<p>{self.sentence}</p>"
+        return in_page("hero", f"<style>{read('hero.css')}</style>", still, page_scripts(self.script, self._state()))
 
     def _asks(self) -> int:
         return min(self.query, len(self.words.split()) - 1)
