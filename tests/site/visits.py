@@ -73,6 +73,13 @@ class Seen:
         page.on("pageerror", lambda e: self.errors.append(str(e)))
         page.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
 
+    def rest(self, page) -> "Seen":
+        """Wait until all that was asked for is answered: a picture far down is asked for when one comes near it."""
+        until = time.monotonic() + 30
+        while self.unanswered and time.monotonic() < until:
+            page.wait_for_timeout(10)
+        return self
+
     def _asked(self, url: str, allowed: str) -> None:
         self.unanswered.append(url)
         if not url.startswith((allowed, *OWN_SCHEMES)):
@@ -113,9 +120,7 @@ def open_and_settle(page, seen: Seen, address: str, *, with_scripts: bool = True
         page.evaluate("window.MathJax?.startup?.promise")
         page.evaluate("document.fonts.ready")
         page.evaluate(TWO_FRAMES)
-    until = time.monotonic() + 30
-    while seen.unanswered and time.monotonic() < until:
-        page.wait_for_timeout(10)
+    seen.rest(page)
 
 
 def measure(context, folder: Path, base: str, path: str) -> Measured:
