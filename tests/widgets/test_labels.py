@@ -20,7 +20,7 @@ WINDS = {
     "labels": ["north", "east", "south", "west"],
 }
 BESIDE = [*WINDS["key"][:3], [-0.6, -0.8]]  # west next to south
-WORDS = ["cat", "dog", "mat", "sat", "the"]
+WORDS = ["cat", "tired", "mat", "on", "The"]
 LONG = "a tired king near the two small cats that these happy dogs follow waits ."
 
 # The states at which the chapters begin, those that they ask for, and the ends of the sliders.
