@@ -1,0 +1,108 @@
+"""Train the models that name two earlier tokens, of the chapter on several heads, for longer and at other rates.
+
+The code is the chapter's own: its cells are read and run, so that page and record cannot differ. Each run counts the
+share of tokens named right, the one two places back and the one five places back, in 640 new sequences; then the same
+with each head's weights replaced by their mean over these sequences, so that they depend on places only; and last the
+standard deviation, over the sequences, of the first head's weight two places back. Three seeds; three rates, but for
+two of the long settings one. One thread, float32; ten minutes on one idle core. It writes after every run, and goes on
+where it was.
+
+``python benchmarks/two_tokens.py`` writes ``benchmarks/results/two-tokens.json``, which the chapter reads.
+"""
+
+import argparse
+import datetime
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+from tqdm import tqdm
+
+from lessons_lib.masks import causal
+from lessons_lib.multihead import MultiHeadAttention
+from lessons_lib.training import train
+
+ROOT = Path(__file__).resolve().parents[1]
+CHAPTER = ROOT / "book" / "attention" / "multi-head.ipynb"
+CELLS = "two-model", "two-forward", "two-task", "two-learn", "two-right"
+SEEDS, RATES = (0, 1, 2), (0.01, 0.003, 0.03)
+# heads, what the weights are made from, and the values, steps, rates
+SETTINGS = (
+    (1, "place", "place token", 300, RATES),
+    (2, "place", "place token", 300, RATES),
+    (1, "place token", "place token", 300, RATES),
+    (1, "place token", "place token", 3000, RATES[:1]),
+    (1, "place token", "token", 3000, RATES),
+    (1, "place", "place token", 3000, RATES[:1]),
+)
+
+
+def main() -> None:
+    """Run what is missing, and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "two-tokens.json")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+
+    code = cells()
+    runs = json.loads(given.out.read_text())["runs"] if given.out.exists() else {}
+    for name, how in tqdm(wanted().items()):
+        if name not in runs:
+            runs[name] = run(code, *how)
+            write(given.out, {key: runs[key] for key in wanted() if key in runs})
+
+
+def wanted() -> dict[str, tuple[int, str, str, int, float, int]]:
+    """All runs by their names: heads, what weights and values are made from, steps, rate, seed; by rates."""
+    return {
+        f"heads: {heads}, weights: {weigh}, values: {value}, {steps} steps, rate {rate}, seed {seed}": (
+            heads, weigh, value, steps, rate, seed,
+        )
+        for tried in RATES for heads, weigh, value, steps, rates in SETTINGS
+        for rate in rates if rate == tried for seed in SEEDS
+    }  # fmt: skip
+
+
+def cells() -> dict[str, Any]:
+    """What the chapter's cells define."""
+    code: dict[str, Any] = {
+        "torch": torch, "nn": nn, "cross_entropy": cross_entropy, "causal": causal,
+        "MultiHeadAttention": MultiHeadAttention, "train": train,
+    }  # fmt: skip
+    sources = {cell["id"]: "".join(cell["source"]) for cell in json.loads(CHAPTER.read_text())["cells"]}
+    for name in CELLS:
+        exec(sources[name], code)
+    return code
+
+
+def run(code: dict[str, Any], heads: int, weigh: str, value: str, steps: int, rate: float, seed: int) -> list[float]:
+    """Train one model; return both shares, both with the mean weights, and the weights' spread."""
+    torch.manual_seed(seed)
+    draw = torch.Generator().manual_seed(1000 + seed)
+    model = code["learn"](code["TwoBack"](heads, weigh, value), draw, steps, rate)
+    test = torch.randint(16, (640, 16), generator=draw)
+    weights = model.weights(test)
+    shares = torch.cat([code["right"](model, test), code["right"](model, test, weights.mean(0, keepdim=True))])
+    spread = weights[:, 0].std(0, correction=0).diagonal(-2)[3:].mean()
+    return [round(x, 3) for x in [*shares.tolist(), spread.item()]]
+
+
+def write(out: Path, runs: dict[str, list[float]]) -> None:
+    """Write the record, one run a line."""
+    report = {
+        "command": "python benchmarks/two_tokens.py",
+        "date": datetime.date.today().isoformat(),
+        "device": f"{platform.machine()}, {platform.system()}, one thread",
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "numbers": ["two back", "five back", "two back, mean weights", "five back, mean weights", "spread"],
+    }
+    lines = ",\n".join(f"    {json.dumps(name)}: {json.dumps(found)}" for name, found in runs.items())
+    out.write_text(json.dumps(report, indent=2)[:-2] + ',\n  "runs": {\n' + lines + "\n  }\n}\n")
+
+
+if __name__ == "__main__":
+    main()
