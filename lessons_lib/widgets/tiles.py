@@ -14,10 +14,10 @@ MEMORIES = [16, 32, 64, 128, 256]
 class TilesExplorer(Explorer):
     r"""Step through the tiles: what fast memory holds, by what each row shrinks, and how many bytes are moved.
 
-    .. math:: m' = \max(m, \max_j s_j), \qquad \ell' = e^{m - m'} \ell + \sum_j e^{s_j - m'}, \qquad
-              o' = e^{m - m'} o + \sum_j e^{s_j - m'} v_j
+    .. math:: \mu' = \max(\mu, \max_j s_j), \qquad z' = e^{\mu - \mu'} z + \sum_j e^{s_j - \mu'}, \qquad
+              u' = e^{\mu - \mu'} u + \sum_j e^{s_j - \mu'} v_j
 
-    Each tile takes two steps, so that the factor :math:`e^{m - m'}` can be predicted: its scores are loaded, then
+    Each tile takes two steps, so that the factor :math:`e^{\mu - \mu'}` can be predicted: its scores are loaded, then
     merged; a block of queries that has met all its keys is written, divided by its sum. The values are the identity,
     so an output row is the row of weights. Bytes are counted for float32 and heads 4 wide.
 

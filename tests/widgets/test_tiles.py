@@ -362,6 +362,23 @@ def test_the_still_picture_shows_what_was_visited_and_leaves_out_what_is_skipped
 
 
 @pytest.mark.browser
+def test_a_merged_tile_is_a_plain_field_and_one_to_come_shows_its_scores(show):
+    n = 6
+    with show(TilesExplorer(n=n, block_q=3, block_k=2)) as page:
+        matrix = page.locator("svg[aria-label^='scores, and which tile']")
+
+        def scores_and_fields():
+            cells = matrix.locator("rect[fill-opacity]").count()
+            return cells, matrix.locator("path.x-fill").count()
+
+        assert scores_and_fields() == (n * n, 0)
+        for fields in (0, 0, 1, 1, 2, 2, 3, 3):  # loaded, merged, ...; the last is merged when the block is written
+            step(page)
+            assert scores_and_fields() == (n * n - fields * 3 * 2, fields)
+        assert "merged" in page.locator(".x-legend").inner_text()
+
+
+@pytest.mark.browser
 def test_the_largest_matrix_fits_a_phone(show):
     with show(TilesExplorer(n=16, block_q=8, block_k=8, step=5), width=360) as page:
         assert page.evaluate("document.documentElement.scrollWidth") <= 360

@@ -163,7 +163,8 @@ const [SIZE, LEFT, TOP, RIGHT] = [264, 44, 54, 24];
 const INK = "fill: var(--ink)";
 
 /**
- * Scores, tiles, and the blocks of Q, K, V and O: strong where they are in fast memory, faint where they are not.
+ * Scores, tiles, and the blocks of Q, K, V and O: strong where they are in fast memory, faint where they are not. A
+ * merged tile is a plain field: its scores are nowhere any more.
  * @param {Follow} follow
  */
 function matrix(follow) {
@@ -207,11 +208,13 @@ function matrix(follow) {
         ),
       ];
     });
+    const merged = list.filter(({ doing }, i) => doing === "merge" && i < at - 1);
+    const fills = merged.map(({ rows, keys }) => svg("path", { class: "x-fill", d: outline(rows, keys, side, 2) }));
     const cells = all.flatMap((row, i) =>
       row.flatMap((score, j) => {
         const [x, y] = [LEFT + j * side, TOP + i * side];
         const shade = 0.06 + 0.39 * ((score - low) / (high - low || 1));
-        if (causal && j > i) return [];
+        if ((causal && j > i) || merged.some(({ rows, keys }) => rows.includes(i) && keys.includes(j))) return [];
         return [
           box(x + 1, y + 1, side - 2, side - 2, { class: "x-solid", "fill-opacity": shade * (within(i, j) ? 1 : 0.3) }),
           ...(side > 26
@@ -228,6 +231,7 @@ function matrix(follow) {
       word("V", LEFT - 6, TOP - 10, "end"),
       word("Q", LEFT - 14, TOP + SIZE + 13),
       word("O", LEFT + SIZE + 14, TOP + SIZE + 13),
+      ...fills,
       ...cells,
       svg("path", { class: "x-axis", d: edges.join("") }),
       svg("path", { class: "x-line x-second", d: current }),
@@ -241,6 +245,7 @@ function matrix(follow) {
       "p",
       { class: "x-legend" },
       html("span", {}, html("span", { class: "x-key x-may" }), "in fast memory"),
+      html("span", {}, html("span", { class: "x-key", style: "background: var(--first); opacity: 0.3" }), "merged"),
       html("span", {}, html("span", { class: "x-key", style: "background: var(--second)" }), "written"),
       html("span", {}, "no frame: never visited"),
     ),
@@ -248,9 +253,10 @@ function matrix(follow) {
 }
 
 /** @param {number[]} rows @param {number[]} keys @param {number} side */
-function outline(rows, keys, side) {
-  const [x, y] = [LEFT + keys[0] * side, TOP + rows[0] * side];
-  return `M${x} ${y}h${keys.length * side}v${rows.length * side}h${-keys.length * side}z`;
+function outline(rows, keys, side, inset = 0) {
+  const [x, y] = [LEFT + keys[0] * side + inset, TOP + rows[0] * side + inset];
+  const [width, height] = [keys.length * side - 2 * inset, rows.length * side - 2 * inset];
+  return `M${x} ${y}h${width}v${height}h${-width}z`;
 }
 
 /**
