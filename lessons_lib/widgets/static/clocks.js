@@ -101,10 +101,10 @@ function clocks(scope, now) {
     omega.forEach((w, i) => {
       const at = (scope.read("query") + scope.read("shift")) * w;
       dials[i].point(at, at + angles[i]);
-      const degrees = (((angles[i] * 180) / Math.PI) % 360) + (angles[i] < 0 ? 360 : 0);
+      const degrees = (((((angles[i] * 180) / Math.PI) % 360) + 540) % 360) - 180;
       [
         thousands((2 * Math.PI) / w),
-        `${fixed(Math.min(degrees, 360 - degrees), 0)}°`,
+        `${degrees >= 0.5 ? "+" : ""}${fixed(degrees, 0)}°`,
         fixed(Math.cos(angles[i])),
         known[i] ? "seen" : "new",
       ].forEach((words, row) => {
@@ -125,7 +125,7 @@ function clocks(scope, now) {
     html(
       "figcaption",
       {},
-      `Thick hand: the query. Thin hand with a ring: the key. A turn is counted in tokens; "new" is an angle that training on ${TRAINED} tokens, each looking back at those before it, never showed.`,
+      `Thick hand: the query. Thin hand with a ring: the key, behind it where the angle has a minus. A turn is counted in tokens; "new" is an angle that training on ${TRAINED} tokens, each looking back at those before it, never showed.`,
     ),
   );
 }
