@@ -23,6 +23,8 @@ class ClocksExplorer(Explorer):
     Every hand has length one. The key's were turned ahead by ``back`` tokens, so that the query looks for a key so
     many places before it. Query and key stand at ``query + shift`` and ``key + shift``. The rates may be stretched by
     ``factor``, with ``"interpolation"`` or ``"ntk"``, beyond the 32 tokens that are taken as the length in training.
+    There keys stood 0 to 31 places before their query, as under a causal mask; a clock is new that shows an angle which
+    none of these distances gave it.
 
     Raises:
         ValueError: if ``query`` or ``key`` is not in 0 .. 100, ``shift`` not in 0 .. 1000, ``back`` not in 0 .. 20,

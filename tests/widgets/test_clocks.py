@@ -81,20 +81,32 @@ def test_wrong_arithmetic_is_noticed(altered, right, wrong):
 
 @pytest.mark.browser
 def test_what_training_has_seen(javascript):
-    """A clock that went half round has shown every cosine; a slower one knows distances up to 31, stretched or not."""
-    base = 10_000.0
-    trained = javascript("clocks.math", "frequencies", base, "none", 1)
+    """A clock that went once round has shown every angle; a slower one knows keys up to 31 before, stretched or not."""
 
-    def seen(scaling, factor, distance):
+    def seen(scaling, factor, distance, base=10_000.0):
+        trained = javascript("clocks.math", "frequencies", base, "none", 1)
         omega = javascript("clocks.math", "frequencies", base, scaling, factor)
         return javascript("clocks.math", "seen", omega, trained, distance)
 
-    assert seen("none", 1, -31) == [True] * 4
-    assert seen("none", 1, 32) == [True, False, False, False]
-    assert 31 * trained[0] > math.pi > 31 * trained[1]
+    slower = ClocksExplorer(base=10_000.0).frequencies()[1]
+    assert 31 > 2 * math.pi > 31 * slower
+    assert seen("none", 1, -31) == seen("none", 1, 0) == [True] * 4
+    assert seen("none", 1, -32) == [True, False, False, False]
+    assert seen("none", 1, 1) == [True, False, False, False], "a causal model has met no key after its query"
     assert seen("interpolation", 2, -62) == [True] * 4
-    assert seen("interpolation", 2, 63) == [True, False, False, False]
-    assert seen("ntk", 2, 62) == [True, False, False, True], "only the slowest is stretched by the whole factor"
+    assert seen("interpolation", 2, -63) == [True, False, False, False]
+    assert seen("ntk", 2, -62) == [True, False, False, True], "only the slowest is stretched by the whole factor"
+
+
+@pytest.mark.browser
+def test_an_angle_is_known_again_after_a_whole_turn(javascript):
+    """At base 20 the slowest clock went half round in training; 58 back it is at 6.1, 62 back at 0.27."""
+    omega = javascript("clocks.math", "frequencies", 20.0, "none", 1)
+    assert math.pi < 31 * omega[3] < 2 * math.pi < 31 * omega[2]
+    for distance, known in ((-58, False), (-62, True)):
+        angle = -distance * omega[3] % (2 * math.pi)
+        assert (angle < 31 * omega[3]) is known
+        assert javascript("clocks.math", "seen", omega, omega, distance) == [True, True, True, known]
 
 
 # --- traits ---------------------------------------------------------------------------------------------------------
@@ -177,7 +189,8 @@ def test_the_table_says_what_the_library_says(show):
         apart = (20 - 60 + 4) * omega
         assert float(turns[i].replace(" k", "e3")) == pytest.approx(2 * math.pi / omega, rel=0.005)
         assert float(cosines[i].replace("\u2212", "-")) == pytest.approx(math.cos(apart), abs=0.006)
-        assert float(angles[i].rstrip("°")) == pytest.approx(math.degrees(math.acos(math.cos(apart))), abs=0.51)
+        signed = math.degrees(math.remainder(apart, 2 * math.pi))
+        assert float(angles[i].rstrip("°").replace("\u2212", "-")) == pytest.approx(signed, abs=0.51)
     assert seen == ["seen", "seen", "new", "new"]
     assert f"score {librarys_score(explorer):.2f}" in text.replace("\u2212", "-")
 

@@ -75,7 +75,7 @@ function render(context) {
       distance === 0 ? "at the query" : `${Math.abs(distance)} ${distance < 0 ? "before" : "after"} the query`;
     const known = seen(now.omega(), now.trained(), distance).filter(Boolean).length;
     scope.announce(
-      `The key is ${where}; the score is ${fixed(score(now.angles()))}; ${known} of ${CLOCKS} clocks have seen this distance in training.`,
+      `The key is ${where}; the score is ${fixed(score(now.angles()))}; ${known} of ${CLOCKS} clocks show an angle known from training.`,
     );
   });
   return scope.dispose;
@@ -101,10 +101,10 @@ function clocks(scope, now) {
     omega.forEach((w, i) => {
       const at = (scope.read("query") + scope.read("shift")) * w;
       dials[i].point(at, at + angles[i]);
-      const degrees = (((angles[i] * 180) / Math.PI) % 360) + (angles[i] < 0 ? 360 : 0);
+      const degrees = (((((angles[i] * 180) / Math.PI) % 360) + 540) % 360) - 180;
       [
         thousands((2 * Math.PI) / w),
-        `${fixed(Math.min(degrees, 360 - degrees), 0)}°`,
+        `${degrees >= 0.5 ? "+" : ""}${fixed(degrees, 0)}°`,
         fixed(Math.cos(angles[i])),
         known[i] ? "seen" : "new",
       ].forEach((words, row) => {
@@ -125,7 +125,7 @@ function clocks(scope, now) {
     html(
       "figcaption",
       {},
-      `Thick hand: the query. Thin hand with a ring: the key. A turn is counted in tokens; "new" is an angle that training on ${TRAINED} tokens never showed.`,
+      `Thick hand: the query. Thin hand with a ring: the key, behind it where the angle has a minus. A turn is counted in tokens; "new" is an angle that training on ${TRAINED} tokens, each looking back at those before it, never showed.`,
     ),
   );
 }
@@ -164,7 +164,7 @@ function dial(i) {
   };
 }
 
-/** The score at every distance, with the distances that training has seen. @param {Scope} scope @param {Now} now */
+/** The score at every distance, with the distances that training showed. @param {Scope} scope @param {Now} now */
 function curve(scope, now) {
   const [left, right, top, bottom] = [24, 312, 14, 190];
   const drawing = picture(320, 230, "score against the distance from query to key");
@@ -184,7 +184,7 @@ function curve(scope, now) {
     svg("rect", {
       class: "x-ground",
       x: x(1 - TRAINED),
-      width: x(TRAINED - 1) - x(1 - TRAINED),
+      width: x(0) - x(1 - TRAINED),
       y: top,
       height: bottom - top,
     }),
@@ -199,7 +199,7 @@ function curve(scope, now) {
     ),
     svg("text", { x: (left + right) / 2, y: bottom + 34, "text-anchor": "middle" }, "key's position minus query's"),
     named("score", 0, 6),
-    svg("text", { x: x(0), y: bottom - 8, "text-anchor": "middle" }, "in training"),
+    svg("text", { x: x(0) + 4, y: bottom - 8 }, "\u2190 in training"),
     earlier,
     before,
     line,
@@ -225,7 +225,7 @@ function curve(scope, now) {
     html(
       "figcaption",
       {},
-      `The sum of the ${CLOCKS} cosines; ring: this query and key. Shaded: distances within ${TRAINED} tokens, the length in training.`,
+      `The sum of the ${CLOCKS} cosines; ring: this query and key. Shaded: the distances that training on ${TRAINED} tokens shows a causal model.`,
     ),
   );
 }

@@ -30,12 +30,15 @@ export function score(angles) {
 }
 
 /**
- * Whether training on TRAINED tokens, with the frequencies unscaled, has shown each clock this distance.
- * @param {number[]} omega @param {number[]} trained @param {number} distance
+ * Whether each clock shows an angle that training on TRAINED tokens showed, with the frequencies unscaled and under a
+ * causal mask: keys stood 0 to TRAINED - 1 places before the query. A clock that went once round has shown them all.
+ * @param {number[]} omega @param {number[]} trained @param {number} distance key's position minus query's
  */
 export function seen(omega, trained, distance) {
-  return omega.map(
-    (w, i) =>
-      (TRAINED - 1) * trained[i] >= Math.PI || Math.abs(distance) * w <= (TRAINED - 1) * trained[i] * (1 + 1e-12),
-  );
+  const turn = 2 * Math.PI;
+  return omega.map((w, i) => {
+    const shown = (TRAINED - 1) * trained[i];
+    const now = (((-distance * w) % turn) + turn) % turn;
+    return shown >= turn || now <= shown * (1 + 1e-12);
+  });
 }

@@ -1,0 +1,119 @@
+"""Train the language models of the chapter on positions at other rates, with other knobs and other seeds.
+
+The code is the chapter's own: its cells are read and run, so that page and record cannot differ, and a run with seed 1
+is what the page shows with ``SEED = 1``. Each line is the loss of the same characters after up to 32, 64, 128 and 256
+characters of context. A model's knob is its own: the base of the rotation, the slopes of ALiBi. The last lines are
+those of one model with RoPE, read with its clocks slowed down, as it is and after a little practice. One thread,
+float32; ten minutes on one idle core. It writes after every run, and goes on where it was.
+
+``python benchmarks/positions.py`` writes ``benchmarks/results/positions.json``, which the chapter reads.
+"""
+
+import argparse
+import datetime
+import json
+import platform
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+ROOT = Path(__file__).resolve().parents[1]
+CHAPTER = ROOT / "book" / "attention" / "positions.ipynb"
+CELLS = (
+    *("imports-positions", "length-imports", "length-data-parts", "length-data", "length-train-parts", "length-train"),
+    *("length-evaluate", "length-bigram", "stretch-models-parts", "stretch-models", "tune-parts"),
+)
+SEEDS, RATES, FACTORS = (0, 1, 2), (0.004, 0.008, 0.002), (4.0, 8.0)
+CHAPTERS_RATE = RATES[0]
+# name: how the chapter's function is called
+MODELS: dict[str, dict[str, Any]] = {
+    "RoPE, base 10000": {"position": "rotary"},
+    "RoPE, base 100": {"position": "rotary", "rope_base": 100.0},
+    "ALiBi, slopes 1/16 and 1/256": {"position": "alibi"},
+    "ALiBi, slopes 1/2 and 1/16": {"position": "alibi", "slopes": (1 / 2, 1 / 16)},
+    "ALiBi, slopes 1 and 1/8": {"position": "alibi", "slopes": (1.0, 1 / 8)},
+    "sines": {"position": "sinusoidal"},
+    "none": {"position": "none"},
+}
+
+
+def main() -> None:
+    """Run what is missing, and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "positions.json")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+
+    runs = json.loads(given.out.read_text())["runs"] if given.out.exists() else {}
+    for names, run in tqdm(list(wanted())):
+        if not all(name in runs for name in names):
+            runs |= dict(zip(names, run(), strict=True))
+            write(given.out, {name: runs[name] for all_names, _ in wanted() for name in all_names if name in runs})
+
+
+def wanted() -> Iterator[tuple[list[str], Callable[[], list[list[float]]]]]:
+    """All runs: the names of the lines that one gives, and what makes them."""
+    for seed in SEEDS:
+        yield [f"letter pairs, seed {seed}"], lambda seed=seed: [4 * [float(cells(seed)["bigram"])]]
+    for rate in RATES:
+        for seed in SEEDS:
+            for name, how in MODELS.items():
+                told = f"{name}, rate {rate}, seed {seed}"
+                yield [told], lambda how=how, rate=rate, seed=seed: [read(cells(seed), how, rate)]
+    for seed in SEEDS:
+        code = cells(seed, run=False)
+        names = [
+            f"RoPE slowed by {factor:g}, {way}, {when}, seed {seed}"
+            for factor in FACTORS for way in code["ways_by"](factor) for when in ("as it is", "practised")
+        ]  # fmt: skip
+        yield names, lambda seed=seed: slowed(cells(seed))
+
+
+def cells(seed: int, *, run: bool = True) -> dict[str, Any]:
+    """What the chapter's cells define with this seed; without ``run`` only what needs no text."""
+    code: dict[str, Any] = {"torch": torch, "SEED": seed}
+    for name in CELLS if run else ("imports-positions", "stretch-models"):
+        exec(source(name), code)
+    return code
+
+
+def source(name: str) -> str:
+    """The code of one of the chapter's cells."""
+    [cell] = [cell for cell in json.loads(CHAPTER.read_text())["cells"] if cell["id"] == name]
+    return "".join(cell["source"])
+
+
+def read(code: dict[str, Any], how: dict[str, Any], rate: float) -> list[float]:
+    """Train one model; return its loss with each length of context."""
+    return code["losses"](code["trained_model"](**how, lr=rate)).tolist()
+
+
+def slowed(code: dict[str, Any]) -> list[list[float]]:
+    """Train the chapter's model with RoPE; return its losses with slower clocks, without practice and with it."""
+    model, found = code["trained_model"]("rotary", lr=CHAPTERS_RATE), []
+    for factor in FACTORS:
+        for way in code["ways_by"](factor).values():
+            found += [code["losses"](code["stretched"](model, way)).tolist(), code["tuned"](model, way).tolist()]
+    return found
+
+
+def write(out: Path, runs: dict[str, list[float]]) -> None:
+    """Write the record, one run a line."""
+    report = {
+        "command": "python benchmarks/positions.py",
+        "date": datetime.date.today().isoformat(),
+        "device": f"{platform.machine()}, {platform.system()}, one thread",
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "contexts": [32, 64, 128, 256],
+    }
+    lines = ",\n".join(
+        f"    {json.dumps(name)}: {json.dumps([round(x, 3) for x in row])}" for name, row in runs.items()
+    )
+    out.write_text(json.dumps(report, indent=2)[:-2] + ',\n  "runs": {\n' + lines + "\n  }\n}\n")
+
+
+if __name__ == "__main__":
+    main()

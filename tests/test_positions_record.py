@@ -1,0 +1,40 @@
+"""The record of the models of the chapter on positions is of the runs that the command makes, with its own code."""
+
+import json
+
+from benchmarks import positions
+
+RECORD = json.loads((positions.ROOT / "benchmarks" / "results" / "positions.json").read_text(encoding="utf-8"))
+
+
+def test_the_record_holds_every_run_that_the_command_makes():
+    assert list(RECORD["runs"]) == [name for names, _ in positions.wanted() for name in names]
+    assert all(len(losses) == len(RECORD["contexts"]) for losses in RECORD["runs"].values())
+
+
+def test_a_run_is_the_pages_but_for_its_seed_its_rate_and_its_knob():
+    asked = []
+
+    def losses(model, seed=0, rate=0.004):
+        code = positions.cells(seed)
+        assert code["SEED"] == seed
+        train = code["train"]
+
+        def two_steps(model, batches, **settings):
+            asked.append(settings)
+            return train(model, batches, **settings | {"n_steps": 2, "n_warmup": 0}, progress=False)
+
+        code["train"] = two_steps
+        assert code["contexts"] == RECORD["contexts"]
+        return positions.read(code, positions.MODELS[model], rate)
+
+    found = [
+        losses("RoPE, base 10000"),
+        losses("RoPE, base 100", seed=1, rate=0.008),
+        losses("ALiBi, slopes 1 and 1/8"),
+    ]
+    assert all(len(row) == len(RECORD["contexts"]) for row in found)
+    assert len({tuple(row) for row in found}) == len(found)
+    assert asked[:2] == [{"n_steps": 300, "lr": rate, "n_warmup": 30} for rate in (0.004, 0.008)]
+    assert "lr=4e-3" in positions.source("length-train"), "the page's own rate is the first of the record"
+    assert positions.RATES[0] == 0.004
