@@ -1,9 +1,9 @@
 """Train the small models of the chapter on how training breaks for longer, at other rates, and with other seeds.
 
 The code is the chapter's own: its cells are read and run, so that page and record cannot differ. Each run leaves the
-mean loss of its last steps (ten, or a twelfth of all if these are more), and those of the hurried model the mean
-entropy of its heads as well. One thread, float32; ten minutes on one idle core. It writes after every run, and goes
-on where it was.
+mean loss of its last steps (ten, or a twelfth of all if these are more), those of the hurried model that of the last
+twenty, and the mean entropy of its heads. One thread, float32; ten minutes on one idle core. It writes after every run,
+and goes on where it was.
 
 ``python benchmarks/dynamics.py`` writes ``benchmarks/results/dynamics.json``, which the chapter reads.
 """
@@ -13,6 +13,7 @@ import datetime
 import json
 import math
 import platform
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,8 @@ def main() -> None:
     runs = json.loads(given.out.read_text())["runs"] if given.out.exists() else {}
     for name, (kind, how, seed) in tqdm(wanted().items()):
         if name not in runs:
-            runs[name] = hurried(code, *how, seed) if kind == "hurried" else trained(code, *how, seed)
+            measure: Callable[..., list[float]] = hurried if kind == "hurried" else trained
+            runs[name] = measure(code, *how, seed)
             write(given.out, {key: runs[key] for key in wanted() if key in runs})
 
 
