@@ -111,8 +111,8 @@ function render(context) {
       select(scope.value("norm"), {
         label: "Norm",
         options: [
-          ["after", "after the sum"],
-          ["before", "before attention"],
+          ["after", "after"],
+          ["before", "before"],
         ],
       }),
       html(

@@ -1,0 +1,133 @@
+"""Train the small models of the chapter on how training breaks for longer, at other rates, and with other seeds.
+
+The code is the chapter's own: its cells are read and run, so that page and record cannot differ. Each run leaves the
+mean loss of its last steps (ten, or a twelfth of all if these are more), those of the hurried model that of the last
+twenty, and the mean entropy of its heads. One thread, float32; ten minutes on one idle core. It writes after every run,
+and goes on where it was.
+
+``python benchmarks/dynamics.py`` writes ``benchmarks/results/dynamics.json``, which the chapter reads.
+"""
+
+import argparse
+import datetime
+import json
+import math
+import platform
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from lessons_lib import diagnostics, stabilise, stories, tasks, training
+from lessons_lib.blocks import PostNorm
+from lessons_lib.gpt import GPT, GPTConfig
+from lessons_lib.initialise import drawn_from, initialise, initialise_normal, initialise_xavier
+
+ROOT = Path(__file__).resolve().parents[1]
+CHAPTER = ROOT / "book" / "training" / "dynamics.ipynb"
+CELLS = "init-starts", "warmup-model", "warmup-learn", "warmup-inside", "entropy-run", "entropy-rush"
+SEEDS = 0, 1, 2
+STARTS = "Xavier, normal", "He", "0.02", "0.02 and 1/√2L"
+# Post-LN, steps, warm-up, rate, start
+PLACES = {
+    **{
+        f"{'Post' if post else 'Pre'}-LN, 6 layers, {steps} steps, warm-up {warmup}, rate {rate}": (
+            post, steps, warmup, rate, STARTS[0],
+        )
+        for steps, warmup, rates in (
+            (120, 0, (0.001, 0.003, 0.01)),
+            (120, 60, (0.01,)),
+            (300, 100, (0.001, 0.003, 0.01)),
+        )
+        for rate in rates for post in (True, False)
+    },
+    "Post-LN, 6 layers, 1200 steps, warm-up 0, rate 0.01": (True, 1200, 0, 0.01, STARTS[0]),
+}  # fmt: skip
+STARTED = {f"{start}, rate {rate}": (False, 120, 60, rate, start) for start in STARTS for rate in (0.003, 0.01, 0.03)}
+# treatment, rate, warm-up, clip
+HURRIED = {
+    "plain": (None, 0.03, 0, None),
+    "clipped at 1": (None, 0.03, 0, 1.0),
+    "warm-up": (None, 0.03, 30, None),
+    "QK-norm": (stabilise.apply_qk_norm, 0.03, 0, None),
+    "sigmaReparam": (stabilise.apply_sigma_reparam, 0.03, 0, None),
+    "rate 0.005": (None, 0.005, 0, None),
+    "rate 0.01": (None, 0.01, 0, None),
+    "rate 0.01, warm-up": (None, 0.01, 30, None),
+    "rate 0.3": (None, 0.3, 0, None),
+}
+
+
+def main() -> None:
+    """Run what is missing, and write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "dynamics.json")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+
+    code = cells()
+    runs = json.loads(given.out.read_text())["runs"] if given.out.exists() else {}
+    for name, (kind, how, seed) in tqdm(wanted().items()):
+        if name not in runs:
+            measure: Callable[..., list[float]] = hurried if kind == "hurried" else trained
+            runs[name] = measure(code, *how, seed)
+            write(given.out, {key: runs[key] for key in wanted() if key in runs})
+
+
+def wanted() -> dict[str, tuple[str, tuple[Any, ...], int]]:
+    """All runs by their names: of which kind, how, seed."""
+    kinds = {"hurried": HURRIED, "places": PLACES, "starts": STARTED}
+    return {
+        f"{kind}: {name}, seed {seed}": (kind, how, seed)
+        for kind, settings in kinds.items() for name, how in settings.items() for seed in SEEDS
+    }  # fmt: skip
+
+
+def cells() -> dict[str, Any]:
+    """What the chapter's cells define."""
+    code: dict[str, Any] = {
+        "SEED": 0, "math": math, "torch": torch, "nn": nn, "diagnostics": diagnostics, "stories": stories,
+        "tasks": tasks, "training": training, "PostNorm": PostNorm, "GPT": GPT, "GPTConfig": GPTConfig,
+        "drawn_from": drawn_from, "initialise": initialise, "initialise_normal": initialise_normal,
+        "initialise_xavier": initialise_xavier,
+    }  # fmt: skip
+    sources = {cell["id"]: "".join(cell["source"]) for cell in json.loads(CHAPTER.read_text())["cells"]}
+    for name in CELLS:
+        exec(sources[name], code)
+    return code
+
+
+def trained(
+    code: dict[str, Any], post: bool, steps: int, warmup: int, rate: float, start: str, seed: int
+) -> list[float]:
+    """Train one of the models of six layers; return its loss at the end."""
+    model = code["new_model"](post, start, seed=seed)
+    found = code["losses"](model, steps, rate, n_warmup=warmup, seed=seed)
+    return [round(found[-max(10, steps // 12) :].mean().item(), 3)]
+
+
+def hurried(code: dict[str, Any], treat: Any, rate: float, warmup: int, clip: float | None, seed: int) -> list[float]:
+    """Train the model of two layers; return its loss and the mean entropy of its heads at the end."""
+    _, loss, heads = code["rush"](treat, rate, seed, n_warmup=warmup, clip=clip)
+    return [round(loss.item(), 3), round(heads[-1].mean().item(), 3)]
+
+
+def write(out: Path, runs: dict[str, list[float]]) -> None:
+    """Write the record, one run a line."""
+    report = {
+        "command": "python benchmarks/dynamics.py",
+        "date": datetime.date.today().isoformat(),
+        "device": f"{platform.machine()}, {platform.system()}, one thread",
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+    }
+    lines = ",\n".join(
+        f"    {json.dumps(name, ensure_ascii=False)}: {json.dumps(found)}" for name, found in runs.items()
+    )
+    out.write_text(json.dumps(report, indent=2)[:-2] + ',\n  "runs": {\n' + lines + "\n  }\n}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

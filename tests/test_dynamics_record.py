@@ -1,0 +1,23 @@
+"""The record of how training breaks is of the runs that the command makes, with the chapter's own code."""
+
+import json
+
+from benchmarks import dynamics
+
+RECORD = json.loads((dynamics.ROOT / "benchmarks" / "results" / "dynamics.json").read_text(encoding="utf-8"))
+
+
+def test_the_record_holds_every_run_that_the_command_makes():
+    assert list(RECORD["runs"]) == list(dynamics.wanted())
+    for name, found in RECORD["runs"].items():
+        assert len(found) == (2 if name.startswith("hurried") else 1), name
+        assert 1.5 < found[0] < 4.5, name
+
+
+def test_the_chapters_cells_train_both_kinds_of_models():
+    code = dynamics.cells()
+    [loss] = dynamics.trained(code, post=True, steps=12, warmup=3, rate=0.01, start="He", seed=0)
+    assert 3 < loss < 6
+    loss, entropy = dynamics.hurried(code, None, 0.001, 5, 1.0, seed=1)
+    assert 2 < loss < 5
+    assert 0.5 < entropy <= 1
