@@ -6,11 +6,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lessons_lib.checks import ask, compare
+from lessons_lib.checks import ask, check, compare, number
 from lessons_lib.information import effective_count, entropy, mutual_information
 from lessons_lib.softmax import log_sum_exp, softmax
 
 
+@check
 def entropy_from_scores(answer: Callable[[Tensor, float], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check the entropy of softmax(scores / temperature), also where weights round to zero."""
     generator = torch.Generator().manual_seed(seed)
@@ -50,6 +51,7 @@ def _one_entropy(answer: Callable[[Tensor, float], Tensor], scores: Tensor, temp
     compare("entropy_from_scores", got, wanted, mistakes, where=where)
 
 
+@check
 def temperature_for(answer: Callable[[Tensor, float], float | Tensor], *, seed: int = 0, cases: int = 5) -> None:
     """Check the temperature at which one row of scores has a given effective count, to a thousandth of a key."""
     generator = torch.Generator().manual_seed(seed)
@@ -67,10 +69,8 @@ def temperature_for(answer: Callable[[Tensor, float], float | Tensor], *, seed: 
 def _one_temperature(answer: Callable[[Tensor, float], float | Tensor], scores: Tensor, count: float) -> None:
     where = f"{len(scores)} scores, count={count:.4g}"
     got = ask("temperature_for", answer, scores, count, where=where)
-    assert isinstance(got, (int, float)) or (isinstance(got, Tensor) and got.numel() == 1), (
-        f"temperature_for must be a number, got {type(got).__name__}"
-    )
-    t = float(got)
+    one = got.reshape(()) if isinstance(got, Tensor) and got.numel() == 1 else got
+    t = float(number("temperature_for", one, where))
     if _reaches(t, scores, count):
         return
     mistakes = {
@@ -108,6 +108,7 @@ def _count_at(scores: Tensor, temperature: float) -> Tensor:
     return effective_count(softmax(scores, temperature=temperature))
 
 
+@check
 def query_key_information(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check the mutual information of an evenly drawn query and the key that its row of weights draws."""
     generator = torch.Generator().manual_seed(seed)

@@ -1,7 +1,9 @@
 """What ``checks`` itself does, and what single checks rest on."""
 
 import math
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
 from answers import build_flash
@@ -91,12 +93,33 @@ def test_a_mistake_that_has_another_shape_here_is_not_named(shape):
         compare("x", torch.ones(2), torch.zeros(2), {"a mistake": torch.ones(shape)}, where="here")
 
 
-@pytest.mark.parametrize(("dtype", "off"), [(torch.float64, 1e-7), (torch.float32, 1e-3)])
-def test_rounding_is_that_of_the_answer(dtype, off):
+@pytest.mark.parametrize(("dtype", "rounding"), [(torch.float64, 5e-7), (torch.float32, 5e-6)])
+def test_rounding_is_that_of_the_answer(dtype, rounding):
+    wanted = torch.tensor([1.0, -400.0, 0.0])
+    compare("x", (wanted + 400 * rounding).to(dtype), wanted, {}, where="here")
+    with pytest.raises(AssertionError, match=r"x is off by .* single precision: torch.sqrt\(torch.tensor\(d\)\)"):
+        compare("x", (wanted + 400 * 20 * rounding).to(dtype), wanted, {}, where="here")
+    with pytest.raises(AssertionError, match=r"off by up to 8 at \[0\]"):
+        compare("x", (wanted + 8).to(dtype), wanted, {}, where="here")
+
+
+def test_what_is_nearer_to_a_mistake_is_the_mistake():
     wanted = torch.ones(2)
-    compare("x", wanted.to(dtype) * (1 + off / 1000), wanted, {}, where="here")
-    with pytest.raises(AssertionError, match="off by up to"):
-        compare("x", wanted.to(dtype) + off, wanted, {}, where="here")
+    with pytest.raises(AssertionError, match="x is wrong: a small mistake"):
+        compare("x", wanted + 1e-7, wanted, {"a small mistake": [wanted - 1, wanted + 1e-7]}, where="here")
+    compare("x", wanted + 2e-7, wanted, {"a small mistake": wanted + 1e-7}, where="here")
+
+
+def test_infinities_are_compared_too():
+    wanted = torch.tensor([-torch.inf, 2.0])
+    compare("x", wanted.clone(), wanted, {}, where="here")
+    with pytest.raises(AssertionError, match=r"off by up to inf at \[0\]"):
+        compare("x", torch.tensor([-1e9, 2.0]), wanted, {}, where="here")
+
+
+def test_the_parts_of_a_complex_number_are_for_the_student_to_take():
+    with pytest.raises(AssertionError, match=r"x must be real, got torch\.complex128"):
+        compare("x", torch.ones(2).to(torch.complex128), torch.ones(2), {}, where="here")
 
 
 def test_a_number_may_be_a_tensor_without_axes():
@@ -104,6 +127,38 @@ def test_a_number_may_be_a_tensor_without_axes():
     compare_number("x", torch.tensor(2), 2, {}, where="here")
     with pytest.raises(AssertionError, match="must have shape"):
         compare_number("x", torch.tensor([2.0]), 2, {}, where="here")
+
+
+@pytest.mark.parametrize("kind", [int, float, np.int64, np.float32, Fraction, torch.tensor])
+def test_a_number_may_be_of_any_kind(kind):
+    compare_number("x", kind(12), 12, {}, where="here")
+    compare_number("x", kind(12), 12.0, {}, where="here")
+    with pytest.raises(AssertionError, match=r"x is 12, wanted 3 \(here\)"):
+        compare_number("x", kind(12), 3, {"a mistake": 4, "another": [5, 6]}, where="here")
+    with pytest.raises(AssertionError, match="x is wrong: another"):
+        compare_number("x", kind(12), 3, {"a mistake": 4, "another": [5, 12]}, where="here")
+
+
+@pytest.mark.parametrize("thing", ["12", [12], None, 12j])
+def test_what_is_no_number_is_told(thing):
+    with pytest.raises(AssertionError, match=r"must be a number, got|forget to return"):
+        compare_number("x", thing, 12, {}, where="here")
+
+
+def test_a_whole_number_must_be_met_exactly_and_others_to_rounding():
+    with pytest.raises(AssertionError, match="x is 1000000001, wanted 1000000000 "):
+        compare_number("x", 10**9 + 1, 10**9, {}, where="here")
+    compare_number("x", 0.1 * (1 + 5e-7), 0.1, {}, where="here")
+    with pytest.raises(AssertionError, match=r"x is 0.1000005, wanted 0.1: .* single precision"):
+        compare_number("x", 0.1000005, 0.1, {}, where="here")
+    with pytest.raises(AssertionError, match=r"x is 0.10005, wanted 0.1 \(here\)"):
+        compare_number("x", 0.10005, 0.1, {}, where="here")
+
+
+def test_the_first_place_of_a_mask_is_told():
+    wanted = torch.tensor([[True, False], [True, True]])
+    with pytest.raises(AssertionError, match=r"in 2 places: \[0, 1\] should be False"):
+        compare_mask("mask", ~wanted | torch.eye(2).bool(), wanted, {}, where="here")
 
 
 def test_a_mask_of_zeros_and_ones_is_none():
