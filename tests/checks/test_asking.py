@@ -1,17 +1,41 @@
 """What ``checks`` itself does, and what single checks rest on."""
 
-import math
+import contextlib
 from fractions import Fraction
 
 import numpy as np
 import pytest
 import torch
+from answers import build_attention as answers_of_build_attention
 from answers import build_flash
+from answers import dynamics as answers_of_dynamics
+from answers import flash as answers_of_flash
+from answers import information as answers_of_information
+from answers import masks as answers_of_masks
+from answers import matrix as answers_of_matrix
+from answers import scaling as answers_of_scaling
+from answers.multi_head import by_cutting, by_group
 from torch.testing import assert_close
 
-from lessons_lib.checks import ask, compare, compare_mask, compare_number, flash, geometry, is_finite, scaling
+from lessons_lib.attention import attention
+from lessons_lib.checks import (
+    ask,
+    build_attention,
+    compare,
+    compare_mask,
+    compare_number,
+    dynamics,
+    flash,
+    geometry,
+    information,
+    is_finite,
+    masks,
+    matrix,
+    multi_head,
+    scaling,
+)
 from lessons_lib.flash import flash_attention
-from lessons_lib.softmax import merge_attention
+from lessons_lib.softmax import merge_attention, softmax
 
 # --- asking ---------------------------------------------------------------------------------------------------------
 
@@ -190,14 +214,106 @@ def test_the_query_that_a_message_offers_does_win():
             assert (k @ queries[j]).argmax() == j
 
 
-def test_autograd_is_no_answer_to_a_backward_pass():
-    def answer(q, k, v, grad_out):
-        inputs = [x.requires_grad_() for x in (q, k, v)]
-        out = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v
-        return torch.autograd.grad(out, inputs, grad_out)
+def by_autograd(forward, n_inputs, n_outputs):
+    """Make an answer to a backward pass that has autograd do it, and switches it on again."""
 
-    with pytest.raises(RuntimeError):
-        scaling.attention_backward(answer)
+    def answer(*given):
+        with torch.enable_grad():
+            inputs = [x.clone().requires_grad_() for x in given[:n_inputs]]
+            outs = forward(*inputs)
+            return torch.autograd.grad(
+                outs, inputs, [x for x in given[n_inputs:] if isinstance(x, torch.Tensor)][-n_outputs:]
+            )
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("check", "answer"),
+    [
+        (scaling.attention_backward, by_autograd(attention, 3, 1)),
+        (flash.merge_backward, by_autograd(merge_attention, 4, 2)),
+        (build_flash.check.flash_backward, by_autograd(lambda q, k, v: build_flash.flash(q, k, v, 3, 4)[0], 3, 1)),
+    ],
+)
+def test_autograd_is_no_answer_to_a_backward_pass(check, answer):
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        check(answer)
+
+
+# --- what a check draws ---------------------------------------------------------------------------------------------
+
+
+def three_conversations(lengths, prompts):
+    (a, b, c), (d, e, f) = lengths, prompts
+    return answers_of_masks.conversation_mask([a, b, c], [d, e, f])
+
+
+@pytest.mark.parametrize(
+    ("check", "answer"),
+    [
+        (masks.conversation_mask, three_conversations),
+        (matrix.walk, lambda start, layers: (layers[2] @ layers[1] @ layers[0])[start]),
+        (matrix.attention_rollout, lambda layers, residual: answers_of_matrix.attention_rollout(layers[:3], residual)),
+    ],
+)
+def test_three_is_not_the_only_number(check, answer):
+    with pytest.raises((AssertionError, ValueError, IndexError)):
+        check(answer)
+
+
+# --- single precision -----------------------------------------------------------------------------------------------
+
+
+def single_root(width):
+    """What many write for a root, and what is in single precision in a notebook."""
+    return torch.sqrt(torch.tensor(width, dtype=torch.float32))
+
+
+def stream(q, pieces):
+    return answers_of_flash.online(q, pieces, scale=1 / single_root(q.shape[-1]))
+
+
+def with_root(q, k, v, mask=None):
+    return softmax(q @ k.mT / single_root(q.shape[-1]), mask) @ v
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("check", "answer"),
+    [
+        (build_attention.weights, lambda q, k: softmax(q @ k.mT / single_root(q.shape[-1]))),
+        (build_attention.attend, with_root),
+        (flash.attend_stream, stream),
+        (build_flash.check.tiled, lambda q, k, v, block: with_root(q, k, v)),
+        (scaling.stable_softmax, lambda s, t: softmax(s / torch.tensor(t, dtype=torch.float32))),
+        (scaling.stable_softmax, lambda s, t: softmax(s.float() / t)),
+        (information.entropy_from_scores, lambda s, t: answers_of_information.by_special_function(s.float(), t)),
+    ],
+)
+def test_single_precision_where_scores_are_in_the_thousands_passes_or_is_named(check, answer, seed):
+    with contextlib.suppress(AssertionError):
+        check(answer, seed=seed)
+        return
+    with pytest.raises(AssertionError, match=r"as if a part was computed in single precision: torch\.sqrt"):
+        check(answer, seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    ("check", "answer"),
+    [
+        (scaling.attention_backward, answers_of_scaling.by_a_single_precision_root),
+        (multi_head.multi_head, lambda *x: by_cutting(*x, scale=1 / single_root(x[0].shape[-1] // x[-1]))),
+        (multi_head.decode_step, lambda *x: by_group(*x, scale=1 / single_root(x[0].shape[-1]))),
+        (build_attention.rotate, answers_of_build_attention.rotate_as_the_text_says),
+        (build_attention.layer, answers_of_build_attention.layer_with_single_angles),
+        (dynamics.fair_entropy, answers_of_dynamics.with_single_logarithms),
+    ],
+)
+def test_a_root_a_logarithm_and_angles_in_single_precision_pass(check, answer, seed):
+    torch.set_default_dtype(torch.float32)
+    check(answer, seed=seed, cases=8)
 
 
 def test_the_library_is_right_about_flash_but_for_its_own_size_of_tiles():

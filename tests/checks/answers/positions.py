@@ -116,7 +116,7 @@ WRONG[check.stretched_base] = [
     (lambda b, d, f: b * f ** (d / (d - 4)), "the exponent of the last is"),
     (lambda b, d, f: b / f ** (d / (d - 2)), "a smaller one quicker"),
     (lambda b, d, f: f ** (d / (d - 2)), "return the base itself"),
-    (lambda b, d, f: b, "is [0-9.]+, wanted [0-9.]+ "),
+    (lambda b, d, f: b, "is [0-9.e+]+, wanted [0-9.e+]+ "),
 ]
 
 
