@@ -14,7 +14,7 @@ import json
 import socket
 import traceback
 from collections.abc import Callable, Iterator
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -134,8 +134,10 @@ def pack(value: object, keep: Callable[[object], int] = _refuse):
     match value:
         case None | bool() | int() | float() | str():
             return value
-        case Real():  # a number of NumPy's
-            return value.item() if hasattr(value, "item") else float(value)
+        case Integral():  # NumPy's numbers
+            return int(value)
+        case Real():
+            return float(value)
         case Tensor():
             flat = value.detach().cpu().contiguous().reshape(-1)
             data = base64.b64encode(flat.view(torch.uint8).numpy().tobytes()).decode()

@@ -222,6 +222,12 @@ def compare_number(
     raise AssertionError(f"{what} is {_as_told(value, wanted)}{because} ({where})")
 
 
+def parts_in(names: Sequence[str], only: str | None) -> list[tuple[int, str]]:
+    """Number the parts of an answer that a check compares: all of them, or one that has points of its own."""
+    assert only is None or only in names, f"only must be one of {', '.join(names)}, got {only!r}"
+    return [(i, name) for i, name in enumerate(names) if only in (None, name)]
+
+
 def is_finite(*parts: object) -> bool:
     """Say whether no tensor among these holds an infinity or NaN; what is no tensor is for ``compare`` to refuse."""
     return all(bool(part.isfinite().all()) for part in parts if isinstance(part, Tensor))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lessons_lib.attention import attention, attention_vjp
-from lessons_lib.checks import ask, check, compare, is_finite, normal
+from lessons_lib.checks import ask, check, compare, is_finite, normal, parts_in
 from lessons_lib.checks.flash import far_below_zero
 from lessons_lib.masks import causal
 from lessons_lib.softmax import log_sum_exp
@@ -251,8 +251,11 @@ def _spoilt_where_hidden(rows: Tensor, n: int, block_q: int, block_k: int) -> Te
 
 
 @check
-def flash_backward(answer: Callable[..., tuple[Tensor, Tensor, Tensor]], *, seed: int = 0, cases: int = 4) -> None:
-    """Check the gradients of causal attention, recomputed tile by tile from the log-sum-exp."""
+def flash_backward(
+    answer: Callable[..., tuple[Tensor, Tensor, Tensor]], *, seed: int = 0, cases: int = 4, only: str | None = None
+) -> None:
+    """Check the gradients of causal attention, recomputed tile by tile from the log-sum-exp, or ``only`` one."""
+    compared = sorted(parts_in(("grad_q", "grad_k", "grad_v"), only), key=lambda part: "vqk".index(part[1][-1]))
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
         q, k, v, block_q, block_k = _tensors(generator, queries_at_most_keys=True)
@@ -283,8 +286,10 @@ def flash_backward(answer: Callable[..., tuple[Tensor, Tensor, Tensor]], *, seed
             "delta is subtracted, not added": back(seen, seen * (grad_p + own), scale),
         }
         wanted = attention_vjp(q, k, v, grad_out, mask)[:3]
-        for i, name in ((2, "grad_v"), (0, "grad_q"), (1, "grad_k")):
+        for i, name in compared:
             compare(name, got[i], wanted[i], {why: wrong[i] for why, wrong in mistakes.items()}, where=where)
+        if only not in (None, "grad_q"):
+            continue
         hidden_k, hidden_v = (_spoilt_where_hidden(rows, len(q), block_q, block_k) for rows in (k, v))
         with torch.inference_mode():
             given = q, hidden_k, hidden_v, out, lse, grad_out, block_q, block_k

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lessons_lib.attention import attention_vjp, attention_weights
-from lessons_lib.checks import ask, check, compare, compare_number, is_finite
+from lessons_lib.checks import ask, check, compare, compare_number, is_finite, parts_in
 from lessons_lib.softmax import softmax
 
 
@@ -92,9 +92,14 @@ def wrong_sums(scores: Tensor) -> dict[str, Tensor]:
 
 @check
 def attention_backward(
-    answer: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]], *, seed: int = 0, cases: int = 4
+    answer: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]],
+    *,
+    seed: int = 0,
+    cases: int = 4,
+    only: str | None = None,
 ) -> None:
-    """Check the gradients of scaled attention with respect to queries, keys and values."""
+    """Check the gradients of scaled attention with respect to queries, keys and values, or ``only`` one."""
+    compared = sorted(parts_in(("grad_q", "grad_k", "grad_v"), only), key=lambda part: "vqk".index(part[1][-1]))
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         b, n, m, d_k, d_v = (torch.randperm(7, generator=generator)[:5] + 2).tolist()
@@ -109,11 +114,11 @@ def attention_backward(
             got = ask("attention_backward", answer, q, k, v, grad_out, where=where, returns=returns, parts=3)
         wanted = attention_vjp(q, k, v, grad_out)[:3]
         mistakes = _backward_mistakes(q, k, v, grad_out)
-        shapes, swapped = [tuple(tensor.shape) for tensor in wanted], [tuple(tensor.shape) for tensor in got]
+        shapes, swapped = ([tuple(getattr(x, "shape", ())) for x in gradients] for gradients in (wanted, got))
         assert shapes == swapped or sorted(shapes) != sorted(swapped), (
             f"the gradients belong in the order grad_q, grad_k, grad_v: shapes {shapes}, got {swapped} ({where})"
         )
-        for i, name in ((2, "grad_v"), (0, "grad_q"), (1, "grad_k")):
+        for i, name in compared:
             compare(name, got[i], wanted[i], {why: wrong[i] for why, wrong in mistakes.items()}, where=where)
 
 

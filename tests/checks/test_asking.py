@@ -262,6 +262,39 @@ def test_three_is_not_the_only_number(check, answer):
         check(answer)
 
 
+# --- parts with points of their own ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("check", "right", "parts"),
+    [
+        (scaling.attention_backward, answers_of_scaling.attention_backward, ["grad_q", "grad_k", "grad_v"]),
+        (build_flash.check.flash_backward, build_flash.flash_backward, ["grad_q", "grad_k", "grad_v"]),
+        (
+            flash.merge_backward,
+            answers_of_flash.merge_backward,
+            ["grad_out_a", "grad_lse_a", "grad_out_b", "grad_lse_b"],
+        ),
+    ],
+)
+def test_one_gradient_can_be_asked_for(check, right, parts):
+    for wrong in range(len(parts)):
+        for spoilt in (lambda grad: 2 * grad, lambda grad: None):
+
+            def answer(*given, wrong=wrong, spoilt=spoilt):
+                return [spoilt(grad) if i == wrong else grad for i, grad in enumerate(right(*given))]
+
+            for i, part in enumerate(parts):
+                if i != wrong:
+                    check(answer, only=part)
+            with pytest.raises(AssertionError, match=parts[wrong]):
+                check(answer, only=parts[wrong])
+            with pytest.raises(AssertionError, match=parts[wrong]):
+                check(answer)
+    with pytest.raises(AssertionError, match=r"only must be one of grad_.*, got 'grad_x'"):
+        check(right, only="grad_x")
+
+
 # --- single precision -----------------------------------------------------------------------------------------------
 
 
