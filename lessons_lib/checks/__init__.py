@@ -36,7 +36,7 @@ Wrong = Tensor | Sequence[Tensor]  # what a mistake gives: one tensor, or one fo
 Given = ParamSpec("Given")
 
 SINGLE = (
-    "right but for rounding, as if a part was computed in single precision: torch.sqrt(torch.tensor(d)) and "
+    "nearly right; was a part computed in single precision? torch.sqrt(torch.tensor(d)) and "
     "torch.arange(n) / d are float32; math.sqrt(d) is not, nor is torch.arange(n, dtype=torch.float64) / d"
 )
 
@@ -130,8 +130,8 @@ def compare(
 ) -> None:
     """Accept ``got`` if it equals ``wanted`` to rounding; else say which of the known mistakes gives it.
 
-    What is nearer to a known mistake than to what is right is that mistake, however small the difference. A result in
-    single precision may be off by 1e-5.
+    What is a hundred times nearer to a known mistake than to what is right is that mistake, however small the
+    difference. A result in single precision may be off by 1e-5.
 
     Args:
         what: the name of the quantity, as the exercise calls it.
@@ -158,7 +158,8 @@ def compare(
 
     if off <= 1e-9:
         return
-    refuse_what_is(lambda wrong: _off(got, wrong, least=1.0) <= 1e-9)
+    if not single:
+        refuse_what_is(lambda wrong: _off(got, wrong, least=1.0) <= min(1e-9, off / 100))
     if (single and off <= 1e-5) or _off(got, wanted, least=1e-3) <= rounding:
         return
     refuse_what_is(lambda wrong: _off(got, wrong, least=1e-3) <= 1e-5)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from lessons_lib.checks import ask, check, compare, number
+from lessons_lib.checks.information import CRUMBS
 from lessons_lib.diagnostics import attention_entropy, token_spread
 from lessons_lib.information import entropy
 from lessons_lib.masks import causal
@@ -149,6 +150,9 @@ def fair_entropy(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: in
             "divide by the log of the number of keys that a row may see, whether or not it gives them weight": (
                 (rows / (weights > 0).sum(-1).log().clamp_min(1e-9))[:, 1:].mean(-1)
             ),
+            "a small number inside the logarithm changes the result; leave it out": [
+                (-(weights * (weights + eps).log()).sum(-1) / most.clamp_min(1e-9))[:, 1:].mean(-1) for eps in CRUMBS
+            ],
             "the first row has no choice; leave it out of the mean": (rows / most.clamp_min(1e-9)).mean(-1),
             "take the share row by row and then the mean, not the mean of entropies over the mean of largest": (
                 rows.sum(-1) / most.sum()

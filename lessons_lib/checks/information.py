@@ -10,6 +10,8 @@ from lessons_lib.checks import ask, check, compare, number
 from lessons_lib.information import effective_count, entropy, mutual_information
 from lessons_lib.softmax import log_sum_exp, softmax
 
+CRUMBS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-8)  # what is added to a weight so that it has a logarithm
+
 
 @check
 def entropy_from_scores(answer: Callable[[Tensor, float], Tensor], *, seed: int = 0, cases: int = 4) -> None:
@@ -46,7 +48,9 @@ def _one_entropy(answer: Callable[[Tensor, float], Tensor], scores: Tensor, temp
         "the temperature belongs inside, before the softmax": entropy(softmax(scores)) / temperature,
         "the expected score must be divided by the temperature too": log_sum_exp(s) - average,
         "that is the log-sum-exp alone; subtract the expected score over the temperature": log_sum_exp(s),
-        "a small number inside the logarithm changes the result; leave it out": -(p * (p + 1e-8).log()).sum(dim=-1),
+        "a small number inside the logarithm changes the result; leave it out": [
+            -(p * (p + eps).log()).sum(dim=-1) for eps in CRUMBS
+        ],
     }
     compare("entropy_from_scores", got, wanted, mistakes, where=where)
 
@@ -129,7 +133,8 @@ def _one_information(answer: Callable[[Tensor], Tensor], a: Tensor, where: str) 
     assert not (isinstance(got, Tensor) and got.shape == wanted.shape and bool(got.isnan().any())), (
         f"query_key_information holds NaN: 0 log 0 is zero here ({where})"
     )
-    of_average, averaged = entropy(a.mean(dim=-2)), entropy(a).mean(dim=-1)
+    mean = a.mean(dim=-2)
+    of_average, averaged = entropy(mean), entropy(a).mean(dim=-1)
     mistakes = {
         "that is the entropy of the average row; subtract the average entropy of the rows": of_average,
         "that is the average entropy of the rows; subtract it from the entropy of the average row": averaged,
@@ -143,6 +148,9 @@ def _one_information(answer: Callable[[Tensor], Tensor], a: Tensor, where: str) 
         - averaged,
         "average over the queries, the axis before the last, not over the keys": _column_mix_up(a),
         "the divergence goes from each row to the average row, not back": _divergence_back(a),
+        "a small number inside the logarithm changes the result; leave it out": [
+            (a * (a + eps).log()).sum(dim=-1).mean(dim=-1) - (mean * (mean + eps).log()).sum(dim=-1) for eps in CRUMBS
+        ],
     }
     compare("query_key_information", got, wanted, mistakes, where=where)
 

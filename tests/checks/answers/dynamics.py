@@ -195,6 +195,7 @@ WRONG[check.schedule] += [
     (lambda step, w, n, f: schedule(min(step, n - 1), w, n, f), "is 0.[0-9]+, wanted 0.[0-9]+, at [0-9]+"),
 ]
 WRONG[check.fair_entropy] += [
+    (lambda w: (-(w * (w + 1e-6).log()).sum(-1)[:, 1:] / largest(w)[1:]).mean(-1), "inside the logarithm"),
     (by_the_number_above_zero, "whether or not it gives them weight"),
     (lambda w: (rows_of(w) / largest(w).clamp_min(1e-9))[:, 2:].mean(-1), "wrong values"),
 ]

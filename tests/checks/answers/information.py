@@ -164,6 +164,14 @@ def by_grids(scores, count):
     return math.exp((low + high) / 2)
 
 
+def with_crumbs(eps):
+    def answer(a):
+        average = a.mean(-2)
+        return (a * (a + eps).log()).sum(-1).mean(-1) - (average * (average + eps).log()).sum(-1)
+
+    return answer
+
+
 def by_joint(a):
     joint = a / a.shape[-2]
     apart = joint.sum(-1, keepdim=True) * joint.sum(-2, keepdim=True)
@@ -182,6 +190,8 @@ WRONG[check.entropy_from_scores] += [
 ]
 WRONG[check.temperature_for] += [(lambda s, c: str(bisect(s, c)), "must be a number, got str")]
 WRONG[check.query_key_information] += [
+    (with_crumbs(1e-8), "a small number inside the logarithm"),
+    (with_crumbs(1e-4), "a small number inside the logarithm"),
     (lambda a: query_key_information(a.mT), "over the queries, the axis before"),
     (lambda a: query_key_information(a).mean(), "must have shape|wrong values"),
 ]

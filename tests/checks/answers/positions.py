@@ -161,7 +161,7 @@ RIGHT[check.stretched_base] += [
     lambda b, d, f: torch.tensor(b * f ** (1 / (1 - 2 / d))),
 ]
 WRONG[check.rotate] += [
-    (rotate_with_single_angles, "as if a part was computed in single precision"),
+    (rotate_with_single_angles, "was a part computed in single precision"),
     (lambda x, at, base: rotate(x, at, base).double().float(), "must return the type of x, torch.float64"),
     (lambda x, at, base: rotate(x.double(), at, base), "must return the type of x, torch.float32, got torch.float64"),
     (lambda x, at, base: rotate(x, at + 1, base), "wrong values"),

@@ -182,7 +182,7 @@ WRONG[check.right_scale] += [
     (lambda d, a, b: f"1/sqrt({d * a * b})", "must be a number, got str"),
     (lambda d, a, b: torch.tensor([(d * a * b) ** -0.5]), r"must have shape \(\), got \(1,\)"),
     (lambda d, a, b: math.nan, "is nan, wanted"),
-    (lambda d, a, b: right_scale(d, a, b) * (1 + 5e-6), "as if a part was computed in single precision"),
+    (lambda d, a, b: right_scale(d, a, b) * (1 + 5e-6), "was a part computed in single precision"),
 ]
 WRONG[check.stable_softmax] += [
     (shifted_by(lambda s: s.mean(-1, keepdim=True)), "each row, not its mean"),
