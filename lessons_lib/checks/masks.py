@@ -10,6 +10,8 @@ from lessons_lib.checks.scaling import instead_of_the_largest, one_far_off
 from lessons_lib.masks import causal, documents, reach, sliding_window
 from lessons_lib.softmax import softmax
 
+BOTH_WAYS = "that i may look at j does not let j look at i: row by row, the mask has a direction"
+
 
 @check
 def masked_softmax(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
@@ -110,7 +112,7 @@ def layers_needed(answer: Callable[[Tensor], int | Tensor], *, seed: int = 0, ca
 
 
 def _a_telling_mask(case: int, generator: torch.Generator) -> tuple[Tensor, str]:
-    """A mask of one of six kinds, in words; of the first kind, on which all the known mistakes differ."""
+    """A mask of one of six kinds, in words; in the first case one on which the known mistakes differ."""
     while True:
         n = int(torch.randint(7, 14, (), generator=generator))
         window = int(torch.randint(2, 4, (), generator=generator))
@@ -124,8 +126,11 @@ def _a_telling_mask(case: int, generator: torch.Generator) -> tuple[Tensor, str]
             ("each position alone", torch.eye(n, dtype=torch.bool)),
         ][case % 6]
         where = f"{kind}, n={n}" + (f", window={window}" if "window" in kind else "")
-        numbers = {_until_settled(mask), *_wrong_numbers_of_layers(mask).values()}
-        if case or len(numbers) == 1 + len(_wrong_numbers_of_layers(mask)) - 1:  # a window keeps what it reached
+        wanted, wrong = _until_settled(mask), _wrong_numbers_of_layers(mask)
+        same = 2  # a two-sided window is symmetric, and keeps what it reached
+        differ = len({wanted, *wrong.values()}) == 1 + len(wrong) - same
+        others = {wanted, *(number for sentence, number in wrong.items() if sentence != BOTH_WAYS)}
+        if differ if case == 0 else case % 6 != 1 or wrong[BOTH_WAYS] not in others:
             return mask, where
 
 
@@ -137,6 +142,7 @@ def _wrong_numbers_of_layers(mask: Tensor) -> dict[str, int]:
         "the residual stream is missing: it keeps what was reached before": _until_settled(mask, residual=False),
         "each squaring doubles the layers": (wanted - 1).bit_length() if wanted else 0,
         "that is the number of positions; most masks settle sooner": len(mask),
+        BOTH_WAYS: _until_settled(mask | mask.mT),
     }
 
 

@@ -234,5 +234,5 @@ WRONG[check.layers_needed] += [
     (len, "that is the number of positions"),
     (lambda mask: int(mask.sum(-1).max()), "layers_needed is "),
     (lambda mask: torch.tensor([layers_needed(mask)]), "must have shape"),
-    (lambda mask: layers_needed(mask | mask.mT), "layers_needed is "),
+    (lambda mask: layers_needed(mask | mask.mT), "the mask has a direction"),
 ]
