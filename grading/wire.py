@@ -14,6 +14,7 @@ import json
 import socket
 import traceback
 from collections.abc import Callable, Iterator
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -87,7 +88,7 @@ def serve(address: str, names: dict) -> None:
                 raise NameError(f"{message['name']} is not defined")
             return {"value": pack(names[message["name"]], keep), "changed": []}
         arguments, options = given = unpack(message["given"], lambda number, _: borrowed(file, number))
-        with torch.set_grad_enabled(message["grad"]):
+        with torch.set_grad_enabled(True) if message["grad"] else torch.inference_mode():
             result = things[message["call"]](*arguments, **options)
         return {"value": pack(result, keep), "changed": pack(tensors(given))}
 
@@ -133,6 +134,10 @@ def pack(value: object, keep: Callable[[object], int] = _refuse):
     match value:
         case None | bool() | int() | float() | str():
             return value
+        case Integral():  # NumPy's numbers
+            return int(value)
+        case Real():
+            return float(value)
         case Tensor():
             flat = value.detach().cpu().contiguous().reshape(-1)
             data = base64.b64encode(flat.view(torch.uint8).numpy().tobytes()).decode()

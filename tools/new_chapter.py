@@ -156,24 +156,41 @@ from collections.abc import Callable
 
 import torch
 
-from lessons_lib.checks import compare_number
+from lessons_lib.checks import ask, check, compare_number
 
 
+@check
 def twice(answer: Callable[[int], int], *, seed: int = 0, cases: int = 5) -> None:
     """Check that a number is doubled."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
         n = int(torch.randint(3, 1000, (), generator=generator))
-        compare_number("twice", answer(n), 2 * n, {"that is the square": n**2}, where=f"n={n}")
+        got, mistakes = ask("twice", answer, n, where=f"n={n}"), {"that is the square": n**2}
+        compare_number("twice", got, 2 * n, mistakes, where=f"n={n}")
 '''
 ANSWERS = '''\
 """Answers to the exercises on TITLE: right ones in any style, wrong ones with what they must be told."""
 
+import torch
+
 from lessons_lib.checks import MODULE as check
 
-RIGHT = {check.twice: [lambda n: 2 * n, lambda n: n + n]}
+RIGHT = {check.twice: [lambda n: 2 * n, lambda n: n + n, lambda n: float(2 * n), lambda n: torch.tensor(2 * n)]}
 
-WRONG = {check.twice: [(lambda n: n * n, "that is the square"), (lambda n: 2 * n + 1, "wrong values")]}
+WRONG = {
+    check.twice: [
+        (lambda n: n * n, "that is the square"),
+        (lambda n: 2 * n + 1, ", wanted "),
+        (lambda n: 2 * n - 1, ", wanted "),
+        (lambda n: n, ", wanted "),
+        (lambda n: n / 2, ", wanted "),
+        (lambda n: 2, "twice is 2, wanted "),
+        (lambda n: -2 * n, "twice is -"),
+        (lambda n: str(2 * n), "must be a number, got str"),
+        (lambda n: [2 * n], "must be a number, got list"),
+        (lambda n: torch.tensor([2 * n]), "a tensor must have shape"),
+    ]
+}
 '''
 REMAINS = """\
 What remains, besides the words and the numbers in these files:

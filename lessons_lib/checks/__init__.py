@@ -5,7 +5,8 @@ when an assignment is graded), not their secrecy. References are bound when a fi
 An answer may run in another process, and what it gets and returns is plain data: gradients are taken inside the answer.
 
 A check draws inputs, has :func:`ask` call the answer, and hands :func:`compare` what is right and what each likely
-mistake would have given.
+mistake would have given. Who fails reads its sentence and the lines of the own answer, never the check's, which hold
+what is right: :func:`check`.
 The files, in reading order, which is the book's::
 
     why_attention    a look-up, and a sentence that looks itself up
@@ -22,11 +23,68 @@ The files, in reading order, which is the book's::
     build_flash      the assignment of Part III
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from numbers import Real
+from types import TracebackType
+from typing import Any, ParamSpec
 
 import torch
 from torch import Tensor
+
+Wrong = Tensor | Sequence[Tensor]  # what a mistake gives: one tensor, or one for each way to make it
+Given = ParamSpec("Given")
+
+SINGLE = (
+    "nearly right; was a part computed in single precision? torch.sqrt(torch.tensor(d)) and "
+    "torch.arange(n) / d are float32; math.sqrt(d) is not, nor is torch.arange(n, dtype=torch.float64) / d"
+)
+
+
+class WrongAnswerError(AssertionError):
+    """What a check has to say about an answer. A notebook shows the sentence alone."""
+
+    def _render_traceback_(self, *_: object) -> list[str]:
+        return [str(self)]
+
+
+def check(judge: Callable[Given, None]) -> Callable[Given, None]:
+    """Let a check tell what it found without its own source, which computes what is right.
+
+    Raises:
+        WrongAnswerError: with what the check asserts.
+        Exception: what the answer itself raises, with the frames of the answer alone.
+    """
+
+    @wraps(judge)
+    def judged(*arguments: Given.args, **options: Given.kwargs) -> None:
+        __tracebackhide__ = True
+        try:
+            judge(*arguments, **options)
+        except Exception as error:
+            raised, frames = _in_the_answer(error)
+            if raised:
+                error.__traceback__ = frames
+                raise
+            if isinstance(error, AssertionError):
+                raise WrongAnswerError(str(error)) from None
+            first = str(error).partition("\n")[0][:200]
+            raise WrongAnswerError(f"what came back could not be read: {type(error).__name__}: {first}") from None
+
+    return judged
+
+
+def _in_the_answer(error: Exception) -> tuple[bool, TracebackType | None]:
+    """Whether an answer raised this, and from where on its frames are the answer's."""
+    frame, call = error.__traceback__, None
+    while frame is not None:
+        call = frame if frame.tb_frame.f_code is _called.__code__ else call
+        frame = frame.tb_next
+    return call is not None, call and call.tb_next
+
+
+def _called(answer: Callable[..., object], lent: Sequence[object]) -> object:
+    return answer(*lent)
 
 
 def ask(
@@ -43,10 +101,12 @@ def ask(
         parts: of how many parts that is, if it is a tuple.
 
     Raises:
-        AssertionError: if nothing is returned, or not that many parts, or an argument is changed.
+        AssertionError: if the answer is no function, nothing is returned, or not that many parts, or an argument is
+            changed.
     """
+    assert callable(answer), f"{what} must be a function, got {type(answer).__name__}"
     lent = [_copied(argument) for argument in given]
-    got = answer(*lent)
+    got = _called(answer, lent)
     _check_returned(what, got, returns)
     if parts:
         assert isinstance(got, (tuple, list)), f"return {returns}, got one {type(got).__name__} ({where})"
@@ -58,8 +118,20 @@ def ask(
     return got
 
 
-def compare(what: str, got: object, wanted: Tensor, mistakes: Mapping[str, Tensor], *, where: str) -> None:
+def compare(
+    what: str,
+    got: object,
+    wanted: Tensor,
+    mistakes: Mapping[str, Wrong],
+    *,
+    where: str,
+    rounding: float = 1e-6,
+    of_numbers: bool = False,
+) -> None:
     """Accept ``got`` if it equals ``wanted`` to rounding; else say which of the known mistakes gives it.
+
+    What is a hundred times nearer to a known mistake than to what is right is that mistake, however small the
+    difference. A result in single precision may be off by 1e-5.
 
     Args:
         what: the name of the quantity, as the exercise calls it.
@@ -67,43 +139,94 @@ def compare(what: str, got: object, wanted: Tensor, mistakes: Mapping[str, Tenso
         wanted: what is right, in double precision.
         mistakes: what each likely mistake would have returned, by the sentence that names it.
         where: the input, in words.
+        rounding: how far off a result in double precision may be, as a share of the largest entry: a part of it may
+            have been computed in single precision.
+        of_numbers: whether the entries are separate results, so that the first wrong one is told.
 
     Raises:
-        AssertionError: if ``got`` is not a tensor, or differs from ``wanted`` in shape or by more than rounding.
+        AssertionError: if ``got`` is not a real tensor, or differs from ``wanted`` in shape or by more than rounding.
     """
-    _check_returned(what, got)
-    assert isinstance(got, Tensor), f"{what} must be a tensor, got {type(got).__name__}"
-    assert got.shape == wanted.shape, f"{what} must have shape {_shape(wanted)}, got {_shape(got)} ({where})"
-    if _equal(got, wanted):
+    got = _real_tensor(what, got, wanted.shape, where)
+    single = got.dtype.itemsize < 8 and got.dtype.is_floating_point
+    got, named = got.to(torch.float64), _by_sentence(mistakes)
+    off = _off(got, wanted, least=1.0)
+
+    def refuse_what_is(alike: Callable[[Tensor], bool]) -> None:
+        for sentence, wrong in named:
+            known = wrong.shape == wanted.shape and alike(wrong)
+            assert not known, f"{what} is wrong: {sentence} ({where})"
+
+    if off <= 1e-9:
         return
-    for sentence, wrong in mistakes.items():
-        assert not (wrong.shape == wanted.shape and _equal(got, wrong)), f"{what} is wrong: {sentence} ({where})"
+    if not single:
+        refuse_what_is(lambda wrong: _off(got, wrong, least=1.0) <= min(1e-9, off / 100))
+    if (single and off <= 1e-5) or _off(got, wanted, least=1e-3) <= rounding:
+        return
+    refuse_what_is(lambda wrong: _off(got, wrong, least=1e-3) <= 1e-5)
     assert not bool(got.isnan().any()), f"{what} holds NaN ({where})"
-    error = float((got.to(wanted.dtype) - wanted).abs().max())
-    raise AssertionError(f"{what} has the right shape and wrong values, off by up to {error:.2g} ({where})")
+    assert off > (1e-5 if of_numbers else 1e-3), f"{what} is off by {off:.1g} of its size: {SINGLE} ({where})"
+    apart = _apart(got, wanted)
+    if of_numbers:
+        first = int((apart > 1e-6).nonzero()[0])
+        raise AssertionError(f"{what} is {_as_told(got[first], wanted[first])}, at {first} ({where})")
+    at = f" at {(apart == apart.max()).nonzero()[0].tolist()}" if apart.shape else ""
+    raise AssertionError(f"{what} has the right shape and wrong values, off by up to {apart.max():.2g}{at} ({where})")
 
 
-def compare_mask(what: str, got: object, wanted: Tensor, mistakes: Mapping[str, Tensor], *, where: str) -> None:
+def compare_mask(what: str, got: object, wanted: Tensor, mistakes: Mapping[str, Wrong], *, where: str) -> None:
     """Do the same for a mask, which must be Boolean."""
     _check_returned(what, got)
     received = got.dtype if isinstance(got, Tensor) else type(got).__name__
     boolean = f"{what} must be a Boolean tensor, got {received} ({where})"
     assert isinstance(got, Tensor), boolean
     assert got.dtype == torch.bool, boolean
-    named = {why: wrong.double() for why, wrong in mistakes.items()}
-    compare(what, got.double(), wanted.double(), named, where=where)
+    assert got.shape == wanted.shape, f"{what} must have shape {_shape(wanted)}, got {_shape(got)} ({where})"
+    if torch.equal(got, wanted):
+        return
+    for sentence, wrong in _by_sentence(mistakes):
+        assert not torch.equal(got, wrong), f"{what} is wrong: {sentence} ({where})"
+    places = (got != wanted).nonzero().tolist()
+    should = bool(wanted[tuple(places[0])])
+    count = "1 place" if len(places) == 1 else f"{len(places)} places"
+    raise AssertionError(
+        f"{what} has the right shape and wrong values, in {count}: {places[0]} should be {should} ({where})"
+    )
 
 
 def compare_number(
-    what: str, got: object, wanted: int | float, mistakes: Mapping[str, int | float], *, where: str
+    what: str,
+    got: object,
+    wanted: int | float,
+    mistakes: Mapping[str, int | float | Sequence[int | float]],
+    *,
+    where: str,
 ) -> None:
-    """Do the same for an answer that is one number; a tensor without axes counts as one."""
+    """Do the same for an answer that is one number; a tensor without axes counts as one, and NumPy's do.
 
-    def tensor(value: int | float) -> Tensor:
-        return torch.tensor(value, dtype=torch.float64)
+    A whole number must be met exactly.
+    """
+    value = number(what, got, where)
+    exactly, rounding = (1e-15, 1e-15) if isinstance(wanted, int) else (1e-9, 1e-6)
 
-    given = tensor(got) if isinstance(got, (int, float)) else got
-    compare(what, given, tensor(wanted), {why: tensor(wrong) for why, wrong in mistakes.items()}, where=where)
+    def near(right: int | float, tolerance: float) -> bool:
+        return abs(value - right) <= max(tolerance * abs(right), 1e-12)
+
+    if near(wanted, exactly):
+        return
+    for tolerance in (exactly, rounding):
+        if tolerance > exactly and near(wanted, tolerance):
+            return
+        for sentence, made in mistakes.items():
+            several = made if isinstance(made, Sequence) else (made,)
+            assert not any(near(one, tolerance) for one in several), f"{what} is wrong: {sentence} ({where})"
+    because = f": {SINGLE}" if rounding > exactly and near(wanted, 1e-5) else ""
+    raise AssertionError(f"{what} is {_as_told(value, wanted)}{because} ({where})")
+
+
+def parts_in(names: Sequence[str], only: str | None) -> list[tuple[int, str]]:
+    """Number the parts of an answer that a check compares: all of them, or one that has points of its own."""
+    assert only is None or only in names, f"only must be one of {', '.join(names)}, got {only!r}"
+    return [(i, name) for i, name in enumerate(names) if only in (None, name)]
 
 
 def is_finite(*parts: object) -> bool:
@@ -136,9 +259,47 @@ def _same(now: object, before: object) -> bool:
     return now is before or now == before
 
 
-def _equal(got: Tensor, wanted: Tensor) -> bool:
-    tolerance = 1e-9 if got.dtype == torch.float64 else 1e-5
-    return torch.allclose(got.to(wanted.dtype), wanted, rtol=tolerance, atol=tolerance)
+def _real_tensor(what: str, got: object, shape: Sequence[int], where: str) -> Tensor:
+    _check_returned(what, got)
+    assert isinstance(got, Tensor), f"{what} must be a tensor, got {type(got).__name__}"
+    assert not got.is_complex(), f"{what} must be real, got {got.dtype} ({where})"
+    assert got.shape == shape, f"{what} must have shape {tuple(shape)}, got {_shape(got)} ({where})"
+    return got.detach()
+
+
+def number(what: str, got: object, where: str) -> int | float:
+    """Read one number; a tensor without axes is one, and NumPy's are."""
+    _check_returned(what, got)
+    if isinstance(got, Tensor):
+        assert not got.shape, f"{what} must be a number; a tensor must have shape (), got {_shape(got)} ({where})"
+        assert not got.is_complex(), f"{what} must be real, got {got.dtype} ({where})"
+        return got.item()
+    assert isinstance(got, Real), f"{what} must be a number, got {type(got).__name__} ({where})"
+    return float(got)
+
+
+def _as_told(value: float | Tensor, wanted: float | Tensor) -> str:
+    """Two numbers, with as many digits as tell them apart."""
+    digits = 4 if abs(value - wanted) > 1e-2 * abs(wanted) and not isinstance(wanted, int) else 10
+    return f"{float(value):.{digits}g}, wanted {float(wanted):.{digits}g}"
+
+
+def _by_sentence(mistakes: Mapping[str, Wrong]) -> list[tuple[str, Tensor]]:
+    """Each way to make a mistake, with the sentence that names it."""
+    several = ((why, [made] if isinstance(made, Tensor) else made) for why, made in mistakes.items())
+    return [(why, one) for why, ways in several for one in ways]
+
+
+def _off(got: Tensor, wanted: Tensor, *, least: float) -> float:
+    """The largest difference, as a share of the largest finite entry, which counts as ``least`` if it is smaller."""
+    sizes = wanted.abs()
+    size = float(sizes.masked_fill(~sizes.isfinite(), 0.0).max()) if sizes.numel() else 0.0
+    return float(_apart(got, wanted).max()) / max(size, least) if got.numel() else 0.0
+
+
+def _apart(got: Tensor, wanted: Tensor) -> Tensor:
+    """How far entries are apart; equal infinities not at all, and what is not a number from anything."""
+    return (got - wanted).abs().nan_to_num(nan=torch.inf, posinf=torch.inf).masked_fill(got == wanted, 0.0)
 
 
 def _shape(tensor: Tensor) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lessons_lib import masks
 from lessons_lib.attention import attention
-from lessons_lib.checks import ask, compare, compare_mask, is_finite, normal
+from lessons_lib.checks import ask, check, compare, compare_mask, is_finite, normal
 from lessons_lib.checks.masks import wrongly_masked
 from lessons_lib.checks.positions import wrong_rotations
 from lessons_lib.checks.scaling import wrong_sums
@@ -22,6 +22,7 @@ Cache = tuple[Tensor, Tensor]
 # --- scores and softmax ---------------------------------------------------------------------------------------------
 
 
+@check
 def weights(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check the weights of scaled attention, on tame scores and on scores that overflow ``exp``."""
     generator = torch.Generator().manual_seed(seed)
@@ -57,6 +58,7 @@ def _one_matrix_of_weights(answer: Callable[[Tensor, Tensor], Tensor], q: Tensor
 # --- masks ----------------------------------------------------------------------------------------------------------
 
 
+@check
 def causal_mask(answer: Callable[[int, int], Tensor], *, seed: int = 0, cases: int = 5) -> None:
     """Check the causal mask of the last ``n`` of ``m`` positions."""
     generator = torch.Generator().manual_seed(seed)
@@ -76,6 +78,7 @@ def causal_mask(answer: Callable[[int, int], Tensor], *, seed: int = 0, cases: i
         compare_mask("causal_mask", ask("causal_mask", answer, n, m, where=where), wanted, mistakes, where=where)
 
 
+@check
 def padding_mask(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int = 5) -> None:
     """Check the mask that hides the padding of sequences of different lengths."""
     generator = torch.Generator().manual_seed(seed)
@@ -100,6 +103,7 @@ def padding_mask(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, case
         compare_mask("padding_mask", got, place < length, mistakes, where=where)
 
 
+@check
 def attend(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 3) -> None:
     """Check attention under a mask, also with rows that may attend nowhere."""
     generator = torch.Generator().manual_seed(seed)
@@ -112,6 +116,7 @@ def attend(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 3) -> N
         _one_attention(answer, q, k, v, mask & later, f"row 0 without keys, {where}")
 
 
+@check
 def gradients_of_attend(answer: Callable[..., tuple[Tensor, Tensor, Tensor]], *, seed: int = 0, cases: int = 3) -> None:
     """Check the gradients of the sum of all outputs: finite, and right, with and without rows that attend nowhere."""
     generator = torch.Generator().manual_seed(seed)
@@ -163,6 +168,7 @@ def _one_attention(
 # --- heads ----------------------------------------------------------------------------------------------------------
 
 
+@check
 def split(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check the split of the last axis into heads, which become an axis before the positions."""
     generator = torch.Generator().manual_seed(seed)
@@ -180,6 +186,7 @@ def split(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int 
         compare("split", got, rearrange(x, "b n (h d) -> b h n d", h=h), mistakes, where=where)
 
 
+@check
 def merge(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check the way back from heads to one vector for each position."""
     generator = torch.Generator().manual_seed(seed)
@@ -197,6 +204,7 @@ def merge(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4) 
         compare("merge", got, rearrange(x, "b h n d -> b n (h d)"), mistakes, where=where)
 
 
+@check
 def attend_shared(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check attention of query heads that share key/value heads, consecutive ones together."""
     generator = torch.Generator().manual_seed(seed)
@@ -224,6 +232,7 @@ def attend_shared(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 
 # --- positions ------------------------------------------------------------------------------------------------------
 
 
+@check
 def rotate(answer: Callable[[Tensor, Tensor, float], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check RoPE with the halves paired, at any positions."""
     generator = torch.Generator().manual_seed(seed)
@@ -236,12 +245,14 @@ def rotate(answer: Callable[[Tensor, Tensor, float], Tensor], *, seed: int = 0, 
         got = ask("rotate", answer, x, positions, base, where=where)
         right = RotaryEmbedding(2 * pairs, base=base)
         other_pairs = "these pairs are neighbours, 2i and 2i + 1; here i goes with i + d/2"
-        compare("rotate", got, right(x, positions), wrong_rotations(x, positions, right, other_pairs), where=where)
+        mistakes = wrong_rotations(x, positions, right, other_pairs)
+        compare("rotate", got, right(x, positions), mistakes, where=where, rounding=1e-5)
 
 
 # --- the layer, and its cache ---------------------------------------------------------------------------------------
 
 
+@check
 def layer(answer: Callable[[Tensor, Weights, int, int], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check causal self-attention with heads, shared keys and RoPE."""
     generator = torch.Generator().manual_seed(seed)
@@ -249,9 +260,11 @@ def layer(answer: Callable[[Tensor, Weights, int, int], Tensor], *, seed: int = 
         x, w, h, g = _a_layer(generator)
         where = f"{tuple(x.shape)}, n_heads={h}, n_kv_heads={g}, d_head={w[0].shape[-1] // h}"
         wanted, mistakes = _layer(x, w, h, g), _wrong_layers(x, w, h, g)
-        compare("layer", ask("layer", answer, x, w, h, g, where=where), wanted, mistakes, where=where)
+        got = ask("layer", answer, x, w, h, g, where=where)
+        compare("layer", got, wanted, mistakes, where=where, rounding=1e-5)
 
 
+@check
 def decode(
     answer: Callable[[Tensor, Weights, int, int, Cache | None], tuple[Tensor, Cache]], *, seed: int = 0, cases: int = 4
 ) -> None:
@@ -272,7 +285,7 @@ def decode(
             cache = following
             _check_kept(cache, (x.shape[0], g, seen, w[0].shape[-1] // h), h, where)
             outs.append(out)
-        compare("decode", torch.cat(outs, dim=1), wanted, mistakes, where=where)
+        compare("decode", torch.cat(outs, dim=1), wanted, mistakes, where=where, rounding=1e-5)
 
 
 def _one_step(

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from lessons_lib.attention import attention, attention_vjp
-from lessons_lib.checks import ask, compare, is_finite, normal
+from lessons_lib.checks import ask, check, compare, is_finite, normal, parts_in
+from lessons_lib.checks.flash import far_below_zero
 from lessons_lib.masks import causal
 from lessons_lib.softmax import log_sum_exp
 
@@ -17,6 +18,7 @@ Tile = tuple[int, int, bool]
 # --- one step of the online softmax ---------------------------------------------------------------------------------
 
 
+@check
 def update(answer: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], State], *, seed: int = 0, cases: int = 4) -> None:
     """Check how a running softmax takes in a few more keys, from the start, midway, and when it sees none of them."""
     generator = torch.Generator().manual_seed(seed)
@@ -83,29 +85,45 @@ def _ones(scores: Tensor) -> Tensor:
 # --- the forward pass -----------------------------------------------------------------------------------------------
 
 
+@check
 def tiled(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check attention over all keys, one block of keys after the other."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
         q, k, v, block, _ = _tensors(generator)
         where = f"n={len(q)}, m={len(k)}, block={block}"
-        for factor, kind in ((1.0, "scores near 0"), (3000.0, "scores in the thousands")):
-            here = f"{kind}, {where}"
-            got = ask("tiled", answer, factor * q, k, v, block, where=here)
-            assert is_finite(got), f"tiled is not finite: exp sees no score but minus the running peak ({here})"
-            parts = list(zip(k.split(block), v.split(block), strict=True))
-            whole = len(k) // block * block
-            mistakes = {
-                "the scores are not divided by sqrt(d_k)": attention(factor * q, k, v, scale=1.0),
-                "the last block is shorter, but it is there": attention(factor * q, k[:whole], v[:whole]),
-                "only the last block counts": attention(factor * q, *parts[-1]),
-                "the blocks are averaged as if they counted alike": torch.stack(
-                    [attention(factor * q, *part) for part in parts]
-                ).mean(dim=0),
-            }
-            compare("tiled", got, attention(factor * q, k, v), mistakes, where=here)
+        late = "exp sees no score but minus the running peak"
+        _one_tiled(answer, q, k, v, block, late, f"scores near 0, {where}")
+        _one_tiled(answer, 3000 * q, k, v, block, late, f"scores in the thousands, {where}")
+        early = "before the first block the peak is -inf, not 0"
+        _one_tiled(answer, *far_below_zero(q, k), v, block, early, f"scores near -2000, {where}")
 
 
+def _one_tiled(
+    answer: Callable[[Tensor, Tensor, Tensor, int], Tensor],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    block: int,
+    cause: str,
+    where: str,
+) -> None:
+    got = ask("tiled", answer, q, k, v, block, where=where)
+    assert is_finite(got), f"tiled is not finite: {cause} ({where})"
+    parts = list(zip(k.split(block), v.split(block), strict=True))
+    whole = len(k) // block * block
+    mistakes = {
+        "the scores are not divided by sqrt(d_k)": attention(q, k, v, scale=1.0),
+        "the last block is shorter, but it is there": attention(q, k[:whole], v[:whole]),
+        "only the last block counts": attention(q, *parts[-1]),
+        "the blocks are averaged as if they counted alike": torch.stack([attention(q, *part) for part in parts]).mean(
+            dim=0
+        ),
+    }
+    compare("tiled", got, attention(q, k, v), mistakes, where=where)
+
+
+@check
 def causal_tiles(answer: Callable[[int, int, int, int], list[Tile]], *, seed: int = 0, cases: int = 6) -> None:
     """Check which tiles a causal kernel visits, and which of them need a mask."""
     generator = torch.Generator().manual_seed(seed)
@@ -152,6 +170,7 @@ def causal_tiles(answer: Callable[[int, int, int, int], list[Tile]], *, seed: in
         assert found == wanted, f"causal_tiles is wrong, for instance about {str(odd)[:60]} ({where})"
 
 
+@check
 def flash(
     answer: Callable[[Tensor, Tensor, Tensor, int, int], tuple[Tensor, Tensor]], *, seed: int = 0, cases: int = 4
 ) -> None:
@@ -186,6 +205,7 @@ def flash(
         }
         compare("lse", got[1], lse, lses, where=where)
         _check_untouched(answer, q, k, v, block_q, block_k, where)
+        _check_low_scores(answer, *far_below_zero(q, k), v, block_q, block_k, f"scores near -2000, {where}")
 
 
 def _check_untouched(
@@ -198,20 +218,44 @@ def _check_untouched(
     where: str,
 ) -> None:
     """Put NaN where the first block of queries may not look: zero times NaN is NaN, so it shows who looked."""
-    last_seen = min(block_q, len(q)) - 1 + len(k) - len(q)
-    end = min((last_seen // block_k + 1) * block_k, len(k))
-    spoilt = v.clone()
-    spoilt[end:] = torch.nan
+    spoilt = _spoilt_where_hidden(v, len(q), block_q, block_k)
     out, _ = ask("flash", answer, q, k, spoilt, block_q, block_k, where=where, returns="out, lse", parts=2)
     untouched = bool(out[:block_q].isfinite().all())
     assert untouched, f"a tile in which everything is hidden was multiplied with zeros; skip it ({where})"
 
 
+def _check_low_scores(
+    answer: Callable[[Tensor, Tensor, Tensor, int, int], tuple[Tensor, Tensor]],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    block_q: int,
+    block_k: int,
+    where: str,
+) -> None:
+    """Ask once more, for scores so low that a peak which starts at 0 leaves nothing to divide by."""
+    got = ask("flash", answer, q, k, v, block_q, block_k, where=where, returns="out, lse", parts=2)
+    assert is_finite(*got), f"flash is not finite: before the first tile the peak is -inf, not 0 ({where})"
+    compare("out", got[0], attention(q, k, v, causal(len(q), len(k))), {}, where=where)
+
+
+def _spoilt_where_hidden(rows: Tensor, n: int, block_q: int, block_k: int) -> Tensor:
+    """Keys or values with NaN in every tile that is hidden from the first block of queries as a whole."""
+    last_seen = min(block_q, n) - 1 + len(rows) - n
+    spoilt = rows.clone()
+    spoilt[(last_seen // block_k + 1) * block_k :] = torch.nan
+    return spoilt
+
+
 # --- the backward pass ----------------------------------------------------------------------------------------------
 
 
-def flash_backward(answer: Callable[..., tuple[Tensor, Tensor, Tensor]], *, seed: int = 0, cases: int = 4) -> None:
-    """Check the gradients of causal attention, recomputed tile by tile from the log-sum-exp."""
+@check
+def flash_backward(
+    answer: Callable[..., tuple[Tensor, Tensor, Tensor]], *, seed: int = 0, cases: int = 4, only: str | None = None
+) -> None:
+    """Check the gradients of causal attention, recomputed tile by tile from the log-sum-exp, or ``only`` one."""
+    compared = sorted(parts_in(("grad_q", "grad_k", "grad_v"), only), key=lambda part: "vqk".index(part[1][-1]))
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
         q, k, v, block_q, block_k = _tensors(generator, queries_at_most_keys=True)
@@ -220,8 +264,9 @@ def flash_backward(answer: Callable[..., tuple[Tensor, Tensor, Tensor]], *, seed
         mask, scale = causal(len(q), len(k)), 1 / math.sqrt(q.shape[-1])
         lse = log_sum_exp(scale * q @ k.mT, mask)
         out = attention(q, k, v, mask)
-        with torch.no_grad():
-            given, returns = (q, k, v, out, lse, grad_out, block_q, block_k), "grad_q, grad_k, grad_v"
+        returns = "grad_q, grad_k, grad_v"
+        with torch.inference_mode():
+            given = q, k, v, out, lse, grad_out, block_q, block_k
             got = ask("flash_backward", answer, *given, where=where, returns=returns, parts=3)
         p = (scale * q @ k.mT - lse[:, None]).exp()
         seen, grad_p, delta = p * mask, grad_out @ v.mT, (grad_out * out).sum(dim=-1, keepdim=True)
@@ -241,8 +286,16 @@ def flash_backward(answer: Callable[..., tuple[Tensor, Tensor, Tensor]], *, seed
             "delta is subtracted, not added": back(seen, seen * (grad_p + own), scale),
         }
         wanted = attention_vjp(q, k, v, grad_out, mask)[:3]
-        for i, name in ((2, "grad_v"), (0, "grad_q"), (1, "grad_k")):
+        for i, name in compared:
             compare(name, got[i], wanted[i], {why: wrong[i] for why, wrong in mistakes.items()}, where=where)
+        if only not in (None, "grad_q"):
+            continue
+        hidden_k, hidden_v = (_spoilt_where_hidden(rows, len(q), block_q, block_k) for rows in (k, v))
+        with torch.inference_mode():
+            given = q, hidden_k, hidden_v, out, lse, grad_out, block_q, block_k
+            grad_q, *_ = ask("flash_backward", answer, *given, where=where, returns=returns, parts=3)
+        untouched = bool(grad_q[:block_q].isfinite().all())
+        assert untouched, f"a tile in which everything is hidden was multiplied with zeros; skip it ({where})"
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lessons_lib.checks import ask, compare
+from lessons_lib.checks import ask, check, compare, number
+from lessons_lib.checks.information import CRUMBS
 from lessons_lib.diagnostics import attention_entropy, token_spread
 from lessons_lib.information import entropy
 from lessons_lib.masks import causal
@@ -14,6 +15,7 @@ from lessons_lib.softmax import softmax
 from lessons_lib.training import warmup_cosine
 
 
+@check
 def spread(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check the share of the length that is not common to all tokens, for any number of leading axes."""
     generator = torch.Generator().manual_seed(seed)
@@ -35,6 +37,11 @@ def spread(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4)
             "the mean is over the tokens, axis -2, not over the entries of each": share(x - over_entries),
             "each sequence has a mean token of its own; do not average over the leading axes": share(x - everything),
             "both lengths are roots of sums of squares; a root is missing": share(x - over_tokens).square(),
+            "a length adds squares; a standard deviation divides their sum by n or by n - 1": [
+                x.std(-2, unbiased=unbiased).norm(dim=-1) / length * root
+                for unbiased in (True, False)
+                for root in ((1.0, math.sqrt(n)) if unbiased else (1.0,))
+            ],
             "it is not divided by the length of X": torch.linalg.matrix_norm(x - over_tokens),
             "that is the share which all tokens have in common; asked is the rest": share(over_tokens.expand_as(x)),
             "that is the matrix norm with the largest singular value; take the root of the sum of all squares": (
@@ -44,6 +51,7 @@ def spread(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4)
         compare("spread", got, token_spread(x), mistakes, where=where)
 
 
+@check
 def schedule(answer: Callable[[int, int, int, float], float | Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check warm-up, cosine and floor, at every step of the schedule and beyond its end."""
     generator = torch.Generator().manual_seed(seed)
@@ -85,6 +93,13 @@ def schedule(answer: Callable[[int, int, int, float], float | Tensor], *, seed: 
         def down(step: int) -> float:
             return to_floor(cosine(step))
 
+        def ending(step: int, later: int, n_warmup: int = n_warmup, n_steps: int = n_steps) -> float:
+            return wave(min(1.0, (step - n_warmup) / (n_steps + later - n_warmup)))
+
+        def beginning(step: int, n_warmup: int = n_warmup, n_steps: int = n_steps) -> float:
+            return wave(min(1.0, (step - n_warmup + 1) / (n_steps - n_warmup + 1)))
+
+        right = torch.tensor(wanted, dtype=torch.float64)
         mistakes = {
             "after n_steps the cosine rises again; hold the progress at 1": curve(
                 ramp, lambda s: to_floor(unclamped(s))
@@ -99,16 +114,17 @@ def schedule(answer: Callable[[int, int, int, float], float | Tensor], *, seed: 
                 ramp, lambda s, f=floor: max(f, cosine(s))
             ),
             "the ramp too is raised to the floor; it starts near 0": curve(lambda s: to_floor(ramp(s)), down),
+            "the floor is reached at n_steps, not one step before": curve(ramp, lambda s: to_floor(ending(s, -1))),
+            "the cosine begins at step n_warmup, not one step before": curve(ramp, lambda s: to_floor(beginning(s))),
+            "n_steps is counted from step 0, the warm-up included": curve(
+                ramp, lambda s, w=n_warmup: to_floor(ending(s, w))
+            ),
         }
-        compare(
-            "schedule",
-            torch.tensor([float(share) for share in got], dtype=torch.float64),
-            torch.tensor(wanted, dtype=torch.float64),
-            mistakes,
-            where=where,
-        )
+        given = [number("schedule", share, where) for share in got]
+        compare("schedule", torch.tensor(given, dtype=torch.float64), right, mistakes, where=where, of_numbers=True)
 
 
+@check
 def fair_entropy(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check the entropy of causal heads as a share of the largest possible, over the rows that have a choice."""
     generator = torch.Generator().manual_seed(seed)
@@ -116,9 +132,11 @@ def fair_entropy(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: in
         h, n = (torch.randperm(7, generator=generator)[:2] + 3).tolist()
         scores = torch.randn(h, n, n, generator=generator, dtype=torch.float64) * 2
         weights = softmax(scores, causal(n))
+        weights[1] = _without_one_key(weights[1], generator)
+        where = f"{h} heads, {n} tokens, weights of 0 in one head"
         if case == 0:
             weights[0] = torch.eye(n, dtype=torch.float64)  # a head of zeros and ones
-        where = f"{h} heads, {n} tokens" + (", one head with weights of 0 and 1" if case == 0 else "")
+            where += ", of 0 and 1 in another"
         got = ask("fair_entropy", answer, weights, where=where)
         assert not (isinstance(got, Tensor) and bool(got.isnan().any())), (
             f"fair_entropy holds NaN: 0 log 0 counts as 0, and the first row has no choice to divide by ({where})"
@@ -129,6 +147,12 @@ def fair_entropy(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: in
             "a causal row sees only the keys up to its own: divide by log of their number, not by log n": (
                 (rows[:, 1:] / most[-1]).mean(-1)
             ),
+            "divide by the log of the number of keys that a row may see, whether or not it gives them weight": (
+                (rows / (weights > 0).sum(-1).log().clamp_min(1e-9))[:, 1:].mean(-1)
+            ),
+            "a small number inside the logarithm changes the result; leave it out": [
+                (-(weights * (weights + eps).log()).sum(-1) / most.clamp_min(1e-9))[:, 1:].mean(-1) for eps in CRUMBS
+            ],
             "the first row has no choice; leave it out of the mean": (rows / most.clamp_min(1e-9)).mean(-1),
             "take the share row by row and then the mean, not the mean of entropies over the mean of largest": (
                 rows.sum(-1) / most.sum()
@@ -139,3 +163,11 @@ def fair_entropy(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: in
             ),
         }
         compare("fair_entropy", got, attention_entropy(weights[None], causal(n)), mistakes, where=where)
+
+
+def _without_one_key(weights: Tensor, generator: torch.Generator) -> Tensor:
+    """The same causal weights with one visible key taken from each row of three and more."""
+    n = len(weights)
+    taken = torch.stack([torch.randint(max(1, row), (), generator=generator) for row in range(n)])
+    kept = weights * ((torch.arange(n) != taken[:, None]) | (torch.arange(n)[:, None] < 2))
+    return kept / kept.sum(dim=-1, keepdim=True)

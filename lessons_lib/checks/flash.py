@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from lessons_lib.attention import attention
-from lessons_lib.checks import ask, compare, compare_number, is_finite
+from lessons_lib.checks import ask, check, compare, compare_number, is_finite, parts_in
 from lessons_lib.softmax import log_sum_exp
 
 Pieces = Iterable[tuple[Tensor, Tensor]]
 
 
+@check
 def attend_stream(answer: Callable[[Tensor, Pieces], tuple[Tensor, Tensor]], *, seed: int = 0, cases: int = 4) -> None:
     """Check attention to keys that arrive in pieces, each of which is erased before the next arrives."""
     generator = torch.Generator().manual_seed(seed)
@@ -23,9 +24,10 @@ def attend_stream(answer: Callable[[Tensor, Pieces], tuple[Tensor, Tensor]], *, 
             torch.randn(rows, width, generator=generator, dtype=torch.float64)
             for rows, width in ((n, d_k), (sum(sizes), d_k), (sum(sizes), d_v))
         )
-        for factor, kind in ((1.0, "scores near 0"), (3000.0, "scores in the thousands")):
-            where = f"{kind}, n={n}, d_k={d_k}, d_v={d_v}, pieces of {sizes} keys"
-            _one_stream(answer, factor * q, k, v, sizes, where)
+        where = f"n={n}, d_k={d_k}, d_v={d_v}, pieces of {sizes} keys"
+        _one_stream(answer, q, k, v, sizes, f"scores near 0, {where}")
+        _one_stream(answer, 3000 * q, k, v, sizes, f"scores in the thousands, {where}")
+        _one_stream(answer, *far_below_zero(q, k), v, sizes, f"scores near -2000, {where}")
 
 
 def _one_stream(
@@ -42,7 +44,12 @@ def _one_stream(
     scores = q @ k.mT / math.sqrt(q.shape[-1])
     lse = log_sum_exp(scores)
     out = attention(q, k, v)
-    cause = "subtract the largest score so far" if "thousands" in where else "is a piece used after the next came?"
+    causes = {
+        "near 0": "is a piece used after the next came?",
+        "thousands": "subtract the largest score so far",
+        "-2000": "before the first piece the largest score is -inf, not 0",
+    }
+    cause = next(cause for kind, cause in causes.items() if kind in where)
     assert is_finite(*got), f"the result is not finite: {cause} ({where})"
     outs = [attention(q, keys, values) for keys, values in pieces]
     states = _forgetful_states(q, pieces)
@@ -77,6 +84,12 @@ def _one_stream(
     )
 
 
+def far_below_zero(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Queries and keys with one entry more, which makes all scores lower by 2000."""
+    entry = math.sqrt(2000 * math.sqrt(q.shape[-1] + 1))
+    return torch.cat([q, torch.full_like(q[:, :1], entry)], -1), torch.cat([k, torch.full_like(k[:, :1], -entry)], -1)
+
+
 def _erasing(pieces: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
     for keys, values in pieces:
         lent = keys.clone(), values.clone()
@@ -106,10 +119,20 @@ def _forgetful_states(q: Tensor, pieces: list[tuple[Tensor, Tensor]]) -> dict[st
     return results
 
 
+@check
 def causal_traffic(answer: Callable[[int, int, int, int], int], *, seed: int = 0, cases: int = 8) -> None:
     """Check the count of numbers that causal tiles load and store."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
+    for case in range(cases):
+        n, d, block_q, block_k, wanted, mistakes = _some_blocks(case, generator)
+        where = f"n={n}, d={d}, block_q={block_q}, block_k={block_k}"
+        got = ask("causal_traffic", answer, n, d, block_q, block_k, where=where)
+        compare_number("causal_traffic", got, wanted, mistakes, where=where)
+
+
+def _some_blocks(case: int, generator: torch.Generator) -> tuple[int, int, int, int, int, dict[str, int]]:
+    """Sizes, the right answer and the known mistakes, which all differ in the first case."""
+    while True:
         n, d = (int(torch.randint(low, high, (), generator=generator)) for low, high in ((40, 200), (2, 40)))
         block_q, block_k = torch.randint(3, 30, (2,), generator=generator).tolist()
         blocks = [(start, min(start + block_q, n)) for start in range(0, n, block_q)]
@@ -124,6 +147,8 @@ def causal_traffic(answer: Callable[[int, int, int, int], int], *, seed: int = 0
             "tiles that are hidden as a whole are skipped": len(blocks) * n * 2 * d + fixed,
             "tiles on the diagonal are loaded too, they are hidden only in part": fixed
             + 2 * d * sum(start // block_k * block_k for start, _ in blocks),
+            "a tile that only the later queries of a block see is loaded too": fixed
+            + 2 * d * sum((start + 1) // block_k * block_k for start, _ in blocks),
             "a tile is loaded whole, even if only some of its keys are visible": fixed
             + 2 * d * sum(stop for _, stop in blocks),
             "the last tile of keys is shorter, it ends at n": fixed
@@ -140,13 +165,17 @@ def causal_traffic(answer: Callable[[int, int, int, int], int], *, seed: int = 0
             "no score leaves the fast memory": visited * 2 * d + fixed + 2 * n * n,
             "half of all tiles is not exact: the diagonal is visited": len(blocks) * n * d + fixed,
         }
-        where = f"n={n}, d={d}, block_q={block_q}, block_k={block_k}"
-        got = ask("causal_traffic", answer, n, d, block_q, block_k, where=where)
-        compare_number("causal_traffic", got, visited * 2 * d + fixed, mistakes, where=where)
+        wanted = visited * 2 * d + fixed
+        if case or len({wanted, *mistakes.values()}) == 1 + len(mistakes):
+            return n, d, block_q, block_k, wanted, mistakes
 
 
-def merge_backward(answer: Callable[..., tuple[Tensor, ...]], *, seed: int = 0, cases: int = 4) -> None:
-    """Check the gradients that go back through a merge to its four inputs."""
+@check
+def merge_backward(
+    answer: Callable[..., tuple[Tensor, ...]], *, seed: int = 0, cases: int = 4, only: str | None = None
+) -> None:
+    """Check the gradients that go back through a merge to its four inputs, or ``only`` one."""
+    compared = parts_in(("grad_out_a", "grad_lse_a", "grad_out_b", "grad_lse_b"), only)
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         b, n, d = (torch.randperm(6, generator=generator)[:3] + 2).tolist()
@@ -156,14 +185,14 @@ def merge_backward(answer: Callable[..., tuple[Tensor, ...]], *, seed: int = 0, 
         lse_a, lse_b, grad_lse = torch.randn(3, *rows, generator=generator, dtype=torch.float64)
         given = out_a, lse_a + height, out_b, lse_b + height, grad_out, grad_lse
         where = f"out over {(*rows, d)}, log-sum-exps near {height:.0f}"
-        with torch.no_grad():
+        with torch.inference_mode():
             returns = "four gradients, those of out_a, lse_a, out_b, lse_b"
             got = ask("merge_backward", answer, *given, where=where, returns=returns, parts=4)
-        assert is_finite(*got) or not height, (
+        assert is_finite(*(got[i] for i, _ in compared)) or not height, (
             f"exp left the range of the numbers: the shares need only a difference ({where})"
         )
         wanted, mistakes = _merge_gradients(*given)
-        for i, name in enumerate(("grad_out_a", "grad_lse_a", "grad_out_b", "grad_lse_b")):
+        for i, name in compared:
             compare(name, got[i], wanted[i], {why: wrong[i] for why, wrong in mistakes.items()}, where=where)
 
 
@@ -190,6 +219,12 @@ def _merge_gradients(
         "the shares of a and b are swapped": gradients(swapped=True),
         "a part's output gets its share of the gradient": gradients(shared=False),
         "a part's log-sum-exp gets its share of the gradient": gradients(weighed=False),
+        "the shares depend on the log-sum-exps, so they are no constants": (
+            share_a[..., None] * grad_out,
+            share_a * grad_lse,
+            share_b[..., None] * grad_out,
+            share_b * grad_lse,
+        ),
         "only the part's own share is differentiated; the other one moves too": (
             share_a[..., None] * grad_out,
             a_to_a * (grad_out * out_a).sum(dim=-1) + share_a * grad_lse,

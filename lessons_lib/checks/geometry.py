@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from lessons_lib.attention import attention
-from lessons_lib.checks import ask, compare
+from lessons_lib.checks import ask, check, compare, normal
 
 
+@check
 def cosine_attention(
     answer: Callable[[Tensor, Tensor, Tensor, float], Tensor], *, seed: int = 0, cases: int = 4
 ) -> None:
@@ -47,6 +48,21 @@ def cosine_attention(
                 "a cosine needs no further division by sqrt(d_k); beta is the whole factor": attention(
                     _unit(q), _unit(k), v, scale=beta / math.sqrt(d_k)
                 ),
+                "the weights of each query sum to one: the softmax runs over the keys, the last axis": (
+                    (beta * _unit(q) @ _unit(k).mT).softmax(-2) @ v
+                ),
+                "a length is the root of the sum of squares; the root is missing": [
+                    attention(q / q.square().sum(-1, keepdim=True), k / k.square().sum(-1, keepdim=True), v, scale=beta)
+                ],
+                "a small number added to a length changes the result; leave it out": [
+                    attention(
+                        q / (q.norm(dim=-1, keepdim=True) + eps),
+                        k / (k.norm(dim=-1, keepdim=True) + eps),
+                        v,
+                        scale=beta,
+                    )
+                    for eps in (1e-3, 1e-4, 1e-5, 1e-6)
+                ],
                 "the values are averaged as they are; only queries and keys lose their lengths": attention(
                     _unit(q), _unit(k), _unit(v), scale=beta
                 ),
@@ -55,6 +71,7 @@ def cosine_attention(
         )
 
 
+@check
 def additive_scores(
     answer: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 4
 ) -> None:
@@ -91,6 +108,7 @@ def additive_scores(
         )
 
 
+@check
 def can_win(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 8) -> None:
     """Check which keys in the plane have the largest dot product with at least one query."""
     generator = torch.Generator().manual_seed(seed)
@@ -98,11 +116,13 @@ def can_win(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 8
         k, corner, queries, mistakes = _telling_keys(generator)
         where = f"{len(k)} keys"
         got = ask("can_win", answer, k, where=where)
+        if isinstance(got, (list, tuple)) and all(isinstance(entry, bool) for entry in got):
+            got = torch.tensor(got)
         known = any(isinstance(got, Tensor) and torch.equal(got.bool(), mask) for mask in mistakes.values())
         if isinstance(got, Tensor) and got.shape == corner.shape and not known:
             for j in (got.bool() ^ corner).nonzero().flatten().tolist():
                 x, y = queries[j].tolist()
-                assert not corner[j], f"key {j} can win: try the query ({x:.3f}, {y:.3f}) ({where})"
+                assert not corner[j], f"key {j} can win: try the query ({x:.7f}, {y:.7f}) ({where})"
                 raise AssertionError(f"key {j} lies in the hull of the others, so it never wins ({where})")
         wrong = {sentence: mask.double() for sentence, mask in mistakes.items()}
         compare("can_win", got, corner.double(), wrong, where=where)
@@ -112,19 +132,42 @@ def _telling_keys(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, d
     """Keys for which the right answer and the known mistakes all differ, with these."""
     while True:
         m = int(torch.randint(5, 12, (), generator=generator))
-        keys, middle = torch.randn(m, 2, generator=generator), torch.randn(2, generator=generator)
-        k = (keys + middle).double()
+        keys, middle = normal(m, 2, generator=generator), normal(2, generator=generator)
+        k = _with_a_narrow_cone(keys + middle, generator)
         corner, queries = _corners(k)
         mistakes = {
             "the longest key wins some queries, but not it alone": k.norm(dim=-1) == k.norm(dim=-1).max(),
             "that asks whether a key wins where it stands; another query may suit it better": (k @ k.mT).argmax(-1)
-            == torch.arange(m),
+            == torch.arange(len(k)),
             "the keys at the far ends of the two axes win, but so do others between them": _ends(k),
             "that is the opposite: these keys never win": ~corner,
-            "not every key can win: look for one inside the hull of the others": torch.ones(m, dtype=torch.bool),
+            "not every key can win: look for one inside the hull of the others": torch.ones(len(k), dtype=torch.bool),
+            "the gap between the last direction and the first counts too: they lie on a circle": corner & ~_across(k),
         }
-        if len({tuple(mask.tolist()) for mask in (corner, *mistakes.values())}) == 1 + len(mistakes):
+        different = len({tuple(mask.tolist()) for mask in (corner, *mistakes.values())}) == 1 + len(mistakes)
+        if different and int((~corner).sum()) > 1 and int((corner & _across(k)).sum()) > 1:
             return k, corner, queries, mistakes
+
+
+def _with_a_narrow_cone(k: Tensor, generator: torch.Generator) -> Tensor:
+    """The keys, in another order, with one just outside an edge of their hull: it wins in a cone of 1e-4 radians.
+
+    At the middle of an edge of length l, out by h, the two edges that meet there turn by 4h/l.
+    """
+    corner, _ = _corners(k)
+    around = k[corner] - k[corner].mean(dim=0)
+    around = k[corner][torch.atan2(around[:, 1], around[:, 0]).argsort()]
+    one = int(torch.randint(len(around), (), generator=generator))
+    first, second = around[one - 1], around[one]
+    along = second - first
+    outside = (first + second) / 2 + 1e-4 / 4 * torch.stack([along[1], -along[0]])
+    return torch.cat([k, outside[None]])[torch.randperm(len(k) + 1, generator=generator)]
+
+
+def _across(k: Tensor) -> Tensor:
+    """Which corners see the others on both sides of the half-line where ``atan2`` jumps, and nobody in between."""
+    seen = [(torch.cat([k[:j], k[j + 1 :]]) - k[j]).unbind(-1) for j in range(len(k))]
+    return torch.stack([torch.atan2(y, x).sort().values.diff().max() <= math.pi for x, y in seen])
 
 
 def _corners(k: Tensor) -> tuple[Tensor, Tensor]:

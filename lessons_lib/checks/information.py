@@ -6,11 +6,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lessons_lib.checks import ask, compare
+from lessons_lib.checks import ask, check, compare, number
 from lessons_lib.information import effective_count, entropy, mutual_information
 from lessons_lib.softmax import log_sum_exp, softmax
 
+CRUMBS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-8)  # what is added to a weight so that it has a logarithm
 
+
+@check
 def entropy_from_scores(answer: Callable[[Tensor, float], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check the entropy of softmax(scores / temperature), also where weights round to zero."""
     generator = torch.Generator().manual_seed(seed)
@@ -45,11 +48,14 @@ def _one_entropy(answer: Callable[[Tensor, float], Tensor], scores: Tensor, temp
         "the temperature belongs inside, before the softmax": entropy(softmax(scores)) / temperature,
         "the expected score must be divided by the temperature too": log_sum_exp(s) - average,
         "that is the log-sum-exp alone; subtract the expected score over the temperature": log_sum_exp(s),
-        "a small number inside the logarithm changes the result; leave it out": -(p * (p + 1e-8).log()).sum(dim=-1),
+        "a small number inside the logarithm changes the result; leave it out": [
+            -(p * (p + eps).log()).sum(dim=-1) for eps in CRUMBS
+        ],
     }
     compare("entropy_from_scores", got, wanted, mistakes, where=where)
 
 
+@check
 def temperature_for(answer: Callable[[Tensor, float], float | Tensor], *, seed: int = 0, cases: int = 5) -> None:
     """Check the temperature at which one row of scores has a given effective count, to a thousandth of a key."""
     generator = torch.Generator().manual_seed(seed)
@@ -67,10 +73,8 @@ def temperature_for(answer: Callable[[Tensor, float], float | Tensor], *, seed: 
 def _one_temperature(answer: Callable[[Tensor, float], float | Tensor], scores: Tensor, count: float) -> None:
     where = f"{len(scores)} scores, count={count:.4g}"
     got = ask("temperature_for", answer, scores, count, where=where)
-    assert isinstance(got, (int, float)) or (isinstance(got, Tensor) and got.numel() == 1), (
-        f"temperature_for must be a number, got {type(got).__name__}"
-    )
-    t = float(got)
+    one = got.reshape(()) if isinstance(got, Tensor) and got.numel() == 1 else got
+    t = float(number("temperature_for", one, where))
     if _reaches(t, scores, count):
         return
     mistakes = {
@@ -108,6 +112,7 @@ def _count_at(scores: Tensor, temperature: float) -> Tensor:
     return effective_count(softmax(scores, temperature=temperature))
 
 
+@check
 def query_key_information(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check the mutual information of an evenly drawn query and the key that its row of weights draws."""
     generator = torch.Generator().manual_seed(seed)
@@ -128,7 +133,8 @@ def _one_information(answer: Callable[[Tensor], Tensor], a: Tensor, where: str) 
     assert not (isinstance(got, Tensor) and got.shape == wanted.shape and bool(got.isnan().any())), (
         f"query_key_information holds NaN: 0 log 0 is zero here ({where})"
     )
-    of_average, averaged = entropy(a.mean(dim=-2)), entropy(a).mean(dim=-1)
+    mean = a.mean(dim=-2)
+    of_average, averaged = entropy(mean), entropy(a).mean(dim=-1)
     mistakes = {
         "that is the entropy of the average row; subtract the average entropy of the rows": of_average,
         "that is the average entropy of the rows; subtract it from the entropy of the average row": averaged,
@@ -142,6 +148,9 @@ def _one_information(answer: Callable[[Tensor], Tensor], a: Tensor, where: str) 
         - averaged,
         "average over the queries, the axis before the last, not over the keys": _column_mix_up(a),
         "the divergence goes from each row to the average row, not back": _divergence_back(a),
+        "a small number inside the logarithm changes the result; leave it out": [
+            (a * (a + eps).log()).sum(dim=-1).mean(dim=-1) - (mean * (mean + eps).log()).sum(dim=-1) for eps in CRUMBS
+        ],
     }
     compare("query_key_information", got, wanted, mistakes, where=where)
 

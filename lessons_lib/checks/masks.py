@@ -5,11 +5,15 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from lessons_lib.checks import ask, compare, compare_mask, compare_number, is_finite
+from lessons_lib.checks import ask, check, compare, compare_mask, compare_number, is_finite
+from lessons_lib.checks.scaling import instead_of_the_largest, one_far_off
 from lessons_lib.masks import causal, documents, reach, sliding_window
 from lessons_lib.softmax import softmax
 
+BOTH_WAYS = "that i may look at j does not let j look at i: row by row, the mask has a direction"
 
+
+@check
 def masked_softmax(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check a masked softmax on tame scores, on hidden scores far above and far below, and on rows without keys."""
     generator = torch.Generator().manual_seed(seed)
@@ -22,6 +26,8 @@ def masked_softmax(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0,
         _one_softmax(answer, scores, mask, "tame scores")
         _one_softmax(answer, scores.masked_fill(~mask, 5000.0), mask, "hidden scores of 5000")
         _one_softmax(answer, scores + 5000.0 * mask, mask, "visible scores near 5000")
+        for apart, kind in one_far_off(scores, 1000.0, generator):
+            _one_softmax(answer, apart, torch.ones_like(mask), f"{kind}, all visible")
         _one_softmax(answer, scores, mask & (torch.arange(n)[:, None] > 0), "row 0 without keys")
 
 
@@ -31,6 +37,8 @@ def _one_softmax(answer: Callable[[Tensor, Tensor], Tensor], scores: Tensor, mas
     cause = (
         "0 / 0 in a row without keys: replace the sum before you divide"
         if kind.startswith("row 0")
+        else f"subtract the maximum of each row{instead_of_the_largest(kind)}"
+        if kind.startswith("one score")
         else "subtract the maximum of the visible scores, row by row, and leave the hidden ones out of the sum"
     )
     assert is_finite(got), f"masked_softmax is not finite: {cause} ({where})"
@@ -54,12 +62,16 @@ def wrongly_masked(scores: Tensor, mask: Tensor) -> dict[str, Tensor]:
     }
 
 
+@check
 def conversation_mask(answer: Callable[[list[int], list[int]], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check the mask of packed conversations, each with a prompt that sees itself both ways."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
-        lengths = (torch.randint(0, 5, (3,), generator=generator) + 4).tolist()
+    for case in range(cases):
+        number = 3 if case == 0 else int(torch.randint(1, 6, (), generator=generator))
+        lengths = (torch.randint(0, 5, (number,), generator=generator) + 4).tolist()
         prompts = [int(torch.randint(2, length - 1, (), generator=generator)) for length in lengths]
+        if case % 3 == 1:  # nothing was asked, and nothing answered
+            prompts[0], prompts[-1] = 0, lengths[-1]
         where = f"lengths={lengths}, prompts={prompts}"
         got = ask("conversation_mask", answer, lengths, prompts, where=where)
         compare_mask("conversation_mask", got, *_conversations(lengths, prompts), where=where)
@@ -70,6 +82,7 @@ def _conversations(lengths: Sequence[int], prompts: Sequence[int]) -> tuple[Tens
     own = documents(torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths)))
     within = torch.cat([torch.arange(length) for length in lengths])
     prompt = within < torch.tensor(prompts).repeat_interleave(torch.tensor(lengths))
+    longer = within <= torch.tensor(prompts).repeat_interleave(torch.tensor(lengths))
     past = causal(len(within))
     wanted = own & (past | prompt)
     return wanted, {
@@ -82,15 +95,25 @@ def _conversations(lengths: Sequence[int], prompts: Sequence[int]) -> tuple[Tens
         "a prompt must not see its answer": own & (past | prompt[:, None]),
         "an answer sees what came before it, not its prompt and itself alone": own
         & (prompt | torch.eye(len(within), dtype=torch.bool)),
+        "the first `prompts` positions are the prompt, not one more": own & (past | longer),
         "only the first conversation's prompt sees itself both ways": own
         & (past | (torch.arange(len(within)) < prompts[0])),
     }
 
 
+@check
 def layers_needed(answer: Callable[[Tensor], int | Tensor], *, seed: int = 0, cases: int = 8) -> None:
     """Check the number of layers after which a mask reaches all that it ever will."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
+        mask, where = _a_telling_mask(case, generator)
+        got = ask("layers_needed", answer, mask, where=where)
+        compare_number("layers_needed", got, _until_settled(mask), _wrong_numbers_of_layers(mask), where=where)
+
+
+def _a_telling_mask(case: int, generator: torch.Generator) -> tuple[Tensor, str]:
+    """A mask of one of six kinds, in words; in the first case one on which the known mistakes differ."""
+    while True:
         n = int(torch.randint(7, 14, (), generator=generator))
         window = int(torch.randint(2, 4, (), generator=generator))
         sparse = torch.rand(n, n, generator=generator) < 1.2 / n
@@ -103,15 +126,24 @@ def layers_needed(answer: Callable[[Tensor], int | Tensor], *, seed: int = 0, ca
             ("each position alone", torch.eye(n, dtype=torch.bool)),
         ][case % 6]
         where = f"{kind}, n={n}" + (f", window={window}" if "window" in kind else "")
-        got = ask("layers_needed", answer, mask, where=where)
-        wanted = _until_settled(mask)
-        mistakes = {
-            "you counted the layer that changed nothing": wanted + 1,
-            "start from the identity: before any layer, each position knows itself": wanted - 1,
-            "the residual stream is missing: it keeps what was reached before": _until_settled(mask, residual=False),
-            "each squaring doubles the layers": (wanted - 1).bit_length() if wanted else 0,
-        }
-        compare_number("layers_needed", got, wanted, mistakes, where=where)
+        wanted, wrong = _until_settled(mask), _wrong_numbers_of_layers(mask)
+        same = 2  # a two-sided window is symmetric, and keeps what it reached
+        differ = len({wanted, *wrong.values()}) == 1 + len(wrong) - same
+        others = {wanted, *(number for sentence, number in wrong.items() if sentence != BOTH_WAYS)}
+        if differ if case == 0 else case % 6 != 1 or wrong[BOTH_WAYS] not in others:
+            return mask, where
+
+
+def _wrong_numbers_of_layers(mask: Tensor) -> dict[str, int]:
+    wanted = _until_settled(mask)
+    return {
+        "you counted the layer that changed nothing": wanted + 1,
+        "start from the identity: before any layer, each position knows itself": wanted - 1,
+        "the residual stream is missing: it keeps what was reached before": _until_settled(mask, residual=False),
+        "each squaring doubles the layers": (wanted - 1).bit_length() if wanted else 0,
+        "that is the number of positions; most masks settle sooner": len(mask),
+        BOTH_WAYS: _until_settled(mask | mask.mT),
+    }
 
 
 def _until_settled(mask: Tensor, *, residual: bool = True) -> int:

@@ -5,17 +5,18 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from lessons_lib.checks import ask, compare, normal
+from lessons_lib.checks import ask, check, compare, normal
 from lessons_lib.markov import rollout, stationary_distribution
 from lessons_lib.masks import causal
 from lessons_lib.softmax import softmax
 
 
+@check
 def walk(answer: Callable[[int, Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check where a walker is that sets out from an output and meets the last layer first."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
-        n_layers, n = 3, int(torch.randint(4, 9, (), generator=generator))
+    for case in range(cases):
+        n_layers, n = _some_layers(case, generator), int(torch.randint(4, 9, (), generator=generator))
         start = int(torch.randint(1, n, (), generator=generator))
         layers = softmax(2 * normal(n_layers, n, n, generator=generator))
         where = f"{n_layers} layers, {n} tokens, start {start}"
@@ -35,6 +36,7 @@ def walk(answer: Callable[[int, Tensor], Tensor], *, seed: int = 0, cases: int =
         compare("walk", got, product[start], mistakes, where=where)
 
 
+@check
 def stationary(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 5) -> None:
     """Check the stationary distribution: of positive matrices, of causal ones, and of walks that go in circles."""
     generator = torch.Generator().manual_seed(seed)
@@ -63,13 +65,14 @@ def stationary(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int 
         compare("stationary", got, pi, mistakes, where=where)
 
 
+@check
 def attention_rollout(
     answer: Callable[[Sequence[Tensor] | Tensor, float], Tensor], *, seed: int = 0, cases: int = 4
 ) -> None:
     """Check the rollout of several layers, averaged over heads, with a residual share."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        n_layers, n_heads = 3, int(torch.randint(2, 5, (), generator=generator))
+        n_layers, n_heads = _some_layers(case, generator), int(torch.randint(2, 5, (), generator=generator))
         n = int(torch.randint(5, 9, (), generator=generator))
         residual = 0.1 + 0.3 * float(torch.rand((), generator=generator, dtype=torch.float64))
         scores = 2 * normal(n_layers, n_heads, n, n, generator=generator)
@@ -84,12 +87,10 @@ def attention_rollout(
             "the residual share is missing": plain,
             "each layer passes its share on, not only the stack as a whole": residual * identity
             + (1 - residual) * plain,
-            "rows must sum to one: the share of the identity is taken from that of the weights": (mean + identity)[2]
-            @ (mean + identity)[1]
-            @ (mean + identity)[0],
-            "rows must sum to one: the weights get the share 1 - residual": (mean + residual * identity)[2]
-            @ (mean + residual * identity)[1]
-            @ (mean + residual * identity)[0],
+            "rows must sum to one: the share of the identity is taken from that of the weights": _product(
+                mean + identity
+            ),
+            "rows must sum to one: the weights get the share 1 - residual": _product(mean + residual * identity),
             "average over heads first: a walker may change heads between layers": rollout(
                 layers, residual=residual
             ).mean(dim=0),
@@ -99,3 +100,16 @@ def attention_rollout(
             ).prod(dim=0),
         }
         compare("attention_rollout", got, rollout(mean, residual=residual), mistakes, where=where)
+
+
+def _product(layers: Tensor) -> Tensor:
+    """The last layer times the one before it, and so on, as they are."""
+    product = layers[0]
+    for layer in layers[1:]:
+        product = layer @ product
+    return product
+
+
+def _some_layers(case: int, generator: torch.Generator) -> int:
+    """From one to five layers, in the first case more than two: there their order shows."""
+    return int(torch.randint(1 if case else 3, 6, (), generator=generator))

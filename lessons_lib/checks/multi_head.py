@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from lessons_lib.attention import attention
-from lessons_lib.checks import ask, compare
+from lessons_lib.checks import Wrong, ask, check, compare
 
 
+@check
 def multi_head(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check a multi-head layer that is given its four matrices."""
     generator = torch.Generator().manual_seed(seed)
@@ -24,7 +25,7 @@ def multi_head(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 4) 
         compare("multi_head", got, *_layers(x, matrices, n_heads), where=where)
 
 
-def _layers(x: Tensor, matrices: Tensor, n_heads: int) -> tuple[Tensor, dict[str, Tensor]]:
+def _layers(x: Tensor, matrices: Tensor, n_heads: int) -> tuple[Tensor, dict[str, Wrong]]:
     """The layer's output, and what each likely mistake makes of it."""
     (n, d_model), (w_q, w_k, w_v, w_o) = x.shape, matrices
     rows = x @ w_q, x @ w_k, x @ w_v
@@ -45,7 +46,21 @@ def _layers(x: Tensor, matrices: Tensor, n_heads: int) -> tuple[Tensor, dict[str
         "before joining, the heads must go back behind the positions": heads.reshape(n, d_model) @ w_o,
         "a head owns consecutive columns, not every h-th": every.permute(1, 2, 0).reshape(n, d_model) @ w_o,
         "the softmax runs over the keys of each query, the last axis": _joined(over_queries) @ w_o,
+        "the matrices are multiplied from the right as they are; do not transpose them": _transposed_ways(
+            x, matrices, n_heads
+        ),
+        "heads are joined side by side, not averaged or added": [
+            pooled.repeat(1, n_heads) @ w_o for pooled in (heads.mean(dim=0), heads.sum(dim=0))
+        ]
+        + [pooled @ w_o[:width] for pooled in (heads.mean(dim=0), heads.sum(dim=0))],
     }
+
+
+def _transposed_ways(x: Tensor, matrices: Tensor, n_heads: int) -> list[Tensor]:
+    """The layer with all four matrices transposed, with the first three, with the last."""
+    w_q, w_k, w_v, w_o = matrices
+    ways = ((w_q.T, w_k.T, w_v.T, w_o.T), (w_q.T, w_k.T, w_v.T, w_o), (w_q, w_k, w_v, w_o.T))
+    return [_joined(attention(*(_split(x @ w, n_heads) for w in way[:3]))) @ way[3] for way in ways]
 
 
 def _split(rows: Tensor, n_heads: int) -> Tensor:
@@ -56,6 +71,7 @@ def _joined(heads: Tensor) -> Tensor:
     return heads.transpose(0, 1).reshape(heads.shape[1], -1)
 
 
+@check
 def decode_step(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check one step of decoding with grouped heads: a new token's queries against the cache and its own key."""
     generator = torch.Generator().manual_seed(seed)
@@ -69,7 +85,7 @@ def decode_step(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 4)
         compare("decode_step", got, *_steps(*arguments), where=where)
 
 
-def _steps(q: Tensor, past_k: Tensor, past_v: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+def _steps(q: Tensor, past_k: Tensor, past_v: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, dict[str, Wrong]]:
     """The output of each head, and what each likely mistake makes of it."""
     all_k, all_v = torch.cat([past_k, k[:, None]], dim=1), torch.cat([past_v, v[:, None]], dim=1)
     per_group = len(q) // len(k)
@@ -92,7 +108,16 @@ def _steps(q: Tensor, past_k: Tensor, past_v: Tensor, k: Tensor, v: Tensor) -> t
         .reshape(len(q), -1),
         "the scores are not divided by the root of d_k": step(all_k, all_v, 1.0),
         "d_k stands under the root, the width of a query": step(all_k, all_v, all_v.shape[-1] ** -0.5),
+        "the new key and value come behind the cache, not in the place of one that it keeps": [
+            step(_overwritten(past_k, k, at), _overwritten(past_v, v, at)) for at in (-1, 0)
+        ],
         "the new key and value come behind the others, both of them": step(
             torch.cat([k[:, None], past_k], dim=1), all_v
         ),
     }
+
+
+def _overwritten(kept: Tensor, new: Tensor, at: int) -> Tensor:
+    kept = kept.clone()
+    kept[:, at] = new
+    return kept

@@ -7,10 +7,11 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from lessons_lib.checks import ask, compare, compare_number
+from lessons_lib.checks import ask, check, compare, compare_number
 from lessons_lib.positions import AlibiBias, RotaryEmbedding
 
 
+@check
 def rotate(answer: Callable[[Tensor, Tensor, float], Tensor], *, seed: int = 0, cases: int = 5) -> None:
     """Check the rotation of neighbouring pairs by angles that grow with the position."""
     generator = torch.Generator().manual_seed(seed)
@@ -19,9 +20,13 @@ def rotate(answer: Callable[[Tensor, Tensor, float], Tensor], *, seed: int = 0, 
         shape = (b, n, 2 * pairs) if case % 2 else (n, 2 * pairs)
         base = 10.0 ** float(1 + 4 * torch.rand((), generator=generator))
         x = torch.randn(shape, generator=generator, dtype=torch.float64)
-        positions = torch.randperm(50, generator=generator)[:n] + 1
+        positions = torch.randperm(5000, generator=generator)[:n] + 1  # where angles in single precision show
         where = f"shape {shape}, base {base:.3g}, positions {positions.tolist()}"
+        single = ask("rotate", answer, x.float(), positions, base, where=where)
         got = ask("rotate", answer, x, positions, base, where=where)
+        for turned, of in ((single, torch.float32), (got, torch.float64)):
+            alike = not isinstance(turned, Tensor) or turned.dtype == of
+            assert alike, f"rotate must return the type of x, {of}, got {turned.dtype} ({where})"
         right = RotaryEmbedding(2 * pairs, base=base, pairing="interleaved")
         other_pairs = "these pairs are i and i + d/2; the paper's are neighbours, 2i and 2i + 1"
         apart = rearrange(right(x, positions), "... (i two) -> ... (two i)", two=2)
@@ -57,6 +62,7 @@ def wrong_rotations(x: Tensor, positions: Tensor, right: RotaryEmbedding, other_
     }
 
 
+@check
 def alibi(answer: Callable[[int, int, int], Tensor], *, seed: int = 0, cases: int = 5) -> None:
     """Check the bias by distance, for the last ``n`` of ``m`` positions."""
     generator = torch.Generator().manual_seed(seed)
@@ -91,6 +97,7 @@ def alibi(answer: Callable[[int, int, int], Tensor], *, seed: int = 0, cases: in
         compare("alibi", ask("alibi", answer, n_heads, n, m, where=where), wanted, mistakes, where=where)
 
 
+@check
 def stretched_base(answer: Callable[[float, int, float], float | Tensor], *, seed: int = 0, cases: int = 6) -> None:
     """Check the base that makes the slowest pair slower by a factor, and the quickest not at all."""
     generator = torch.Generator().manual_seed(seed)

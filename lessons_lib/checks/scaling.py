@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from lessons_lib.attention import attention_vjp, attention_weights
-from lessons_lib.checks import ask, compare, compare_number, is_finite
+from lessons_lib.checks import ask, check, compare, compare_number, is_finite, parts_in
 from lessons_lib.softmax import softmax
 
 
+@check
 def right_scale(answer: Callable[[int, float, float], float | Tensor], *, seed: int = 0, cases: int = 5) -> None:
     """Check the factor that gives scores of queries and keys with given variances the variance one."""
     generator = torch.Generator().manual_seed(seed)
@@ -31,6 +32,7 @@ def right_scale(answer: Callable[[int, float, float], float | Tensor], *, seed: 
         compare_number("right_scale", got, 1 / spread, mistakes, where=where)
 
 
+@check
 def stable_softmax(answer: Callable[[Tensor, float], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check a softmax with temperature over the last axis, on tame scores and on scores that overflow ``exp``."""
     generator = torch.Generator().manual_seed(seed)
@@ -43,12 +45,14 @@ def stable_softmax(answer: Callable[[Tensor, float], Tensor], *, seed: int = 0, 
         _one_softmax(answer, scores + 5000, temperature, "scores near 5000")
         apart = scores + torch.linspace(-5000, 5000, n, dtype=torch.float64)[:, None]
         _one_softmax(answer, apart, temperature, "rows from -5000 to 5000")
+        for raised, kind in one_far_off(scores, 1000 * temperature, generator):
+            _one_softmax(answer, raised, temperature, kind)
 
 
 def _one_softmax(answer: Callable[[Tensor, float], Tensor], scores: Tensor, temperature: float, kind: str) -> None:
     where = f"{kind}, shape {tuple(scores.shape)}, temperature {temperature:.3g}"
     got = ask("stable_softmax", answer, scores, temperature, where=where)
-    cause = "subtract the maximum of each row" + (", not of the whole tensor" if kind.startswith("rows") else " first")
+    cause = "subtract the maximum of each row" + instead_of_the_largest(kind)
     assert is_finite(got), f"exp left the range of the numbers: {cause} ({where})"
     s = scores / temperature
     mistakes = {
@@ -57,6 +61,24 @@ def _one_softmax(answer: Callable[[Tensor, float], Tensor], scores: Tensor, temp
         "the temperature divides the scores, before the softmax": softmax(scores) / temperature,
     } | wrong_sums(s)
     compare("stable_softmax", got, softmax(s), mistakes, where=where)
+
+
+def one_far_off(scores: Tensor, step: float, generator: torch.Generator) -> list[tuple[Tensor, str]]:
+    """The scores with one in each row far below the others, so that the least will not do to subtract, and far above.
+
+    A step of 1000 is more than ``exp`` can bear, a quarter of it is not: the mean of four or more does for the first.
+    """
+    m = scores.shape[-1]
+    chosen = torch.arange(m) == 1 + int(torch.randint(m - 1, (), generator=generator))  # never the first of its row
+    below, above = scores.masked_fill(chosen, -step), scores.masked_fill(chosen, 5 * step)
+    return [(below, "one score of a row far below the others"), (above, "one score of a row far above the others")]
+
+
+def instead_of_the_largest(kind: str) -> str:
+    """Say what else was subtracted, if a result is not finite for scores of this kind."""
+    if kind.startswith("one score of a row"):
+        return ", not its minimum" if "below" in kind else ", not its mean and not its first entry"
+    return ", not of the whole tensor" if kind.startswith(("rows", "one long")) else " first"
 
 
 def wrong_sums(scores: Tensor) -> dict[str, Tensor]:
@@ -68,10 +90,16 @@ def wrong_sums(scores: Tensor) -> dict[str, Tensor]:
     }
 
 
+@check
 def attention_backward(
-    answer: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]], *, seed: int = 0, cases: int = 4
+    answer: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]],
+    *,
+    seed: int = 0,
+    cases: int = 4,
+    only: str | None = None,
 ) -> None:
-    """Check the gradients of scaled attention with respect to queries, keys and values."""
+    """Check the gradients of scaled attention with respect to queries, keys and values, or ``only`` one."""
+    compared = sorted(parts_in(("grad_q", "grad_k", "grad_v"), only), key=lambda part: "vqk".index(part[1][-1]))
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         b, n, m, d_k, d_v = (torch.randperm(7, generator=generator)[:5] + 2).tolist()
@@ -81,16 +109,16 @@ def attention_backward(
             for rows, width in ((n, d_k), (m, d_k), (m, d_v), (n, d_v))
         )
         where = f"n={n}, m={m}, d_k={d_k}, d_v={d_v}, leading axes {leading}"
-        with torch.no_grad():
+        with torch.inference_mode():
             returns = "three gradients, grad_q, grad_k, grad_v"
             got = ask("attention_backward", answer, q, k, v, grad_out, where=where, returns=returns, parts=3)
         wanted = attention_vjp(q, k, v, grad_out)[:3]
         mistakes = _backward_mistakes(q, k, v, grad_out)
-        shapes, swapped = [tuple(tensor.shape) for tensor in wanted], [tuple(tensor.shape) for tensor in got]
+        shapes, swapped = ([tuple(getattr(x, "shape", ())) for x in gradients] for gradients in (wanted, got))
         assert shapes == swapped or sorted(shapes) != sorted(swapped), (
             f"the gradients belong in the order grad_q, grad_k, grad_v: shapes {shapes}, got {swapped} ({where})"
         )
-        for i, name in ((2, "grad_v"), (0, "grad_q"), (1, "grad_k")):
+        for i, name in compared:
             compare(name, got[i], wanted[i], {why: wrong[i] for why, wrong in mistakes.items()}, where=where)
 
 
@@ -115,6 +143,9 @@ def _backward_mistakes(q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor) -> dic
             a, a * (1 - a) * grad_a, root
         ),
         "the row sum of A * dA is not subtracted": back(a, a * grad_a, root),
+        "subtract the average of dA with the weights A, not the plain mean": back(
+            a, a * (grad_a - grad_a.mean(dim=-1, keepdim=True)), root
+        ),
         "the sum of A * dA runs over the keys of each query, the last axis": back(a, jacobian(a, over=-2), root),
         "the factor 1/sqrt(d_k) of the scores belongs in this gradient too": back(a, jacobian(a), 1.0),
         "the factor here is that of the forward pass, 1/sqrt(d_k), not 1/d_k": back(a, jacobian(a), 1 / d_k),

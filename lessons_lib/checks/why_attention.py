@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from lessons_lib.attention import attention, attention_weights
-from lessons_lib.checks import ask, compare
+from lessons_lib.checks import ask, check, compare
 from lessons_lib.masks import causal
 
 
+@check
 def look_up(answer: Callable[[Tensor, Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check the soft look-up of one query."""
     generator = torch.Generator().manual_seed(seed)
@@ -47,6 +48,7 @@ def look_up(answer: Callable[[Tensor, Tensor, Tensor], Tensor], *, seed: int = 0
         )
 
 
+@check
 def self_attention(
     answer: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 4
 ) -> None:
@@ -74,6 +76,7 @@ def self_attention(
         )
 
 
+@check
 def left_to_right(answer: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check self-attention in which each word sees itself and those before it."""
     for x, w_q, w_k, w_v, where in _sentences(seed, cases):
@@ -92,6 +95,9 @@ def left_to_right(answer: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], *,
                 "a score of zero is a score: e^0 = 1; leave these words out": (q @ k.mT * may).softmax(-1) @ v,
                 "each word sees itself and those after it": attention(q, k, v, may.mT, scale=1.0),
                 "a word sees itself too, not only those before it": attention(q, k, v, may.tril(-1), scale=1.0),
+                "a word sees itself and those before it, not the one after it": attention(
+                    q, k, v, torch.ones_like(may).tril(1), scale=1.0
+                ),
                 "all that was read has the same weight; where are the scores?": v.cumsum(0) / may.sum(1, keepdim=True),
                 "no division by sqrt(d_k) here: scores are plain dot products": attention(q, k, v, may),
             },

@@ -1,15 +1,41 @@
 """What ``checks`` itself does, and what single checks rest on."""
 
-import math
+import contextlib
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import torch
+from answers import build_attention as answers_of_build_attention
 from answers import build_flash
+from answers import dynamics as answers_of_dynamics
+from answers import flash as answers_of_flash
+from answers import information as answers_of_information
+from answers import masks as answers_of_masks
+from answers import matrix as answers_of_matrix
+from answers import scaling as answers_of_scaling
+from answers.multi_head import by_cutting, by_group
 from torch.testing import assert_close
 
-from lessons_lib.checks import ask, compare, compare_mask, compare_number, flash, geometry, is_finite, scaling
+from lessons_lib.attention import attention
+from lessons_lib.checks import (
+    ask,
+    build_attention,
+    compare,
+    compare_mask,
+    compare_number,
+    dynamics,
+    flash,
+    geometry,
+    information,
+    is_finite,
+    masks,
+    matrix,
+    multi_head,
+    scaling,
+)
 from lessons_lib.flash import flash_attention
-from lessons_lib.softmax import merge_attention
+from lessons_lib.softmax import merge_attention, softmax
 
 # --- asking ---------------------------------------------------------------------------------------------------------
 
@@ -91,12 +117,35 @@ def test_a_mistake_that_has_another_shape_here_is_not_named(shape):
         compare("x", torch.ones(2), torch.zeros(2), {"a mistake": torch.ones(shape)}, where="here")
 
 
-@pytest.mark.parametrize(("dtype", "off"), [(torch.float64, 1e-7), (torch.float32, 1e-3)])
-def test_rounding_is_that_of_the_answer(dtype, off):
+@pytest.mark.parametrize(("dtype", "rounding"), [(torch.float64, 5e-7), (torch.float32, 5e-6)])
+def test_rounding_is_that_of_the_answer(dtype, rounding):
+    wanted = torch.tensor([1.0, -400.0, 0.0])
+    compare("x", (wanted + 400 * rounding).to(dtype), wanted, {}, where="here")
+    with pytest.raises(AssertionError, match=r"x is off by .* single precision.? torch.sqrt\(torch.tensor\(d\)\)"):
+        compare("x", (wanted + 400 * 20 * rounding).to(dtype), wanted, {}, where="here")
+    with pytest.raises(AssertionError, match=r"off by up to 8 at \[0\]"):
+        compare("x", (wanted + 8).to(dtype), wanted, {}, where="here")
+
+
+def test_what_is_nearer_to_a_mistake_is_the_mistake():
     wanted = torch.ones(2)
-    compare("x", wanted.to(dtype) * (1 + off / 1000), wanted, {}, where="here")
-    with pytest.raises(AssertionError, match="off by up to"):
-        compare("x", wanted.to(dtype) + off, wanted, {}, where="here")
+    with pytest.raises(AssertionError, match="x is wrong: a small mistake"):
+        compare("x", wanted + 1e-7, wanted, {"a small mistake": [wanted - 1, wanted + 1e-7]}, where="here")
+    compare("x", wanted + 2e-7, wanted, {"a small mistake": wanted + 1e-7}, where="here")
+    compare("x", wanted + 3e-9, wanted, {"a small mistake": wanted + 2.5e-9}, where="here")
+    compare("x", (wanted + 1e-7).float(), wanted, {"a small mistake": (wanted + 1e-7).float().double()}, where="here")
+
+
+def test_infinities_are_compared_too():
+    wanted = torch.tensor([-torch.inf, 2.0])
+    compare("x", wanted.clone(), wanted, {}, where="here")
+    with pytest.raises(AssertionError, match=r"off by up to inf at \[0\]"):
+        compare("x", torch.tensor([-1e9, 2.0]), wanted, {}, where="here")
+
+
+def test_the_parts_of_a_complex_number_are_for_the_student_to_take():
+    with pytest.raises(AssertionError, match=r"x must be real, got torch\.complex128"):
+        compare("x", torch.ones(2).to(torch.complex128), torch.ones(2), {}, where="here")
 
 
 def test_a_number_may_be_a_tensor_without_axes():
@@ -104,6 +153,38 @@ def test_a_number_may_be_a_tensor_without_axes():
     compare_number("x", torch.tensor(2), 2, {}, where="here")
     with pytest.raises(AssertionError, match="must have shape"):
         compare_number("x", torch.tensor([2.0]), 2, {}, where="here")
+
+
+@pytest.mark.parametrize("kind", [int, float, np.int64, np.float32, Fraction, torch.tensor])
+def test_a_number_may_be_of_any_kind(kind):
+    compare_number("x", kind(12), 12, {}, where="here")
+    compare_number("x", kind(12), 12.0, {}, where="here")
+    with pytest.raises(AssertionError, match=r"x is 12, wanted 3 \(here\)"):
+        compare_number("x", kind(12), 3, {"a mistake": 4, "another": [5, 6]}, where="here")
+    with pytest.raises(AssertionError, match="x is wrong: another"):
+        compare_number("x", kind(12), 3, {"a mistake": 4, "another": [5, 12]}, where="here")
+
+
+@pytest.mark.parametrize("thing", ["12", [12], None, 12j])
+def test_what_is_no_number_is_told(thing):
+    with pytest.raises(AssertionError, match=r"must be a number, got|forget to return"):
+        compare_number("x", thing, 12, {}, where="here")
+
+
+def test_a_whole_number_must_be_met_exactly_and_others_to_rounding():
+    with pytest.raises(AssertionError, match="x is 1000000001, wanted 1000000000 "):
+        compare_number("x", 10**9 + 1, 10**9, {}, where="here")
+    compare_number("x", 0.1 * (1 + 5e-7), 0.1, {}, where="here")
+    with pytest.raises(AssertionError, match=r"x is 0.1000005, wanted 0.1: .* single precision"):
+        compare_number("x", 0.1000005, 0.1, {}, where="here")
+    with pytest.raises(AssertionError, match=r"x is 0.10005, wanted 0.1 \(here\)"):
+        compare_number("x", 0.10005, 0.1, {}, where="here")
+
+
+def test_the_first_place_of_a_mask_is_told():
+    wanted = torch.tensor([[True, False], [True, True]])
+    with pytest.raises(AssertionError, match=r"in 2 places: \[0, 1\] should be False"):
+        compare_mask("mask", ~wanted | torch.eye(2).bool(), wanted, {}, where="here")
 
 
 def test_a_mask_of_zeros_and_ones_is_none():
@@ -135,14 +216,139 @@ def test_the_query_that_a_message_offers_does_win():
             assert (k @ queries[j]).argmax() == j
 
 
-def test_autograd_is_no_answer_to_a_backward_pass():
-    def answer(q, k, v, grad_out):
-        inputs = [x.requires_grad_() for x in (q, k, v)]
-        out = (q @ k.mT / math.sqrt(q.shape[-1])).softmax(-1) @ v
-        return torch.autograd.grad(out, inputs, grad_out)
+def by_autograd(forward, n_inputs, n_outputs):
+    """Make an answer to a backward pass that has autograd do it, and switches it on again."""
 
-    with pytest.raises(RuntimeError):
-        scaling.attention_backward(answer)
+    def answer(*given):
+        with torch.enable_grad():
+            inputs = [x.clone().requires_grad_() for x in given[:n_inputs]]
+            outs = forward(*inputs)
+            return torch.autograd.grad(
+                outs, inputs, [x for x in given[n_inputs:] if isinstance(x, torch.Tensor)][-n_outputs:]
+            )
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("check", "answer"),
+    [
+        (scaling.attention_backward, by_autograd(attention, 3, 1)),
+        (flash.merge_backward, by_autograd(merge_attention, 4, 2)),
+        (build_flash.check.flash_backward, by_autograd(lambda q, k, v: build_flash.flash(q, k, v, 3, 4)[0], 3, 1)),
+    ],
+)
+def test_autograd_is_no_answer_to_a_backward_pass(check, answer):
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        check(answer)
+
+
+# --- what a check draws ---------------------------------------------------------------------------------------------
+
+
+def three_conversations(lengths, prompts):
+    (a, b, c), (d, e, f) = lengths, prompts
+    return answers_of_masks.conversation_mask([a, b, c], [d, e, f])
+
+
+@pytest.mark.parametrize(
+    ("check", "answer"),
+    [
+        (masks.conversation_mask, three_conversations),
+        (matrix.walk, lambda start, layers: (layers[2] @ layers[1] @ layers[0])[start]),
+        (matrix.attention_rollout, lambda layers, residual: answers_of_matrix.attention_rollout(layers[:3], residual)),
+    ],
+)
+def test_three_is_not_the_only_number(check, answer):
+    with pytest.raises((AssertionError, ValueError, IndexError)):
+        check(answer)
+
+
+# --- parts with points of their own ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("check", "right", "parts"),
+    [
+        (scaling.attention_backward, answers_of_scaling.attention_backward, ["grad_q", "grad_k", "grad_v"]),
+        (build_flash.check.flash_backward, build_flash.flash_backward, ["grad_q", "grad_k", "grad_v"]),
+        (
+            flash.merge_backward,
+            answers_of_flash.merge_backward,
+            ["grad_out_a", "grad_lse_a", "grad_out_b", "grad_lse_b"],
+        ),
+    ],
+)
+def test_one_gradient_can_be_asked_for(check, right, parts):
+    for wrong in range(len(parts)):
+        for spoilt in (lambda grad: 2 * grad, lambda grad: None):
+
+            def answer(*given, wrong=wrong, spoilt=spoilt):
+                return [spoilt(grad) if i == wrong else grad for i, grad in enumerate(right(*given))]
+
+            for i, part in enumerate(parts):
+                if i != wrong:
+                    check(answer, only=part)
+            with pytest.raises(AssertionError, match=parts[wrong]):
+                check(answer, only=parts[wrong])
+            with pytest.raises(AssertionError, match=parts[wrong]):
+                check(answer)
+    with pytest.raises(AssertionError, match=r"only must be one of grad_.*, got 'grad_x'"):
+        check(right, only="grad_x")
+
+
+# --- single precision -----------------------------------------------------------------------------------------------
+
+
+def single_root(width):
+    """What many write for a root, and what is in single precision in a notebook."""
+    return torch.sqrt(torch.tensor(width, dtype=torch.float32))
+
+
+def stream(q, pieces):
+    return answers_of_flash.online(q, pieces, scale=1 / single_root(q.shape[-1]))
+
+
+def with_root(q, k, v, mask=None):
+    return softmax(q @ k.mT / single_root(q.shape[-1]), mask) @ v
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    ("check", "answer"),
+    [
+        (build_attention.weights, lambda q, k: softmax(q @ k.mT / single_root(q.shape[-1]))),
+        (build_attention.attend, with_root),
+        (flash.attend_stream, stream),
+        (build_flash.check.tiled, lambda q, k, v, block: with_root(q, k, v)),
+        (scaling.stable_softmax, lambda s, t: softmax(s / torch.tensor(t, dtype=torch.float32))),
+        (scaling.stable_softmax, lambda s, t: softmax(s.float() / t)),
+        (information.entropy_from_scores, lambda s, t: answers_of_information.by_special_function(s.float(), t)),
+    ],
+)
+def test_single_precision_where_scores_are_in_the_thousands_passes_or_is_named(check, answer, seed):
+    with contextlib.suppress(AssertionError):
+        check(answer, seed=seed)
+        return
+    with pytest.raises(AssertionError, match=r"was a part computed in single precision.? torch\.sqrt"):
+        check(answer, seed=seed)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    ("check", "answer"),
+    [
+        (scaling.attention_backward, answers_of_scaling.by_a_single_precision_root),
+        (multi_head.multi_head, lambda *x: by_cutting(*x, scale=1 / single_root(x[0].shape[-1] // x[-1]))),
+        (multi_head.decode_step, lambda *x: by_group(*x, scale=1 / single_root(x[0].shape[-1]))),
+        (build_attention.rotate, answers_of_build_attention.rotate_as_the_text_says),
+        (build_attention.layer, answers_of_build_attention.layer_with_single_angles),
+        (dynamics.fair_entropy, answers_of_dynamics.with_single_logarithms),
+    ],
+)
+def test_a_root_a_logarithm_and_angles_in_single_precision_pass(check, answer, seed):
+    torch.set_default_dtype(torch.float32)
+    check(answer, seed=seed, cases=8)
 
 
 def test_the_library_is_right_about_flash_but_for_its_own_size_of_tiles():

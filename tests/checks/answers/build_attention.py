@@ -428,3 +428,193 @@ WRONG[check.decode] = [
     (lambda *given: (a_step(*given)[0][:, :1], a_step(*given)[1]), "one row for each row of x"),
     (lambda *given: (2 * a_step(*given)[0], a_step(*given)[1]), "wrong values"),
 ]
+
+
+# --- further ones -----------------------------------------------------------------------------------------------------
+
+
+def by_loops(n, m):
+    return torch.tensor([[j <= i + m - n for j in range(m)] for i in range(n)])
+
+
+def padding_by_loops(lengths, m):
+    return torch.tensor([[[[j < length for j in range(m)]]] for length in lengths.tolist()])
+
+
+def by_fancy_rows(q, k, v, mask=None):
+    """Row by row, over the visible keys alone."""
+    *leading, n, m = (q @ k.mT).shape
+    allowed = (torch.ones(n, m) > 0 if mask is None else mask).expand(*leading, n, m).reshape(-1, n, m)
+    flat = [x.reshape(-1, *x.shape[-2:]) for x in (q, k, v)]
+    out = q.new_zeros(len(flat[0]), n, v.shape[-1])
+    for one, (a, b, c) in enumerate(zip(*flat, strict=True)):
+        for i in range(n):
+            seen = allowed[one, i]
+            if seen.any():
+                out[one, i] = (b[seen] @ a[i] / math.sqrt(len(a[i]))).softmax(0) @ c[seen]
+    return out.view(*leading, n, -1)
+
+
+def gradients_by_hand(q, k, v, mask):
+    scores = (q @ k.mT / math.sqrt(q.shape[-1])).masked_fill(~mask, -torch.inf)
+    a = scores.softmax(-1).nan_to_num()
+    to_a = v.sum(-1)[..., None, :].expand_as(a)
+    to_scores = a * (to_a - (a * to_a).sum(-1, keepdim=True)) / math.sqrt(q.shape[-1])
+    return to_scores @ k, to_scores.mT @ q, a.sum(-2)[..., None].expand_as(v)
+
+
+def rotate_as_the_text_says(x, positions, base):
+    """The obvious line, whose angles are in single precision."""
+    d = x.shape[-1]
+    angles = positions[:, None] * base ** (-2 * torch.arange(d // 2) / d)
+    x1, x2 = x.chunk(2, dim=-1)
+    return torch.cat([x1 * angles.cos() - x2 * angles.sin(), x1 * angles.sin() + x2 * angles.cos()], dim=-1)
+
+
+def rotate_with_a_swap(x, positions, base):
+    d = x.shape[-1]
+    angles = torch.outer(positions.double(), base ** (-torch.arange(0, d, 2).double() / d)).repeat(1, 2)
+    return x * angles.cos() + torch.cat([-x[..., d // 2 :], x[..., : d // 2]], dim=-1) * angles.sin()
+
+
+def rotate_row_by_row(x, positions, base):
+    out, half = x.clone(), x.shape[-1] // 2
+    for row, t in enumerate(positions.tolist()):
+        for i in range(half):
+            c, s = math.cos(t * base ** (-i / half)), math.sin(t * base ** (-i / half))
+            out[..., row, i] = c * x[..., row, i] - s * x[..., row, i + half]
+            out[..., row, i + half] = s * x[..., row, i] + c * x[..., row, i + half]
+    return out
+
+
+def shared_by_groups(q, k, v, mask):
+    g = k.shape[1]
+    scores = torch.einsum("bgpnd,bgmd->bgpnm", q.unflatten(1, (g, -1)), k).flatten(1, 2) / math.sqrt(q.shape[-1])
+    weights = softmax(scores, mask.expand_as(scores)).unflatten(1, (g, -1))
+    return torch.einsum("bgpnm,bgmd->bgpnd", weights, v).flatten(1, 2)
+
+
+def shared_head_by_head(q, k, v, mask):
+    heads = []
+    for head in range(q.shape[1]):
+        own = head * k.shape[1] // q.shape[1]
+        mask_here = mask[:, 0] if mask.dim() == 4 else mask
+        heads.append(attention(q[:, head], k[:, own], v[:, own], mask_here))
+    return torch.stack(heads, dim=1)
+
+
+def single(answer):
+    """The same answer, computed in single precision from the start."""
+
+    def in_single(*given):
+        return answer(*(x.float() if isinstance(x, torch.Tensor) and x.is_floating_point() else x for x in given))
+
+    return in_single
+
+
+def layer_head_by_head(x, w, n_heads, n_kv_heads):
+    d, turn = w[0].shape[1] // n_heads, RotaryEmbedding(w[0].shape[1] // n_heads)
+    total = torch.zeros_like(x)
+    for head in range(n_heads):
+        own = head * n_kv_heads // n_heads
+        q, k, v = (x @ matrix[:, at * d : (at + 1) * d] for matrix, at in zip(w[:3], (head, own, own), strict=True))
+        total = total + attention(turn(q), turn(k), v, causal(x.shape[1])) @ w[3][head * d : (head + 1) * d]
+    return total
+
+
+def layer_with_single_angles(x, w, n_heads, n_kv_heads):
+    q, k, v = (split(x @ m, heads) for m, heads in zip(w, (n_heads, n_kv_heads, n_kv_heads), strict=False))
+    q, k = (rotate_as_the_text_says(y, torch.arange(x.shape[1]), 10_000.0) for y in (q, k))
+    return merge(attend_shared(q, k, v, causal(x.shape[1]))) @ w[3]
+
+
+def decode_with_all_inputs(x, w, n_heads, n_kv_heads, cache):
+    """Position by position, each with its own step."""
+    outs = []
+    for row in x.split(1, dim=1):
+        out, cache = a_step(row, w, n_heads, n_kv_heads, cache)
+        outs.append(out)
+    return torch.cat(outs, dim=1), list(cache)
+
+
+RIGHT[check.weights] += [
+    lambda q, k: (q @ k.mT / k.shape[-1] ** 0.5).log_softmax(-1).exp(),
+    lambda q, k: softmax(q @ k.mT * q.shape[-1] ** -0.5),
+]
+RIGHT[check.causal_mask] += [
+    by_loops,
+    lambda n, m: ~torch.ones(n, m, dtype=torch.bool).triu(m - n + 1),
+    lambda n, m: torch.ones(m, m).tril().bool()[m - n :],
+]
+RIGHT[check.padding_mask] += [
+    padding_by_loops,
+    lambda lengths, m: (torch.ones(len(lengths), m).cumsum(-1) <= lengths[:, None])[:, None, None],
+    lambda lengths, m: torch.stack([torch.arange(m) < length for length in lengths]).unsqueeze(1).unsqueeze(1),
+]
+RIGHT[check.attend] += [by_fancy_rows, lambda q, k, v, mask: softmax(q @ k.mT / q.shape[-1] ** 0.5, mask) @ v]
+RIGHT[check.gradients_of_attend] += [gradients_by_hand, gradients(by_torch), single(gradients(attention))]
+RIGHT[check.split] += [
+    lambda x, h: torch.stack(x.chunk(h, dim=-1), dim=1),
+    lambda x, h: rearrange(x, "b n (h d) -> b h n d", h=h).contiguous(),
+    lambda x, h: x.view(*x.shape[:2], h, -1).permute(0, 2, 1, 3).float(),
+]
+RIGHT[check.merge] += [
+    lambda x: rearrange(x, "b h n d -> b n (h d)"),
+    lambda x: x.permute(0, 2, 1, 3).flatten(2),
+    lambda x: torch.stack([torch.cat(list(rows), dim=-1) for rows in x]),
+]
+RIGHT[check.attend_shared] += [shared_by_groups, shared_head_by_head, single(attend_shared)]
+RIGHT[check.rotate] += [rotate_as_the_text_says, rotate_with_a_swap, rotate_row_by_row]
+RIGHT[check.layer] += [layer_head_by_head, layer_with_single_angles]
+RIGHT[check.decode] += [
+    decode_with_all_inputs,
+    lambda x, w, h, g, cache: a_step(x, w, h, g, cache and tuple(kept.clone() for kept in cache)),
+]
+WRONG[check.weights] += [(lambda q, k: weights(q, k) * (1 + 1e-4), "was a part computed in single precision")]
+WRONG[check.causal_mask] += [
+    (lambda n, m: by_loops(m, m)[:n], "wrong values|not the first"),
+    (lambda n, m: torch.eye(n, m).bool(), "wrong values, in"),
+]
+WRONG[check.padding_mask] += [
+    (lambda lengths, m: padding_mask(lengths.sort().values, m), "wrong values, in", 9),
+    (lambda lengths, m: padding_mask(lengths, m).expand(-1, 1, m, m), "must have shape"),
+    (lambda lengths, m: padding_mask(lengths.clamp_min(1), m), "wrong values, in", 9),
+]
+WRONG[check.attend] += [(attending(lambda s, mask: softmax(s - 1e4 * ~mask)), "attends to all|wrong values|in row 0")]
+WRONG[check.gradients_of_attend] += [
+    (gradients(lambda q, k, v, mask: attention(q, k, v)), "gradient of q has the right shape"),
+    (gradients(lambda q, k, v, mask: attention(q, k, v, mask, scale=1.0)), "gradient of q has the right shape"),
+    (gradients(lambda q, k, v, mask: attention(q, k, v, ~mask)), "gradient of q has the right shape"),
+    (gradients(attending(lambda s, mask: softmax(s) * mask)), "gradient of q has the right shape"),
+    (lambda *given: gradients(attention)(*given)[:2], "the gradients of q, k and v, got 2 things"),
+    (lambda *given: gradients(attention)(*given)[::-1], "the gradient of q must have shape"),
+    (lambda *given: gradients(attention)(*given)[1], "got one Tensor"),
+    (lambda *given: [2 * grad for grad in gradients(attention)(*given)], "gradient of q has the right shape"),
+]
+WRONG[check.split] += [
+    (lambda x, h: split(x, h).mT, "must have shape"),
+    (lambda x, h: split(x, h)[:, :-1], "must have shape"),
+    (lambda x, h: split(x.flip(-1), h), "wrong values"),
+    (lambda x, h: x.mT.reshape(len(x), h, -1, x.shape[1]).mT.flip(2), "wrong values"),
+    (lambda x, h: x.chunk(h, dim=-1), "must be a tensor, got tuple"),
+    (lambda x, h: split(x, h).flip(2), "wrong values"),
+]
+WRONG[check.merge] += [
+    (lambda x: x.flatten(1, 2), "must have shape"),
+    (lambda x: x.mean(1), "must have shape"),
+    (lambda x: merge(x.flip(2)), "wrong values"),
+    (lambda x: x.permute(0, 3, 1, 2).flatten(1, 2), "must have shape"),
+    (lambda x: merge(x).flip(-1), "wrong values"),
+    (lambda x: list(x.unbind(1)), "must be a tensor, got list"),
+]
+WRONG[check.attend_shared] += [
+    (lambda q, k, v, mask: attend_shared(q, k.flip(1), v.flip(1), mask), "wrong values"),
+    (lambda q, k, v, mask: attend_shared(q, k, v, ~mask), "wrong values|NaN"),
+    (lambda q, k, v, mask: attend_shared(q, k, v, mask)[:, : k.shape[1]], "must have shape"),
+    (lambda q, k, v, mask: attend_shared(q, k.mean(1, keepdim=True), v.mean(1, keepdim=True), mask), "wrong values"),
+    (lambda q, k, v, mask: attend_shared(q * q.shape[-1] ** 0.5, k, v, mask), "wrong values"),
+]
+WRONG[check.rotate] += [
+    (lambda x, p, base: rotate(x, p - p[0], base), "wrong values"),
+    (lambda x, p, base: rotate(x, p, base) / 2**0.5, "wrong values"),
+]

@@ -57,7 +57,17 @@ def flash(q, k, v, block_q, block_k, *, mask=None, scale=None, tiles=causal_tile
 
 
 def flash_backward(q, k, v, out, lse, grad_out, block_q, block_k):
-    return attention_vjp(q, k, v, grad_out, causal(len(q), len(k)))[:3]
+    """Block of queries by block of queries, over the keys up to the last visible tile."""
+    n, m = len(q), len(k)
+    grad_q, grad_k, grad_v = (torch.zeros_like(x) for x in (q, k, v))
+    for i in range(0, n, block_q):
+        stop = max(j for first, j, _ in causal_tiles(n, m, block_q, block_k) if first == i) + block_k
+        rows, seen = slice(i, i + block_q), slice(0, stop)
+        grads = attention_vjp(q[rows], k[seen], v[seen], grad_out[rows], causal(n, m)[rows, seen])
+        grad_q[rows] = grads[0]
+        grad_k[seen] += grads[1]
+        grad_v[seen] += grads[2]
+    return grad_q, grad_k, grad_v
 
 
 RIGHT = {
@@ -229,7 +239,6 @@ def carrying(*, delta=1.0, scale=True, jacobian=True, mask=True, tile=False):
     return answer
 
 
-RIGHT[check.flash_backward].append(carrying())
 WRONG[check.flash_backward] = [
     (carrying(delta=0.0), "is not subtracted"),
     (carrying(delta=-1.0), "delta is subtracted, not added"),
@@ -240,4 +249,125 @@ WRONG[check.flash_backward] = [
     (lambda *given: flash_backward(*given)[:2], "got 2 things"),
     (lambda *given: flash_backward(*given)[::-1], "must have shape"),
     (lambda *given: tuple(2 * grad for grad in flash_backward(*given)), "wrong values"),
+]
+
+
+# --- further ones -----------------------------------------------------------------------------------------------------
+
+
+def update_with_where(peak, total, summed, scores, values):
+    both = torch.cat([peak[:, None], scores], dim=1)
+    new = both.amax(1)
+    weights = torch.where(both == -torch.inf, 0.0, (both - new[:, None]).exp().nan_to_num())
+    old, rest = weights[:, 0], weights[:, 1:]
+    return new, old * total + rest.sum(1), old[:, None] * summed + torch.einsum("nm,md->nd", rest, values)
+
+
+def update_key_by_key(peak, total, summed, scores, values):
+    for column, value in zip(scores.unbind(1), values, strict=True):
+        peak, total, summed = updating()(peak, total, summed, column[:, None], value[None])
+    return [peak, total, summed]
+
+
+def running(q, k, v, block, *, start=-math.inf):
+    """The online softmax over blocks of keys."""
+    peak, total, summed = torch.full((len(q),), start, dtype=q.dtype), 0.0, 0.0
+    for keys, values in zip(k.split(block), v.split(block), strict=True):
+        scores = q @ keys.T * q.shape[1] ** -0.5
+        new = torch.maximum(peak, scores.amax(1))
+        weights, shrink = (scores - new[:, None]).exp(), (peak - new).exp()
+        total, summed, peak = shrink * total + weights.sum(1), shrink[:, None] * summed + weights @ values, new
+    return summed / total[:, None]
+
+
+def query_by_query(q, k, v, block):
+    return torch.cat([running(row[None], k, v, block) for row in q])
+
+
+def tiles_by_corners(n, m, block_q, block_k):
+    """A tile is visible if its lower left corner is, and whole if its upper right one is."""
+    found = []
+    for i in range(0, n, block_q):
+        for j in range(0, m, block_k):
+            last_query, last_key = min(i + block_q, n) - 1 + m - n, min(j + block_k, m) - 1
+            if j <= last_query:
+                found.append((i, j, last_key <= i + m - n))
+    return found
+
+
+def flash_in_tiles(q, k, v, block_q, block_k, *, start=-math.inf, diagonal=0):
+    n, m = len(q), len(k)
+    outs, lses = [], []
+    for i in range(0, n, block_q):
+        rows = q[i : i + block_q]
+        at = torch.arange(i, i + len(rows))[:, None] + m - n + diagonal
+        peak, total, summed = q.new_full((len(rows), 1), start), 0.0, 0.0
+        for j in range(0, int(at.max()) + 1, block_k):
+            keys = k[j : j + block_k]
+            scores = rows @ keys.T / math.sqrt(q.shape[1])
+            scores = scores.masked_fill(torch.arange(j, j + len(keys)) > at, -torch.inf)
+            new = torch.maximum(peak, scores.amax(1, keepdim=True))
+            weights, shrink = (scores - new).exp(), (peak - new).exp()
+            total = total * shrink + weights.sum(1, keepdim=True)
+            summed, peak = summed * shrink + weights @ v[j : j + block_k], new
+        outs.append(summed / total)
+        lses.append((peak + total.log())[:, 0])
+    return torch.cat(outs), torch.cat(lses)
+
+
+def backward_in_tiles(q, k, v, out, lse, grad_out, block_q, block_k, *, tiles=causal_tiles):
+    n, m, root = len(q), len(k), q.shape[1] ** -0.5
+    delta = (grad_out * out).sum(1, keepdim=True)
+    grads = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    for i, j, whole in tiles(n, m, block_q, block_k):
+        a, b = slice(i, i + block_q), slice(j, j + block_k)
+        p = (root * q[a] @ k[b].T - lse[a, None]).exp()
+        p = p if whole else p.masked_fill(~causal(n, m)[a, b], 0.0)
+        grad_s = root * p * (grad_out[a] @ v[b].T - delta[a])
+        grads[0][a] += grad_s @ k[b]
+        grads[1][b] += grad_s.T @ q[a]
+        grads[2][b] += p.T @ grad_out[a]
+    return grads
+
+
+def every_tile(n, m, block_q, block_k):
+    return [(i, j, False) for i in range(0, n, block_q) for j in range(0, m, block_k)]
+
+
+def from_keys_to_queries(*given):
+    """Tile by tile in the other order."""
+    return backward_in_tiles(*given, tiles=lambda *sizes: sorted(causal_tiles(*sizes), key=lambda tile: -tile[1]))
+
+
+RIGHT[check.update] += [update_with_where, update_key_by_key]
+RIGHT[check.tiled] += [running, query_by_query, lambda q, k, v, block: running(q, k, v, 1).float()]
+RIGHT[check.causal_tiles] += [tiles_by_corners, lambda *sizes: tuple(tiles_by_corners(*sizes)[::-1])]
+RIGHT[check.flash] += [
+    flash_in_tiles,
+    lambda *given: list(flash_in_tiles(*given)),
+    lambda q, k, v, a, b: flash_in_tiles(q, k, v, 1, b),
+]
+RIGHT[check.flash_backward] += [
+    backward_in_tiles,
+    from_keys_to_queries,
+    lambda *x: list(backward_in_tiles(*x[:6], 1, x[7])),
+]
+WRONG[check.tiled] += [
+    (lambda *given: running(*given, start=0.0), "before the first block the peak is -inf, not 0"),
+    (lambda q, k, v, block: running(q, k[block:], v[block:], block), "wrong values"),
+    (lambda q, k, v, block: running(q, k, v, block).half(), "single precision|wrong values"),
+    (lambda q, k, v, block: list(running(q, k, v, block)), "must be a tensor, got list"),
+]
+WRONG[check.flash] += [
+    (lambda *given: flash_in_tiles(*given, start=0.0), "before the first tile the peak is -inf, not 0"),
+    (lambda *given: flash_in_tiles(*given, diagonal=-1), "wrong values|NaN"),
+]
+WRONG[check.flash_backward] += [
+    (carrying(), "multiplied with zeros; skip it"),
+    (lambda *given: backward_in_tiles(*given, tiles=every_tile), "multiplied with zeros; skip it"),
+    (lambda *x: backward_in_tiles(*x[:3], 0 * x[3], *x[4:]), "is not subtracted"),
+    (lambda *x: backward_in_tiles(x[1][: len(x[0])], *x[1:]), "wrong values"),
+]
+WRONG[check.update] += [
+    (lambda p, t, s, scores, v: updating()(p, t, s, scores / 2, v), "peak has the right shape|wrong")
 ]

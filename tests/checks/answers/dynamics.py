@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 
 from lessons_lib.checks import dynamics as check
@@ -91,8 +92,8 @@ WRONG[check.schedule] = [
     (variant(floor=lambda f, c: f + c), "added to the whole cosine"),
     (variant(floor=max), "cuts the cosine off"),
     (variant(raised=True), "the ramp too is raised"),
-    (lambda *x: 1.0, "wrong values"),
-    (lambda step, n_warmup, *rest: schedule(step, n_warmup, *rest) if n_warmup else 1.0, "wrong values"),
+    (lambda *x: 1.0, "is 1, wanted 0"),
+    (lambda step, n_warmup, *rest: schedule(step, n_warmup, *rest) if n_warmup else 1.0, "is 1, wanted 0.9"),
 ]
 
 
@@ -122,4 +123,79 @@ WRONG[check.fair_entropy] = [
     (lambda w: fair_entropy(w).mean(), "must have shape"),
     (lambda w: fair_entropy(w).tolist(), "must be a tensor, got list"),
     (lambda w: 1 - fair_entropy(w), "wrong values"),
+]
+
+
+# --- further ones -----------------------------------------------------------------------------------------------------
+
+
+def by_pythagoras(x):
+    """What is common and what is not are at right angles."""
+    common = x.shape[-2] * x.mean(-2).square().sum(-1) / x.square().sum((-2, -1))
+    return (1 - common).sqrt()
+
+
+def by_centring(x):
+    n = x.shape[-2]
+    return frobenius((torch.eye(n, dtype=x.dtype) - 1 / n) @ x) / frobenius(x)
+
+
+def schedule_as_a_table(step, n_warmup, n_steps, floor):
+    up = [(s + 1) / n_warmup for s in range(n_warmup)]
+    turn = torch.linspace(0, torch.pi, n_steps - n_warmup + 1, dtype=torch.float64)
+    down = (floor + (1 - floor) * turn.cos().add(1).div(2)).tolist()
+    return (up + down)[min(step, n_steps)]
+
+
+def between(first, last):
+    """A cosine that begins and ends at other steps, which are told those of the exercise."""
+
+    def answer(step, n_warmup, n_steps, floor):
+        if step < n_warmup:
+            return (step + 1) / n_warmup
+        begin, end = first(n_warmup), last(n_warmup, n_steps)
+        return floor + (1 - floor) * (1 + math.cos(math.pi * min(1.0, (step - begin) / (end - begin)))) / 2
+
+    return answer
+
+
+def row_by_row(weights):
+    heads = []
+    for head in weights:
+        shares = [
+            sum(-p * math.log(p) for p in head[i, : i + 1].tolist() if p) / math.log(i + 1) for i in range(1, len(head))
+        ]
+        heads.append(sum(shares) / len(shares))
+    return torch.tensor(heads)
+
+
+def with_single_logarithms(weights):
+    n = weights.shape[-1]
+    return (rows_of(weights)[:, 1:] / torch.arange(2, n + 1, dtype=torch.float32).log()).mean(-1)
+
+
+def by_the_number_above_zero(weights):
+    return (rows_of(weights) / (weights > 0).sum(-1).log())[:, 1:].nan_to_num().mean(-1)
+
+
+RIGHT[check.spread] += [by_pythagoras, by_centring, lambda x: spread(x.float())]
+RIGHT[check.schedule] += [schedule_as_a_table, lambda *x: np.float32(schedule(*x))]
+RIGHT[check.fair_entropy] += [row_by_row, with_single_logarithms]
+WRONG[check.spread] += [
+    (lambda x: x.std(-2).norm(dim=-1) * x.shape[-2] ** 0.5 / frobenius(x), "a standard deviation divides"),
+    (lambda x: x.std(-2).norm(dim=-1) / frobenius(x), "a standard deviation divides"),
+    (lambda x: frobenius(x - x[..., :1, :]) / frobenius(x), "wrong values"),
+]
+WRONG[check.schedule] += [
+    (between(lambda w: w, lambda w, n: n - 1), "not one step before"),
+    (between(lambda w: max(0, w - 1), lambda w, n: n), "at step n_warmup, not one step before"),
+    (between(lambda w: w, lambda w, n: n + w), "the warm-up included"),
+    (lambda *x: torch.tensor([schedule(*x)]), r"must have shape \(\), got \(1,\)"),
+    (lambda *x: str(schedule(*x)), "must be a number, got str"),
+    (lambda step, w, n, f: schedule(min(step, n - 1), w, n, f), "is 0.[0-9]+, wanted 0.[0-9]+, at [0-9]+"),
+]
+WRONG[check.fair_entropy] += [
+    (lambda w: (-(w * (w + 1e-6).log()).sum(-1)[:, 1:] / largest(w)[1:]).mean(-1), "inside the logarithm"),
+    (by_the_number_above_zero, "whether or not it gives them weight"),
+    (lambda w: (rows_of(w) / largest(w).clamp_min(1e-9))[:, 2:].mean(-1), "wrong values"),
 ]

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 
 from lessons_lib.attention import attention
@@ -145,7 +146,7 @@ WRONG[check.causal_traffic] = [
     (traffic(fixed=lambda n, d: 2 * n * d + n + 2 * n * n), "no score leaves the fast memory"),
     (traffic(keys=lambda start, stop, n, b: n / 2), "half of all tiles is not exact"),
     (queries_again, "queries are loaded once for a block"),
-    (lambda *sizes: 7, "wrong values"),
+    (lambda *sizes: 7, "is 7, wanted [0-9]{4}"),
 ]
 
 
@@ -183,4 +184,84 @@ WRONG[check.merge_backward] = [
     (own_share_alone, "the other one moves too"),
     (lambda *x: merge_backward(*x)[:2], "return four gradients"),
     (lambda *x: merge_backward(*x)[::-1], "must have shape"),
+]
+
+
+# --- further ones -----------------------------------------------------------------------------------------------------
+
+
+def copied_and_joined(q, pieces):
+    keys, values = zip(*((k.clone(), v.clone()) for k, v in pieces), strict=True)
+    scores = q @ torch.cat(keys).mT / math.sqrt(q.shape[-1])
+    return scores.softmax(-1) @ torch.cat(values), scores.logsumexp(-1)
+
+
+def key_by_key(q, pieces):
+    """A running average and a running log-sum-exp, one key at a time."""
+    out, lse = None, torch.full_like(q[:, 0], -math.inf)
+    for keys, values in pieces:
+        for key, value in zip(keys, values, strict=True):
+            score = q @ key / math.sqrt(q.shape[-1])
+            total = torch.logaddexp(lse, score)
+            share = (score - total).exp()[:, None]
+            out = share * value + (0.0 if out is None else (1 - share) * out)
+            lse = total
+    return out, lse
+
+
+def from_zero(q, pieces):
+    """The online softmax, except that the peak before the first piece is 0."""
+    peak, total, summed = torch.zeros_like(q[:, :1]), 0.0, 0.0
+    for keys, values in pieces:
+        scores = q @ keys.mT / math.sqrt(q.shape[-1])
+        new = torch.maximum(peak, scores.amax(-1, keepdim=True))
+        total = total * (peak - new).exp() + (scores - new).exp().sum(-1, keepdim=True)
+        summed, peak = summed * (peak - new).exp() + (scores - new).exp() @ values, new
+    return summed / total, (peak + total.log())[:, 0]
+
+
+def pairs_of_tiles(n, d, block_q, block_k, *, diagonal=True):
+    loaded = 0
+    for i in range(-(-n // block_q)):
+        for j in range(-(-n // block_k)):
+            last = min((i + 1) * block_q, n) - 1
+            width = min(block_k, n - j * block_k)
+            whole = j * block_k + width - 1 <= i * block_q
+            loaded += 2 * width * d * (j * block_k <= last and (diagonal or whole))
+    return loaded + n * (2 * d + 1)
+
+
+def merging_by_softmax(out_a, lse_a, out_b, lse_b, grad_out, grad_lse, *, through_shares=True):
+    shares = torch.stack([lse_a, lse_b], -1).softmax(-1)
+    outs = torch.stack([out_a, out_b], -2)
+    to_shares = (outs * grad_out[..., None, :]).sum(-1) * through_shares
+    to_lses = shares * (to_shares - (shares * to_shares).sum(-1, keepdim=True) + grad_lse[..., None])
+    to_outs = shares[..., None] * grad_out[..., None, :]
+    return to_outs[..., 0, :], to_lses[..., 0], to_outs[..., 1, :], to_lses[..., 1]
+
+
+RIGHT[check.attend_stream] += [
+    copied_and_joined,
+    key_by_key,
+    lambda q, pieces: online(q, pieces, peak_of=lambda old, new: torch.where(new > old, new, old)),
+]
+RIGHT[check.causal_traffic] += [pairs_of_tiles, lambda *sizes: np.int64(causal_traffic(*sizes))]
+RIGHT[check.merge_backward] += [
+    merging_by_softmax,
+    lambda *given: list(merge_backward(*given)),
+    variant(),
+]
+WRONG[check.attend_stream] += [
+    (from_zero, "before the first piece the largest score is -inf, not 0"),
+    (lambda q, pieces: online(q, pieces, peak_of=lambda old, new: new), "wrong values|not finite"),
+]
+WRONG[check.causal_traffic] += [
+    (lambda *sizes: pairs_of_tiles(*sizes, diagonal=False), "only the later queries|tiles on the diagonal|wanted"),
+    (lambda *sizes: causal_traffic(*sizes) + 1, "is [0-9]+, wanted [0-9]+ "),
+    (lambda n, d, a, b: causal_traffic(n, d, b, a), "is [0-9]+, wanted [0-9]+ "),
+    (traffic(keys=lambda start, stop, n, b: (start + 1) // b * b), "only the later queries of a block see"),
+]
+WRONG[check.merge_backward] += [
+    (lambda *given: merging_by_softmax(*given, through_shares=False), "so they are no constants"),
+    (lambda *given: tuple(x.flip(0) for x in merge_backward(*given)), "wrong values"),
 ]

@@ -3,6 +3,7 @@
 import math
 
 import torch
+from torch.nn.functional import normalize
 
 from lessons_lib.attention import attention
 from lessons_lib.checks import geometry as check
@@ -54,7 +55,7 @@ RIGHT = {
         lambda q, k, v, beta: cosine_attention(q, k, v, beta).float(),
     ],
     check.additive_scores: [additive_scores, additive_scores_in_loops],
-    check.can_win: [can_win, many_directions, lambda k: can_win(k).double()],
+    check.can_win: [can_win, lambda k: can_win(k).double(), lambda k: can_win(k).tolist()],
 }
 
 # --- wrong answers ----------------------------------------------------------------------------------------------------
@@ -116,5 +117,83 @@ WRONG[check.can_win] = [
     (one_too_many, "lies in the hull of the others"),
     (lambda k: torch.zeros(len(k)), r"can win: try the query \("),
     (lambda k: can_win(k).nonzero().flatten(), "must have shape"),
-    (lambda k: can_win(k).tolist(), "must be a tensor"),
+    (lambda k: can_win(k).int().tolist(), "must be a tensor"),
+]
+
+
+# --- further ones -----------------------------------------------------------------------------------------------------
+
+
+def by_gaps(k, *, around=True):
+    """The exercise's hint; without going around the circle it is wrong."""
+    found = []
+    for j in range(len(k)):
+        away = k[[i for i in range(len(k)) if i != j]] - k[j]
+        seen = torch.atan2(away[:, 1], away[:, 0]).sort().values
+        gaps = [*(seen[1:] - seen[:-1]).tolist(), *([float(seen[0] - seen[-1]) + 2 * math.pi] if around else [])]
+        found.append(max(gaps) > math.pi)
+    return torch.tensor(found)
+
+
+def by_turning_around(k):
+    """Andrew's monotone chain: the corners from left to right, below and above."""
+    points = sorted((x, y, j) for j, (x, y) in enumerate(k.tolist()))
+    corners = set()
+    for order in (points, points[::-1]):
+        chain = []
+        for x, y, j in order:
+            while len(chain) > 1:
+                (x0, y0, _), (x1, y1, _) = chain[-2:]
+                if (x1 - x0) * (y - y0) - (y1 - y0) * (x - x0) > 0:
+                    break
+                chain.pop()
+            chain.append((x, y, j))
+        corners |= {j for *_, j in chain}
+    return torch.tensor([j in corners for j in range(len(k))])
+
+
+def tried_directions(number):
+    def answer(k):
+        turn = 2 * math.pi * torch.arange(number, dtype=k.dtype) / number
+        winners = (torch.stack([turn.cos(), turn.sin()], -1) @ k.T).argmax(-1)
+        return torch.bincount(winners, minlength=len(k)) > 0
+
+    return answer
+
+
+def with_eps(eps):
+    def answer(q, k, v, beta):
+        return attention(*(x / (x.norm(dim=-1, keepdim=True) + eps) for x in (q, k)), v, scale=beta)
+
+    return answer
+
+
+RIGHT[check.cosine_attention] += [
+    lambda q, k, v, beta: (beta * normalize(q, dim=-1) @ normalize(k, dim=-1).mT).softmax(-1) @ v,
+    lambda q, k, v, beta: attention(unit(q.float()), unit(k.float()), v.float(), scale=beta),
+    with_eps(1e-12),
+]
+RIGHT[check.additive_scores] += [
+    lambda q, k, a, b, w: torch.einsum("...nma,a->...nm", sum(parts(q, k, a, b)).tanh(), w),
+    lambda *given: additive_scores(*(x.float() for x in given)),
+]
+RIGHT[check.can_win] += [by_gaps, by_turning_around, lambda k: by_gaps(k.float())]
+WRONG[check.cosine_attention] += [
+    (lambda q, k, v, b: (b * unit(q) @ unit(k).mT).softmax(-2) @ v, "weights of each query sum to one"),
+    (
+        lambda q, k, v, b: attention(q / (q * q).sum(-1)[..., None], k / (k * k).sum(-1)[..., None], v, scale=b),
+        "root is",
+    ),
+    (with_eps(1e-6), "a small number added to a length"),
+    (with_eps(1e-3), "a small number added to a length"),
+]
+WRONG[check.additive_scores] += [
+    (lambda q, k, a, b, w: (sum(parts(q, k, a, b)).tanh() * w).mean(-1), "wrong values"),
+    (lambda q, k, a, b, w: (parts(q, k, a, b)[0] - parts(q, k, a, b)[1]).tanh() @ w, "wrong values"),
+]
+WRONG[check.can_win] += [
+    (lambda k: by_gaps(k, around=False), "they lie on a circle"),
+    (tried_directions(3600), r"can win: try the query \("),
+    (tried_directions(720), r"can win: try the query \("),
+    (lambda k: by_gaps(k - k.mean(0)).logical_or(k.norm(dim=-1) == k.norm(dim=-1).min()), "lies in the hull"),
 ]

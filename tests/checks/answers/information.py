@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 
 from lessons_lib.checks import information as check
@@ -105,7 +106,7 @@ WRONG[check.temperature_for] = [
     (lambda s, c: -1.0, "positive and finite, got -1"),
     (lambda s, c: math.inf, "positive and finite, got inf"),
     (lambda s, c: math.nan, "positive and finite, got nan"),
-    (lambda s, c: s / c, "must be a number, got Tensor"),
+    (lambda s, c: s / c, "must be a number; a tensor must have shape"),
 ]
 
 
@@ -146,4 +147,51 @@ WRONG[check.query_key_information] = [
     (lambda a: query_key_information(a) ** 2, "wrong values"),
     (lambda a: torch.special.entr(a).sum(-1), "must have shape"),
     (lambda a: query_key_information(a).tolist(), "must be a tensor"),
+]
+
+
+# --- further ones -----------------------------------------------------------------------------------------------------
+
+
+def by_grids(scores, count):
+    """The nearest of a hundred temperatures, and again between its neighbours."""
+    low, high = math.log(1e-3), math.log(1e3)
+    for _ in range(6):
+        grid = torch.linspace(low, high, 100, dtype=scores.dtype)
+        counts = count_at(scores, grid.exp()[:, None])
+        at = int((counts - count).abs().argmin())
+        low, high = float(grid[max(at - 1, 0)]), float(grid[min(at + 1, 99)])
+    return math.exp((low + high) / 2)
+
+
+def with_crumbs(eps):
+    def answer(a):
+        average = a.mean(-2)
+        return (a * (a + eps).log()).sum(-1).mean(-1) - (average * (average + eps).log()).sum(-1)
+
+    return answer
+
+
+def by_joint(a):
+    joint = a / a.shape[-2]
+    apart = joint.sum(-1, keepdim=True) * joint.sum(-2, keepdim=True)
+    return (torch.xlogy(joint, joint) - torch.xlogy(joint, apart)).sum((-1, -2))
+
+
+RIGHT[check.entropy_from_scores] += [
+    lambda s, t: -((s / t).softmax(-1) * (s / t).log_softmax(-1)).sum(-1),
+    lambda s, t: torch.distributions.Categorical(logits=s / t).entropy(),
+]
+RIGHT[check.temperature_for] += [by_grids, lambda s, c: np.float32(bisect(s, c))]
+RIGHT[check.query_key_information] += [by_joint]
+WRONG[check.entropy_from_scores] += [
+    (lambda s, t: (s / t).softmax(-1).square().sum(-1).log().neg(), "wrong values"),
+    (lambda s, t: by_special_function(s, t).mean(), "must have shape|wrong values"),
+]
+WRONG[check.temperature_for] += [(lambda s, c: str(bisect(s, c)), "must be a number, got str")]
+WRONG[check.query_key_information] += [
+    (with_crumbs(1e-8), "a small number inside the logarithm"),
+    (with_crumbs(1e-4), "a small number inside the logarithm"),
+    (lambda a: query_key_information(a.mT), "over the queries, the axis before"),
+    (lambda a: query_key_information(a).mean(), "must have shape|wrong values"),
 ]

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import numpy as np
 import torch
 
 from lessons_lib import masks
@@ -139,6 +140,99 @@ WRONG[check.layers_needed] = [
     (without_residual, "the residual stream is missing"),
     (by_squaring, "each squaring doubles the layers"),
     (eaten, "changed its argument"),
-    (lambda mask: 100, "wrong values"),
-    (lambda mask: str(layers_needed(mask)), "must be a tensor, got str"),
+    (lambda mask: 100, "is 100, wanted [0-9] "),
+    (lambda mask: str(layers_needed(mask)), "must be a number, got str"),
+]
+
+
+# --- further ones -----------------------------------------------------------------------------------------------------
+
+
+def in_logarithms(scores, mask):
+    hidden = scores.masked_fill(~mask, -torch.inf)
+    total = hidden.logsumexp(-1, keepdim=True)
+    return (hidden - total.masked_fill(total.isneginf(), 0.0)).exp()
+
+
+def pair_by_pair(lengths, prompts):
+    allowed = torch.zeros(sum(lengths), sum(lengths), dtype=torch.bool)
+    begin = 0
+    for length, prompt in zip(lengths, prompts, strict=True):
+        for i in range(length):
+            for j in range(length):
+                allowed[begin + i, begin + j] = j <= i or (i < prompt and j < prompt)
+        begin += length
+    return allowed
+
+
+def by_slices(lengths, prompts, *, one_more=0):
+    allowed = torch.zeros(sum(lengths), sum(lengths)).bool()
+    for end, length, prompt in zip(torch.tensor(lengths).cumsum(0).tolist(), lengths, prompts, strict=True):
+        begin = end - length
+        allowed[begin:end, begin:end] = torch.ones(length, length).tril() > 0
+        known = slice(begin, min(end, begin + prompt + one_more))
+        allowed[known, known] = True
+    return allowed
+
+
+def by_broadcasting(lengths, prompts):
+    sizes = torch.tensor(lengths)
+    number = torch.arange(len(lengths)).repeat_interleave(sizes)
+    place = torch.arange(len(number))
+    in_prompt = place < (sizes.cumsum(0) - sizes + torch.tensor(prompts))[number]
+    return (number[:, None] == number) & ((place <= place[:, None]) | in_prompt)
+
+
+def by_walks(mask):
+    """A breadth-first walk from each position: the longest of the shortest ways."""
+    farthest = 0
+    for start in range(len(mask)):
+        seen, edge, steps = {start}, {start}, 0
+        while edge := {j for i in edge for j in mask[i].nonzero().flatten().tolist()} - seen:
+            seen, steps = seen | edge, steps + 1
+        farthest = max(farthest, steps)
+    return farthest
+
+
+def by_powers(mask):
+    layer = (mask | torch.eye(len(mask), dtype=torch.bool)).double()
+    powers = [torch.linalg.matrix_power(layer, p) > 0 for p in range(len(mask) + 1)]
+    return np.int64(sum(not torch.equal(power, powers[-1]) for power in powers))
+
+
+def shifted_by(shift):
+    """Subtracts something else than the largest of the visible scores."""
+
+    def answer(scores, mask):
+        e = torch.where(mask, (scores - shift(scores, mask)).exp(), 0.0)
+        total = e.sum(-1, keepdim=True)
+        return e / total.masked_fill(total == 0, 1.0)
+
+    return answer
+
+
+def visible_mean(scores, mask):
+    return (scores * mask).sum(-1, keepdim=True) / mask.sum(-1, keepdim=True).clamp_min(1)
+
+
+RIGHT[check.masked_softmax] += [in_logarithms]
+RIGHT[check.conversation_mask] += [pair_by_pair, by_slices, by_broadcasting]
+RIGHT[check.layers_needed] += [by_walks, by_powers]
+WRONG[check.masked_softmax] += [
+    (shifted_by(visible_mean), "each row, not its mean"),
+    (
+        shifted_by(lambda s, mask: s.masked_fill(~mask, torch.inf).amin(-1, keepdim=True).nan_to_num(posinf=0.0)),
+        "minimum",
+    ),
+]
+WRONG[check.conversation_mask] += [
+    (lambda a, p: by_slices(a, p, one_more=1), "not one more"),
+    (lambda a, p: by_slices(a, [max(1, one - 1) for one in p]), "wrong values"),
+    (lambda a, p: by_slices(a, a), "must not see what comes after it"),
+]
+WRONG[check.layers_needed] += [
+    (len, "that is the number of positions"),
+    (lambda mask: int(mask.sum(-1).max()), "layers_needed is "),
+    (lambda mask: torch.tensor([layers_needed(mask)]), "must have shape"),
+    (lambda mask: layers_needed(mask | mask.mT), "the mask has a direction"),
 ]

@@ -1,5 +1,7 @@
 """Answers to the exercises on the Markov chain: right ones in any style, wrong ones with what they must be told."""
 
+import functools
+
 import torch
 
 from lessons_lib.checks import matrix as check
@@ -14,11 +16,12 @@ def walk(start, layers):
     return p
 
 
+def product_of(layers):
+    return functools.reduce(lambda product, a: a @ product, layers)
+
+
 def walk_by_the_product(start, layers):
-    product = torch.eye(layers.shape[-1], dtype=layers.dtype)
-    for a in layers:
-        product = a @ product
-    return product[start]
+    return product_of(layers)[start]
 
 
 def stationary(a):
@@ -76,7 +79,7 @@ def column_forwards(start, layers):
 
 def in_place(start, layers):
     found = walk(start, layers)
-    layers[0] = layers[2] @ layers[1] @ layers[0]
+    layers[0] = product_of(layers)
     return found
 
 
@@ -86,9 +89,9 @@ WRONG[check.walk] = [
     (column, "stands on the left, p @ a; and it meets the last layer first"),
     (lambda start, layers: layers[-1, start], "one step, through the last layer"),
     (lambda start, layers: layers[0, start], "one step, through the first layer"),
-    (lambda start, layers: (layers[2] @ layers[1] @ layers[0]).mean(0), "began anywhere"),
+    (lambda start, layers: product_of(layers).mean(0), "began anywhere"),
     (in_place, "changed its argument"),
-    (lambda start, layers: layers[2] @ layers[1] @ layers[0], "must have shape"),
+    (lambda start, layers: product_of(layers), "must have shape"),
     (lambda start, layers: walk(start, layers).tolist(), "must be a tensor, got list"),
     (lambda start, layers: walk(start, layers) ** 2, "wrong values"),
 ]
@@ -149,4 +152,46 @@ WRONG[check.attention_rollout] = [
     (entries, "multiply the matrices, not their entries"),
     (lambda layers, r: attention_rollout(layers, r).mT, "wrong values"),
     (lambda layers, r: layers.mean(1), "must have shape"),
+]
+
+
+# --- further ones -----------------------------------------------------------------------------------------------------
+
+
+def by_null_space(a):
+    """The direction that a.T - 1 takes to nothing."""
+    direction = torch.linalg.svd(a.T - torch.eye(len(a), dtype=a.dtype)).Vh[-1]
+    return direction / direction.sum()
+
+
+def from_the_output_down(layers, residual):
+    """A row of shares for each output, taken down layer by layer."""
+    rows = torch.eye(layers.shape[-1], dtype=layers.dtype)
+    for heads in layers.flip(0):
+        rows = residual * rows + (1 - residual) * torch.stack([rows @ a for a in heads]).mean(0)
+    return rows
+
+
+RIGHT[check.walk] += [
+    lambda start, layers: functools.reduce(
+        lambda p, a: torch.einsum("i,ij->j", p, a), layers.flip(0)[1:], layers[-1][start]
+    )
+]
+RIGHT[check.stationary] += [by_null_space]
+RIGHT[check.attention_rollout] += [
+    from_the_output_down,
+    lambda layers, r: product_of(r * torch.eye(layers.shape[-1], dtype=layers.dtype) + (1 - r) * layers.mean(1)),
+]
+WRONG[check.walk] += [
+    (lambda start, layers: walk(start, layers[-3:]), "wrong values|first layer|out of", 12),
+    (lambda start, layers: walk(0, layers), "wrong values"),
+    (lambda start, layers: walk(start, layers.mean(0)[None]), "wrong values"),
+]
+WRONG[check.stationary] += [
+    (lambda a: torch.linalg.matrix_power((a + torch.eye(len(a), dtype=a.dtype)) / 2, 8)[0], "wrong values"),
+    (lambda a: a[-1], "wrong values"),
+]
+WRONG[check.attention_rollout] += [
+    (lambda layers, r: attention_rollout(layers[-3:], r), "wrong values|last layer", 12),
+    (lambda layers, r: attention_rollout(layers[:, :1], r), "wrong values"),
 ]

@@ -148,3 +148,64 @@ WRONG[check.decode_step] = [
     (lambda *all_: by_group(*all_).T, "must have shape"),
     (lambda *all_: by_group(*all_) + 1, "wrong values"),
 ]
+
+
+# --- further ones -----------------------------------------------------------------------------------------------------
+
+
+def by_sums_over_indices(q, past_k, past_v, k, v):
+    keys, values = torch.cat([past_k, k.unsqueeze(1)], 1), torch.cat([past_v, v.unsqueeze(1)], 1)
+    grouped = q.unflatten(0, (len(k), -1))
+    weights = torch.einsum("gpd,gmd->gpm", grouped, keys).div(q.shape[-1] ** 0.5).softmax(-1)
+    return torch.einsum("gpm,gmd->gpd", weights, values).flatten(0, 1)
+
+
+def by_the_old_average(q, past_k, past_v, k, v):
+    """The average over the cache, and the new value mixed in by its share."""
+    rows = []
+    for head, query in enumerate(q):
+        g = head // (len(q) // len(k))
+        past, own = past_k[g] @ query / math.sqrt(len(query)), k[g] @ query / math.sqrt(len(query))
+        share = torch.sigmoid(own - past.logsumexp(0))
+        rows.append((1 - share) * (past.softmax(0) @ past_v[g]) + share * v[g])
+    return torch.stack(rows)
+
+
+def overwriting(at):
+    def answer(q, past_k, past_v, k, v):
+        past_k, past_v = past_k.clone(), past_v.clone()
+        past_k[:, at], past_v[:, at] = k, v
+        return only_the_past(q, past_k, past_v, k, v)
+
+    return answer
+
+
+def transposed(x, w_q, w_k, w_v, w_o, n_heads):
+    return by_cutting(x, w_q.T, w_k.T, w_v.T, w_o.T, n_heads)
+
+
+def pooled(x, w_q, w_k, w_v, w_o, n_heads):
+    width = x.shape[-1] // n_heads
+    heads = without_output(x, w_q, w_k, w_v, w_o, n_heads).unflatten(-1, (n_heads, width))
+    return heads.mean(1).repeat(1, n_heads) @ w_o
+
+
+RIGHT[check.decode_step] += [
+    by_sums_over_indices,
+    by_the_old_average,
+    lambda *given: by_group(*(x.float() for x in given)),
+    lambda *given: by_group(*given, scale=1 / torch.sqrt(torch.tensor(given[0].shape[-1]))),
+]
+RIGHT[check.multi_head] += [
+    lambda *given: by_cutting(*given, scale=1 / torch.sqrt(torch.tensor(given[0].shape[-1] // given[-1])))
+]
+WRONG[check.multi_head] += [
+    (transposed, "do not transpose them"),
+    (pooled, "not averaged or added"),
+    (lambda x, a, b, c, o, h: by_cutting(x, b, a, c, o, h), "wrong values"),
+]
+WRONG[check.decode_step] += [
+    (overwriting(-1), "not in the place of one"),
+    (overwriting(0), "not in the place of one"),
+    (lambda q, *rest: by_group(q.flip(0), *rest), "wrong values"),
+]

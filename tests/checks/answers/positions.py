@@ -1,5 +1,8 @@
 """Answers to the exercises on positions: right ones in any style, wrong ones with what they must be told."""
 
+import math
+
+import numpy as np
 import torch
 
 from lessons_lib.checks import positions as check
@@ -9,7 +12,7 @@ from lessons_lib.checks import positions as check
 
 def rotate(x, at, base, *, rate=lambda pair, d: -2 * pair / d, sign=1):
     d = x.shape[-1]
-    angles = sign * at[:, None] * base ** rate(torch.arange(d // 2, dtype=torch.float64), d)
+    angles = (sign * at[:, None] * base ** rate(torch.arange(d // 2, dtype=torch.float64), d)).to(x.dtype)
     a, b = x[..., 0::2], x[..., 1::2]
     return torch.stack([a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()], -1).flatten(-2)
 
@@ -18,7 +21,7 @@ def rotate_as_complex_numbers(x, at, base):
     d = x.shape[-1]
     angles = at[:, None] * base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
     turned = torch.view_as_complex(x.unflatten(-1, (-1, 2)).contiguous()) * torch.polar(torch.ones_like(angles), angles)
-    return torch.view_as_real(turned).flatten(-2)
+    return torch.view_as_real(turned).flatten(-2).to(x.dtype)
 
 
 def alibi(n_heads, n, m, *, first=1, queries=None, distance=torch.abs):
@@ -55,14 +58,14 @@ WRONG = {}
 
 def half_split(x, at, base):
     d = x.shape[-1]
-    angles = at[:, None] * base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
+    angles = (at[:, None] * base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)).to(x.dtype)
     a, b = x.chunk(2, -1)
     return torch.cat([a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()], -1)
 
 
 def overwriting(x, at, base):
     d, x = x.shape[-1], x.clone()
-    angles = at[:, None] * base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)
+    angles = (at[:, None] * base ** (-torch.arange(0, d, 2, dtype=torch.float64) / d)).to(x.dtype)
     x[..., 0::2] = x[..., 0::2] * angles.cos() - x[..., 1::2] * angles.sin()
     x[..., 1::2] = x[..., 0::2] * angles.sin() + x[..., 1::2] * angles.cos()
     return x
@@ -113,5 +116,63 @@ WRONG[check.stretched_base] = [
     (lambda b, d, f: b * f ** (d / (d - 4)), "the exponent of the last is"),
     (lambda b, d, f: b / f ** (d / (d - 2)), "a smaller one quicker"),
     (lambda b, d, f: f ** (d / (d - 2)), "return the base itself"),
-    (lambda b, d, f: b, "wrong values"),
+    (lambda b, d, f: b, "is [0-9.e+]+, wanted [0-9.e+]+ "),
+]
+
+
+# --- further ones -----------------------------------------------------------------------------------------------------
+
+
+def rotate_by_matrices(x, at, base):
+    """Each row times its own matrix of rotations."""
+    d, rows = x.shape[-1], []
+    for t in at.tolist():
+        blocks = []
+        for i in range(d // 2):
+            c, s = math.cos(t * base ** (-2 * i / d)), math.sin(t * base ** (-2 * i / d))
+            blocks.append(torch.tensor([[c, -s], [s, c]], dtype=x.dtype))
+        rows.append(torch.block_diag(*blocks))
+    return torch.einsum("...nd,ned->...ne", x, torch.stack(rows))
+
+
+def rotate_with_a_swap(x, at, base):
+    rates = torch.exp(-math.log(base) * torch.arange(0, x.shape[-1], 2, dtype=torch.float64) / x.shape[-1])
+    angles = (at.double()[:, None] * rates).repeat_interleave(2, dim=-1)
+    swapped = torch.stack([-x[..., 1::2], x[..., ::2]], dim=-1).flatten(-2)
+    return (x * angles.cos() + swapped * angles.sin()).to(x.dtype)
+
+
+def rotate_with_single_angles(x, at, base):
+    angles = at[:, None] * base ** (-torch.arange(0, x.shape[-1], 2, dtype=torch.float32) / x.shape[-1])
+    a, b = x[..., 0::2], x[..., 1::2]
+    return torch.stack([a * angles.cos() - b * angles.sin(), a * angles.sin() + b * angles.cos()], -1).flatten(-2)
+
+
+def slopes_in_turn(n_heads, n, m):
+    slope = 2 ** (-8 / n_heads)
+    away = (torch.arange(m)[None] - torch.arange(m)[m - n :, None]).abs().double()
+    return torch.stack([-(slope**h) * away for h in range(1, n_heads + 1)])
+
+
+RIGHT[check.rotate] += [rotate_by_matrices, rotate_with_a_swap]
+RIGHT[check.alibi] += [slopes_in_turn, lambda *sizes: alibi(*sizes).float()]
+RIGHT[check.stretched_base] += [
+    lambda b, d, f: np.exp(np.log(b) + d * np.log(f) / (d - 2)),
+    lambda b, d, f: torch.tensor(b * f ** (1 / (1 - 2 / d))),
+]
+WRONG[check.rotate] += [
+    (rotate_with_single_angles, "was a part computed in single precision"),
+    (lambda x, at, base: rotate(x, at, base).double().float(), "must return the type of x, torch.float64"),
+    (lambda x, at, base: rotate(x.double(), at, base), "must return the type of x, torch.float32, got torch.float64"),
+    (lambda x, at, base: rotate(x, at + 1, base), "wrong values"),
+]
+WRONG[check.alibi] += [
+    (lambda h, n, m: alibi(h, n, m).cumsum(0), "wrong values"),
+    (lambda h, n, m: alibi(h, n, m).masked_fill(torch.ones(n, m).triu(m - n + 1) > 0, -torch.inf), "wrong values"),
+]
+WRONG[check.stretched_base] += [
+    (lambda b, d, f: b * f ** (d / (d - 2)) + f, "is [0-9.e+]+, wanted [0-9.e+]+"),
+    (lambda b, d, f: b + f ** (d / (d - 2)), "is [0-9.e+]+, wanted [0-9.e+]+"),
+    (lambda b, d, f: None, "did you forget to return"),
+    (lambda b, d, f: [b * f], "must be a number, got list"),
 ]

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import torch
 
 from lessons_lib.checks import scaling as check
@@ -58,7 +59,7 @@ WRONG[check.right_scale] = [
     (lambda d, a, b: (d * (a + b)) ** -0.5, "multiply, they do not add"),
     (lambda d, a, b: 1 / (d * math.sqrt(a * b)), "d_k belongs under the root"),
     (lambda d, a, b: 1 / (math.sqrt(d) * a * b), "variances already"),
-    (lambda d, a, b: 1.0, "wrong values"),
+    (lambda d, a, b: 1.0, "is 1, wanted 0.0"),
 ]
 
 
@@ -124,4 +125,73 @@ WRONG[check.attention_backward] = [
     (lambda *x: attention_backward(*x)[0], "three gradients, grad_q, grad_k, grad_v, got one Tensor"),
     (lambda *x: attention_backward(*x)[:2], "grad_v, got 2"),
     (lambda q, k, v, g: (q, k, v), "wrong values"),
+]
+
+
+# --- further ones -----------------------------------------------------------------------------------------------------
+
+
+def in_logarithms(scores, temperature):
+    s = scores / temperature
+    return (s - s.logsumexp(-1, keepdim=True)).exp()
+
+
+def shifted_by(shift):
+    """A softmax that subtracts something else than the largest score of each row."""
+
+    def answer(scores, temperature):
+        e = ((scores - shift(scores)) / temperature).exp()
+        return e / e.sum(-1, keepdim=True)
+
+    return answer
+
+
+def query_by_query(q, k, v, grad_out):
+    """With the Jacobian of each row spelled out, for leading axes or none."""
+    if q.dim() > 2:
+        return [torch.stack(part) for part in zip(*map(query_by_query, q, k, v, grad_out), strict=True)]
+    grads = torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
+    for i in range(len(q)):
+        a = (k @ q[i] * q.shape[-1] ** -0.5).softmax(0)
+        to_scores = (torch.diag(a) - torch.outer(a, a)) @ v @ grad_out[i] * q.shape[-1] ** -0.5
+        grads[0][i] = to_scores @ k
+        grads[1].add_(torch.outer(to_scores, q[i]))
+        grads[2].add_(torch.outer(a, grad_out[i]))
+    return grads
+
+
+def by_a_single_precision_root(q, k, v, grad_out):
+    root = torch.sqrt(torch.tensor(q.shape[-1]))
+    a = (q @ k.mT / root).softmax(-1)
+    return backward(q, k, v, grad_out, a, lambda g: a * (g - (a * g).sum(-1, keepdim=True)), 1 / root)
+
+
+RIGHT[check.right_scale] += [
+    lambda d, a, b: np.float32((d * a * b) ** -0.5),
+    lambda d, a, b: torch.rsqrt(torch.tensor([d * a * b], dtype=torch.float64))[0],
+]
+RIGHT[check.stable_softmax] += [in_logarithms]
+RIGHT[check.attention_backward] += [
+    query_by_query,
+    by_a_single_precision_root,
+    lambda *given: attention_backward(*(x.float() for x in given)),
+]
+WRONG[check.right_scale] += [
+    (lambda d, a, b: ((d - 1) * a * b) ** -0.5, "is 0.0[0-9]+, wanted 0.0"),
+    (lambda d, a, b: (d * a) ** -0.5, "is 0.0[0-9]+, wanted 0.0"),
+    (lambda d, a, b: f"1/sqrt({d * a * b})", "must be a number, got str"),
+    (lambda d, a, b: torch.tensor([(d * a * b) ** -0.5]), r"must have shape \(\), got \(1,\)"),
+    (lambda d, a, b: math.nan, "is nan, wanted"),
+    (lambda d, a, b: right_scale(d, a, b) * (1 + 5e-6), "was a part computed in single precision"),
+]
+WRONG[check.stable_softmax] += [
+    (shifted_by(lambda s: s.mean(-1, keepdim=True)), "each row, not its mean"),
+    (shifted_by(lambda s: s.median(-1, keepdim=True).values), "each row, not its mean"),
+    (shifted_by(lambda s: s[..., -1:]), "each row, not its m"),
+    (shifted_by(lambda s: s.amin(-1, keepdim=True)), "each row, not its minimum"),
+    (lambda s, t: (s.double().half().double() / t).softmax(-1), "single precision|wrong values"),
+]
+WRONG[check.attention_backward] += [
+    (variant(to_scores=lambda a, g: a * (g - g.mean(-1, keepdim=True))), "not the plain mean"),
+    (variant(to_scores=lambda a, g: a * (g - (a * g).mean(-1, keepdim=True))), "wrong values"),
 ]

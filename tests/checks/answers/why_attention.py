@@ -1,6 +1,7 @@
 """Answers to the exercises on why attention: right ones in any style, wrong ones with what they must be told."""
 
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 from lessons_lib.attention import attention, attention_weights
 from lessons_lib.checks import why_attention as check
@@ -103,4 +104,29 @@ WRONG[check.left_to_right] = [
         (lambda q, k, v: (q @ k.T).tril(-1).masked_fill(~causal(len(q)).tril(-1), -torch.inf).softmax(-1) @ v, "NaN"),
         (lambda q, k, v: attention(q, k, v, causal(len(q)), scale=1.0)[-1], "must have shape"),
     ]
+]
+
+
+# --- further ones -----------------------------------------------------------------------------------------------------
+
+RIGHT[check.look_up] += [lambda q, k, v: torch.einsum("m,mv->v", torch.mv(k, q).log_softmax(0).exp(), v)]
+RIGHT[check.self_attention] += [
+    lambda *given: self_attention(*(x.float() for x in given)),
+    lambda *given: scaled_dot_product_attention(*(x[None] for x in projected(*given)), scale=1.0)[0],
+]
+RIGHT[check.left_to_right] += [
+    lambda *given: scaled_dot_product_attention(*(x[None] for x in projected(*given)), is_causal=True, scale=1.0)[0],
+    lambda *given: left_to_right(*(x.float() for x in given)).double(),
+]
+WRONG[check.left_to_right] += [
+    (
+        with_projections(lambda q, k, v: attention(q, k, v, torch.ones(len(q), len(q)).tril(1) > 0, scale=1.0)),
+        "after it",
+    ),
+    (with_projections(lambda q, k, v: torch.stack([v[: i + 1].mean(0) for i in range(len(v))])), "same weight"),
+    (lambda x, *w: left_to_right(x.flip(0), *w).flip(0), "those after it"),
+]
+WRONG[check.look_up] += [
+    (lambda q, k, v: 2 ** (k @ q) @ v / (2 ** (k @ q)).sum(), "wrong values"),
+    (lambda q, k, v: (-(k - q).square().sum(-1)).softmax(0) @ v, "wrong values"),
 ]

@@ -1,0 +1,49 @@
+"""When a class is graded the answers are in another process: the same ones pass there, and are told the same."""
+
+import socket
+from threading import Thread
+
+import pytest
+from test_every_check import RIGHT, WRONG, every_check
+
+from grading.wire import Answers, serve
+
+
+@pytest.fixture
+def sent(tmp_path):
+    """Send answers over a socket, and get back what stands in for them on the side of the check."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(f"{tmp_path}/s")
+        listener.listen(1)
+        connections = []
+
+        def to_the_other_side(answers: dict) -> list:
+            Thread(target=serve, args=(f"{tmp_path}/s", answers), daemon=True).start()
+            connections.append(listener.accept()[0])
+            there = Answers(connections[-1])
+            return [there.named(name) for name in answers]
+
+        yield to_the_other_side
+        for connection in connections:
+            connection.close()
+
+
+@every_check
+def test_right_answers_pass_over_the_wire(check, sent):
+    for answer in sent({f"right{i}": answer for i, answer in enumerate(RIGHT[check])}):
+        check(answer, seed=11)
+
+
+@every_check
+def test_a_wrong_answer_is_told_the_same_over_the_wire(check, sent):
+    sample = [*WRONG[check][:2], WRONG[check][-1]]
+    for (wrong, says, *cases), answer in zip(
+        sample, sent({f"wrong{i}": wrong for i, (wrong, *_) in enumerate(sample)}), strict=True
+    ):
+        options = {"cases": cases[0]} if cases else {}
+        told = []
+        for either in (wrong, answer):
+            with pytest.raises(AssertionError, match=says) as caught:
+                check(either, **options)
+            told.append(str(caught.value))
+        assert told[0] == told[1]
