@@ -8,17 +8,19 @@ with its reason and gets no points, not even zero.
 """
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
 from grading.course import ASSIGNMENTS, Course, configure
 from grading.processes import in_processes
 from grading.report import Result, exercises, write_report
-from grading.sandbox import why_not
+from grading.sandbox import lent_folder, why_not
 
 
 def grade(course: Course, students: list[str], limits: dict) -> dict[str, Result]:
@@ -31,21 +33,15 @@ def grade(course: Course, students: list[str], limits: dict) -> dict[str, Result
         if complaint:
             raise SystemExit(f"the model answers do not pass their own checks, so nobody was graded: {complaint}")
     results: dict[str, Result] = {}
-    for student in students:
-        try:
-            results[student] = Result(notes=course.check_and_copy(student))
-        except (ValueError, OSError) as error:
-            results[student] = Result(reason=str(error))
-    gradable = [student for student, result in results.items() if not result.reason]
-    for student, reason in progress("graded", course.autograde, gradable, limits):
-        results[student].reason = reason
+    for student, came in progress("graded", course.grade, students, limits):
+        results[student] = came if isinstance(came, Result) else Result(reason=came)
     for student, result in results.items():
         if result.reason:
             course.drop(student)
     return results
 
 
-def progress(verb: str, task: Callable[[str], str | None], students: list[str], limits: dict):
+def progress(verb: str, task: Callable[[str], Any], students: list[str], limits: dict):
     """Run a task for each student and show how far it is."""
     return tqdm(in_processes(task, students, **limits), total=len(students), desc=verb, unit="student")
 
@@ -88,16 +84,20 @@ def main(argv: list[str] | None = None) -> int:
         sandbox=not arguments.without_sandbox,
     )
     course = Course(folder, arguments.name, config)
+    if os.geteuid() == 0 and not (arguments.report or arguments.without_sandbox):
+        print("You grade as root: a hole in the sandbox would be a hole in this machine.", file=sys.stderr)
     limits = {"at_a_time": arguments.at_a_time, "seconds": arguments.seconds, "log": course.logs / "kernels.txt"}
-    with tempfile.TemporaryDirectory() as scratch:  # also for what a process that was killed leaves behind
-        tempfile.tempdir = scratch
+    with lent_folder() as scratch:  # also for what a process that was killed leaves behind
+        tempfile.tempdir = str(scratch)
         if not arguments.report:
             course.write_results(grade(course, sorted(wanted), limits), beside_others=bool(arguments.student))
         results = course.results()
         anew = [s for s, result in results.items() if not result.reason and s in (arguments.student or results)]
         for student, reason in progress("feedback", course.write_feedback, anew, limits):
             results[student].notes += [reason] if reason else []
-    print(write_report(course.report, course.name, results, exercises(course.master())))
+        table = write_report(course.report, course.name, results, exercises(course.master()))
+    tempfile.tempdir = None
+    print(table)
     print(f"\nMore in {course.report}, and for the students in {folder / 'feedback'}.")
     return 0
 

@@ -11,7 +11,7 @@ import nbformat
 from nbformat import NotebookNode
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps import NbGraderAPI
-from nbgrader.utils import is_grade, is_solution
+from nbgrader.utils import is_grade, is_solution, parse_utc
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
@@ -86,17 +86,43 @@ class Course:
         shutil.rmtree(self.notebook("checked", student).parent, ignore_errors=True)
         handed_in = self.folder / "submitted" / student / self.name
         file = handed_in / f"{self.name}.ipynb"
-        if not file.is_file() or file.is_symlink():
+        if not file.is_file() or any(place.is_symlink() for place in (file, handed_in, handed_in.parent)):
             raise ValueError(f"there is no file {self.name}.ipynb in it")
         released = read(self.notebook("release"))
         notebook, mended = mend(read(file), released)
         target = self.notebook("checked", student)
         target.parent.mkdir(parents=True)
         nbformat.write(notebook, target)
-        if (handed_in / "timestamp.txt").is_file():
-            shutil.copy(handed_in / "timestamp.txt", target.parent)
-        untouched = untouched_answers(notebook, released)
-        return mended + [f"{name} is as handed out, but look at the cells around it" for name in untouched]
+        if (stamp := handed_in / "timestamp.txt").is_file():
+            try:
+                when = parse_utc(stamp.read_text(encoding="utf-8").strip())
+            except (ValueError, OverflowError):
+                mended.append("its timestamp.txt is no date, so nothing is known of when it was handed in")
+            else:
+                (target.parent / "timestamp.txt").write_text(f"{when.isoformat(' ')} UTC", encoding="utf-8")
+        return mended + list(untouched_answers(notebook, released).values())
+
+    def grade(self, student: str) -> Result:
+        """Check and run one submission; return why that could not be done, or what is to be noted."""
+        try:
+            notes = self.check_and_copy(student)
+        except (ValueError, OSError, RecursionError) as error:
+            return Result(reason=str(error))
+        if reason := self.autograde(student):
+            return Result(reason=reason)
+        self.leave_to_a_person(student)
+        return Result(notes=notes)
+
+    def leave_to_a_person(self, student: str) -> None:
+        """Have answers looked at that nbgrader gives no points, when their exercise has work of the student's."""
+        notebook, released = (
+            nbformat.read(path, as_version=4) for path in (self.notebook("checked", student), self.notebook("release"))
+        )
+        open_answers = untouched_answers(notebook, released)
+        with self.gradebook() as gradebook:
+            for grade in gradebook.find_submission_notebook(self.name, self.name, student).grades:
+                grade.needs_manual_grade = grade.needs_manual_grade or grade.name in open_answers
+            gradebook.db.commit()
 
     def autograde(self, student: str) -> str | None:
         """Run one submission; return nothing, or why that could not be done."""
@@ -135,9 +161,16 @@ class Course:
     def results(self) -> dict[str, Result]:
         """Return what came of every submission, with the points as the gradebook has them."""
         return {
-            student: Result(**one) if one["reason"] else self.result(student, one["notes"])
+            student: Result(**one) if one["reason"] else self.result_or_reason(student, one["notes"])
             for student, one in self.read_results().items()
         }
+
+    def result_or_reason(self, student: str, notes: list[str]) -> Result:
+        """Read a result; nobody's costs the class its report."""
+        try:
+            return self.result(student, notes)
+        except Exception as error:
+            return Result(reason=f"what came of it cannot be read: {error}", notes=notes)
 
     def result(self, student: str, notes: list[str]) -> Result:
         """Read points and messages of a graded submission."""
@@ -159,21 +192,26 @@ def messages(cell: NotebookNode) -> list[str]:
     return [output.evalue for output in cell.outputs if output.output_type == "error"]
 
 
-def untouched_answers(notebook: NotebookNode, released: NotebookNode) -> list[str]:
-    """Name the answers graded by hand that are as handed out, in exercises with cells of the student's own.
+def untouched_answers(notebook: NotebookNode, released: NotebookNode) -> dict[str, str]:
+    """Name the answers graded by hand that are as handed out, and say where their exercise has work of the student's.
 
-    nbgrader gives no points for an answer that nobody touched; somebody may have written it beside its place.
+    nbgrader gives no points for an answer that nobody touched; somebody may have written it beside its place, or
+    answered in code.
     """
     given = {cell.source.strip() for cell in released.cells} | {""}
-    found: list[str] = []
+    found: dict[str, str] = {}
     untouched: list[str] = []
-    own = False
+    filled: list[str] = []
+    beside = False
     for cell in [*notebook.cells, None]:
         if cell is None or cell.source.startswith("## Exercise "):
-            found += untouched if own else []
-            untouched, own = [], False
+            where = [*filled, *(["the cells around it"] if beside else [])]
+            found |= {name: f"{name} is as handed out, but look at {', '.join(where)}" for name in untouched if where}
+            untouched, filled, beside = [], [], False
         elif "nbgrader" not in cell.metadata:
-            own = own or cell.source.strip() not in given
+            beside = beside or cell.source.strip() not in given
+        elif is_solution(cell) and not is_grade(cell) and cell.source.strip() not in given:
+            filled.append(cell.metadata.nbgrader.grade_id)
         elif is_grade(cell) and is_solution(cell) and cell.source.strip() in given:
             untouched.append(cell.metadata.nbgrader.grade_id)
     return found
