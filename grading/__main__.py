@@ -18,6 +18,7 @@ from typing import Any
 from tqdm import tqdm
 
 from grading.course import ASSIGNMENTS, Course, configure
+from grading.hand_back import write_zip
 from grading.processes import in_processes
 from grading.report import Result, exercises, write_report
 from grading.sandbox import lent_folder, why_not
@@ -62,7 +63,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--cell-seconds", type=int, default=60, help="time for one cell (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=600, help="time for one notebook (default: %(default)s)")
     parser.add_argument("--memory", type=float, default=4, help="GiB for one notebook (default: %(default)s)")
-    parser.add_argument("--at-a-time", type=int, default=2, help="notebooks run at once (default: %(default)s)")
+    parser.add_argument(
+        *("--jobs", "--at-a-time"), dest="at_a_time", type=int, default=2, help="processes (default: %(default)s)"
+    )
     arguments = parser.parse_args(argv)
     if not (arguments.course / "source" / arguments.name / f"{arguments.name}.ipynb").is_file():
         parser.error(f"there is no master source/{arguments.name}/{arguments.name}.ipynb in {arguments.course}")
@@ -83,7 +86,10 @@ def main(argv: list[str] | None = None) -> int:
         gib=arguments.memory,
         sandbox=not arguments.without_sandbox,
     )
-    course = Course(folder, arguments.name, config)
+    try:
+        course = Course(folder, arguments.name, config)
+    except ValueError as error:
+        parser.error(str(error))
     if os.geteuid() == 0 and not (arguments.report or arguments.without_sandbox):
         print("You grade as root: a hole in the sandbox would be a hole in this machine.", file=sys.stderr)
     limits = {"at_a_time": arguments.at_a_time, "seconds": arguments.seconds, "log": course.logs / "kernels.txt"}
@@ -95,10 +101,15 @@ def main(argv: list[str] | None = None) -> int:
         anew = [s for s, result in results.items() if not result.reason and s in (arguments.student or results)]
         for student, reason in progress("feedback", course.write_feedback, anew, limits):
             results[student].notes += [reason] if reason else []
-        table = write_report(course.report, course.name, results, exercises(course.master()))
+        asked = exercises(course.master())
+        about = {"members": course.members, "canvas_column": course.canvas_column}
+        table = write_report(course.report, course.name, results, asked, **about)
+        _, without = write_zip(folder, course.name, [student for student in results if not results[student].reason])
     tempfile.tempdir = None
     print(table)
     print(f"\nMore in {course.report}, and for the students in {folder / 'feedback'}.")
+    if without:
+        print(f"Not in feedback.zip, since no zip of submissions had them: {', '.join(without)}.")
     return 0
 
 

@@ -13,6 +13,7 @@ Nothing is unpacked: a notebook is read out of its archive, as far as the limit,
 """
 
 import argparse
+import json
 import re
 import sys
 import zipfile
@@ -33,6 +34,7 @@ WHO = re.compile(
     re.IGNORECASE,
 )
 MOODLE = "_assignsubmission_file"
+CAME = "came.json"  # beside a notebook: what it came as, for the way back
 FILES = 1000  # that are looked at in one student's archive
 
 
@@ -43,6 +45,7 @@ class Found:
     path: PurePosixPath
     read: Callable[[int], bytes]
     late: bool = False
+    came_as: str = ""  # what the course system called it, or the folder that it is in
 
 
 @dataclass
@@ -51,6 +54,7 @@ class Taken:
 
     notebook: bytes | None = None
     late: bool = False
+    came_as: str = ""
     said: list[str] = field(default_factory=list)
 
 
@@ -104,7 +108,7 @@ def by_student(files: Iterable[Found]) -> tuple[dict[str, list[Found]], list[str
         if whose := owner(file.path):
             who, path = whose
             late = bool(who["late"] or who["late_anonymous"])
-            found.setdefault(student(who), []).append(Found(path, file.read, late))
+            found.setdefault(student(who), []).append(Found(path, file.read, late, who.string))
         else:
             nobodys.append(str(file.path))
     return found, nobodys
@@ -141,8 +145,8 @@ def _read(file, most: int) -> bytes:
 
 def take(files: list[Found], name: str) -> Taken:
     """Choose a student's notebook: the mended one of several, else that of the highest number, else the only one."""
-    taken = Taken(late=any(file.late for file in files))
-    notebooks: list[tuple[str, str, bytes]] = []  # where each was, its name, and what is in it
+    taken = Taken(late=any(file.late for file in files), came_as=files[0].came_as)
+    notebooks: list[tuple[str, str, bytes, str]] = []  # where each was, its name, what is in it, and what it came as
     room = 5 * LIMIT  # bytes, for all that one student hands in
     for file in files:
         try:
@@ -153,7 +157,7 @@ def take(files: list[Found], name: str) -> Taken:
                 if len(content) > LIMIT:
                     taken.said.append(f"{path} is larger than {LIMIT / 2**20:.0f} MiB, not taken")
                 else:
-                    notebooks.append((path, stem, content))
+                    notebooks.append((path, stem, content, file.came_as))
             if file.path.suffix.lower() not in (".ipynb", ".zip"):
                 taken.said.append(f"{file.path} is no notebook, not taken")
         except Exception as error:  # whatever is wrong with one file, it costs no other anything
@@ -164,6 +168,7 @@ def take(files: list[Found], name: str) -> Taken:
         taken.said.append(f"{named[0][0]} was taken, though it is called otherwise")
     chosen = max(named, key=_rank, default=None)
     if chosen:
+        taken.came_as = chosen[3]
         taken.notebook = chosen[2]
     else:
         taken.said.append(f"there is no notebook {name}.ipynb")
@@ -190,7 +195,7 @@ def _left_by_a_computer(path: PurePosixPath) -> bool:
     return any(part == "__MACOSX" or (part.startswith(".") and part != "..") for part in path.parts)
 
 
-def _rank(notebook: tuple[str, str, bytes]) -> tuple[bool, int]:
+def _rank(notebook: tuple[str, str, bytes, str]) -> tuple[bool, int]:
     numbers = re.findall(r"\d+", notebook[1])
     return "-mended" in notebook[1], int(numbers[-1][:9]) if numbers else 0
 
@@ -210,6 +215,8 @@ def collect(course: Path, name: str) -> tuple[dict[str, Taken], list[str]]:
             folder.mkdir(parents=True, exist_ok=True)
             if (content := taken[who].notebook) is not None:
                 (folder / f"{name}.ipynb").write_bytes(content)
+            about = {"as": taken[who].came_as, "late": taken[who].late}
+            (folder / CAME).write_text(json.dumps(about), encoding="utf-8")
         except OSError as error:
             taken[who].said.append(f"nothing could be written ({error.strerror})")
     return taken, nobodys

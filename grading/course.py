@@ -5,19 +5,23 @@ import re
 import secrets
 import shutil
 from contextlib import suppress
+from datetime import UTC
 from pathlib import Path
 
 import nbformat
 from nbformat import NotebookNode
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.apps import NbGraderAPI
-from nbgrader.utils import is_grade, is_solution, parse_utc
+from nbgrader.utils import is_grade, is_solution
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
+from grading.alike import same_answers, uncalled_for
 from grading.check_notebook import mend, read
+from grading.collect import CAME
 from grading.outside import CheckedFromOutside, by_machine
 from grading.report import Result
+from grading.roster import Member, canvas_column, read_roster, read_rules, when
 
 ASSIGNMENTS = Path(__file__).resolve().parents[1] / "assignments"
 
@@ -40,12 +44,23 @@ def configure(folder: Path, *, cell_seconds: int = 60, gib: float = 4, sandbox: 
 
 
 class Course:
-    """The steps of grading; each that takes one student's name can run in a process of its own."""
+    """The steps of grading; each that takes one student's name can run in a process of its own.
+
+    Raises:
+        ValueError: if the rules or the roster of the course cannot be read.
+    """
 
     def __init__(self, folder: Path, name: str, config: Config):
         self.folder, self.name, self.config = folder, name, config
         self.report = folder / "report" / name
         self.results_file = self.report / "results.json"
+        self.rules = read_rules(folder / "course.toml", name)
+        self.members: list[Member] = []
+        self.came: dict[str, str] = {}
+        heads: list[str] = []
+        if (roster := folder / "roster.csv").is_file():
+            self.members, heads, self.came = read_roster(roster)
+        self.canvas_column = canvas_column(name, self.rules, heads)
         self.logs = self.report / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
 
@@ -95,11 +110,11 @@ class Course:
         nbformat.write(notebook, target)
         if (stamp := handed_in / "timestamp.txt").is_file():
             try:
-                when = parse_utc(stamp.read_text(encoding="utf-8").strip())
+                came = f"{when(stamp.read_text(encoding='utf-8')).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
             except (ValueError, OverflowError):
                 mended.append("its timestamp.txt is no date, so nothing is known of when it was handed in")
             else:
-                (target.parent / "timestamp.txt").write_text(f"{when.isoformat(' ')} UTC", encoding="utf-8")
+                (target.parent / "timestamp.txt").write_text(came, encoding="utf-8")
         return mended + list(untouched_answers(notebook, released).values())
 
     def grade(self, student: str) -> Result:
@@ -159,11 +174,38 @@ class Course:
         return json.loads(self.results_file.read_text(encoding="utf-8")) if self.results_file.is_file() else {}
 
     def results(self) -> dict[str, Result]:
-        """Return what came of every submission, with the points as the gradebook has them."""
-        return {
+        """Return what came of every submission: points as the gradebook has them, lateness, what to read twice."""
+        results = {
             student: Result(**one) if one["reason"] else self.result_or_reason(student, one["notes"])
             for student, one in self.read_results().items()
         }
+        for student, result in results.items():
+            self.add_lateness(student, result)
+        graded = {student: self.notebook("checked", student) for student, one in results.items() if not one.reason}
+        notebooks = {student: nbformat.read(path, as_version=4) for student, path in graded.items() if path.is_file()}
+        if notebooks:
+            master, released = self.master(), nbformat.read(self.notebook("release"), as_version=4)
+            same = same_answers(notebooks, released)
+            for student, notebook in notebooks.items():
+                results[student].notes += uncalled_for(notebook, master) + same.get(student, [])
+        return results
+
+    def add_lateness(self, student: str, result: Result) -> None:
+        """Note how late a submission came, and what that costs."""
+        folder = self.folder / "submitted" / student / self.name
+        member = next((one for one in self.members if one.is_in(student)), None)
+        try:
+            stamp = self.came.get(member.folder, "") if member else ""
+            if (folder / "timestamp.txt").is_file():
+                stamp = (folder / "timestamp.txt").read_text(encoding="utf-8")
+            marked = (folder / CAME).is_file() and json.loads((folder / CAME).read_text(encoding="utf-8"))["late"]
+            result.hours_late = self.rules.hours_late(student, when(stamp)) if stamp else 0
+            result.percent_off = self.rules.percent_off(result.hours_late)
+        except (ValueError, OverflowError, OSError) as error:
+            result.notes.append(f"when it came cannot be read: {error}"[:200])
+            return
+        if marked and not stamp:
+            result.notes.append("the course system marks it as late, and does not say by how much")
 
     def result_or_reason(self, student: str, notes: list[str]) -> Result:
         """Read a result; nobody's costs the class its report."""

@@ -154,6 +154,11 @@ def test_a_course_system_gets_no_zero_for_what_was_not_graded(graded):
     assert final["right"] == final["quits"] == ""
 
 
+def test_what_was_not_collected_from_a_zip_is_named_where_the_zip_of_feedback_is(graded):
+    assert (graded.folder / "report/scaling/feedback.zip").is_file()
+    assert "Not in feedback.zip, since no zip of submissions had them: " in graded.said
+
+
 def test_there_is_a_picture_of_the_class(graded):
     assert (graded.folder / "report/scaling/class.png").read_bytes().startswith(b"\x89PNG")
 
