@@ -5,5 +5,6 @@ carries calls between a check and an answer, ``sandbox`` starts a kernel that ca
 notebook in there and its checks out here, ``clean`` takes out of it what a browser would run, ``collect`` knows whose
 file is which, ``roster`` who belongs to the class and what is late, ``report`` writes what a class reached,
 ``hand_back`` packs the feedback for the course system, ``processes`` bounds the time of each submission, ``alike``
-notes what should be read twice, ``course`` holds the steps, ``__main__`` is the command.
+notes what should be read twice, ``course`` holds the steps, ``merge`` joins what several people graded by hand,
+``__main__`` is the command.
 """

@@ -1,7 +1,7 @@
 """Note what a person should read twice: answers that are the same, and names that the model answer does without.
 
-A note accuses nobody: short answers to one question are often the same, so only long ones are compared, and a name may
-be used for something else.
+A note accuses nobody. Short answers to one question are often the same, so only long ones are compared; an answer that
+many have is where the exercise leads, and is not noted; a name may be used for something else.
 """
 
 import ast
@@ -13,6 +13,7 @@ from nbformat import NotebookNode
 from nbgrader.utils import is_locked, is_solution
 
 NODES, WORDS = 60, 25  # of a syntax tree, of a text: what is shorter is not compared
+MANY, SHARE = 5, 0.1  # an answer that more have, and a greater part of the class, is common
 # What does in one call what exercises ask for, whichever library it comes from.
 DOES_IT_ALL = {"softmax", "log_softmax", "scaled_dot_product_attention", "MultiheadAttention", "logsumexp"}
 DOES_IT_ALL |= {"autograd", "grad", "vjp", "jvp", "backward", "jacobian", "jacrev", "enable_grad"}
@@ -58,7 +59,7 @@ def same_answers(notebooks: Mapping[str, NotebookNode], released: NotebookNode) 
                 shared[name, form].append(student)
     notes: dict[str, list[str]] = defaultdict(list)
     for (name, _), students in shared.items():
-        for student in students:
+        for student in students if len(students) <= max(MANY, SHARE * len(notebooks)) else ():
             others = [one for one in students if one != student]
             if others:
                 more = f" and {len(others) - 3} more" if len(others) > 3 else ""

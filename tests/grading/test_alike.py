@@ -49,8 +49,15 @@ def test_texts_are_compared_by_their_words(released):
 
 
 def test_of_many_three_are_named(released):
-    same = same_answers({name: answers(moments=LONG)(released) for name in "abcdef"}, released)
-    assert "moments is the same as that of b, c, d and 2 more" in same["a"]
+    same = same_answers({name: answers(moments=LONG)(released) for name in "abcde"}, released)
+    assert "moments is the same as that of b, c, d and 1 more" in same["a"]
+
+
+@pytest.mark.parametrize(("n_same", "n", "noted"), [(5, 9, True), (6, 9, False), (7, 70, True), (8, 70, False)])
+def test_what_many_have_is_common(n_same, n, noted, released):
+    other = answers(moments=LONG)(released)
+    class_of = {f"{i:02}": other if i < n_same else released for i in range(n)}
+    assert bool(same_answers(class_of, released)) is noted
 
 
 def test_what_nobody_filled_in_is_not_the_same(released):
