@@ -2,6 +2,9 @@
 
 In the order of reading: ``check_notebook`` says what a notebook must carry and is a command for students, ``wire``
 carries calls between a check and an answer, ``sandbox`` starts a kernel that can do no harm, ``outside`` runs a
-notebook in there and its checks out here, ``collect`` knows whose file is which, ``report`` writes what a class
-reached, ``processes`` bounds the time of each submission, ``course`` holds the steps, ``__main__`` is the command.
+notebook in there and its checks out here, ``clean`` takes out of it what a browser would run, ``collect`` knows whose
+file is which, ``roster`` who belongs to the class and what is late, ``report`` writes what a class reached,
+``hand_back`` packs the feedback for the course system, ``processes`` bounds the time of each submission, ``alike``
+notes what should be read twice, ``course`` holds the steps, ``merge`` joins what several people graded by hand,
+``__main__`` is the command.
 """

@@ -8,17 +8,20 @@ with its reason and gets no points, not even zero.
 """
 
 import argparse
+import os
 import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
 from grading.course import ASSIGNMENTS, Course, configure
+from grading.hand_back import write_zip
 from grading.processes import in_processes
 from grading.report import Result, exercises, write_report
-from grading.sandbox import why_not
+from grading.sandbox import lent_folder, why_not
 
 
 def grade(course: Course, students: list[str], limits: dict) -> dict[str, Result]:
@@ -31,21 +34,15 @@ def grade(course: Course, students: list[str], limits: dict) -> dict[str, Result
         if complaint:
             raise SystemExit(f"the model answers do not pass their own checks, so nobody was graded: {complaint}")
     results: dict[str, Result] = {}
-    for student in students:
-        try:
-            results[student] = Result(notes=course.check_and_copy(student))
-        except (ValueError, OSError) as error:
-            results[student] = Result(reason=str(error))
-    gradable = [student for student, result in results.items() if not result.reason]
-    for student, reason in progress("graded", course.autograde, gradable, limits):
-        results[student].reason = reason
+    for student, came in progress("graded", course.grade, students, limits):
+        results[student] = came if isinstance(came, Result) else Result(reason=came)
     for student, result in results.items():
         if result.reason:
             course.drop(student)
     return results
 
 
-def progress(verb: str, task: Callable[[str], str | None], students: list[str], limits: dict):
+def progress(verb: str, task: Callable[[str], Any], students: list[str], limits: dict):
     """Run a task for each student and show how far it is."""
     return tqdm(in_processes(task, students, **limits), total=len(students), desc=verb, unit="student")
 
@@ -66,7 +63,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--cell-seconds", type=int, default=60, help="time for one cell (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=600, help="time for one notebook (default: %(default)s)")
     parser.add_argument("--memory", type=float, default=4, help="GiB for one notebook (default: %(default)s)")
-    parser.add_argument("--at-a-time", type=int, default=2, help="notebooks run at once (default: %(default)s)")
+    parser.add_argument(
+        *("--jobs", "--at-a-time"), dest="at_a_time", type=int, default=2, help="processes (default: %(default)s)"
+    )
     arguments = parser.parse_args(argv)
     if not (arguments.course / "source" / arguments.name / f"{arguments.name}.ipynb").is_file():
         parser.error(f"there is no master source/{arguments.name}/{arguments.name}.ipynb in {arguments.course}")
@@ -87,18 +86,30 @@ def main(argv: list[str] | None = None) -> int:
         gib=arguments.memory,
         sandbox=not arguments.without_sandbox,
     )
-    course = Course(folder, arguments.name, config)
+    try:
+        course = Course(folder, arguments.name, config)
+    except ValueError as error:
+        parser.error(str(error))
+    if os.geteuid() == 0 and not (arguments.report or arguments.without_sandbox):
+        print("You grade as root: a hole in the sandbox would be a hole in this machine.", file=sys.stderr)
     limits = {"at_a_time": arguments.at_a_time, "seconds": arguments.seconds, "log": course.logs / "kernels.txt"}
-    with tempfile.TemporaryDirectory() as scratch:  # also for what a process that was killed leaves behind
-        tempfile.tempdir = scratch
+    with lent_folder() as scratch:  # also for what a process that was killed leaves behind
+        tempfile.tempdir = str(scratch)
         if not arguments.report:
             course.write_results(grade(course, sorted(wanted), limits), beside_others=bool(arguments.student))
         results = course.results()
         anew = [s for s, result in results.items() if not result.reason and s in (arguments.student or results)]
         for student, reason in progress("feedback", course.write_feedback, anew, limits):
             results[student].notes += [reason] if reason else []
-    print(write_report(course.report, course.name, results, exercises(course.master())))
+        asked = exercises(course.master())
+        about = {"members": course.members, "canvas_column": course.canvas_column}
+        table = write_report(course.report, course.name, results, asked, **about)
+        _, without = write_zip(folder, course.name, [student for student in results if not results[student].reason])
+    tempfile.tempdir = None
+    print(table)
     print(f"\nMore in {course.report}, and for the students in {folder / 'feedback'}.")
+    if without:
+        print(f"Not in feedback.zip, since no zip of submissions had them: {', '.join(without)}.")
     return 0
 
 

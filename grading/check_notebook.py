@@ -9,6 +9,7 @@ cells stay as they are. It needs Python and nbformat, nothing else.
 
 import argparse
 import copy
+import json
 import re
 import sys
 import warnings
@@ -19,6 +20,7 @@ from nbformat import NotebookNode
 
 EXERCISES = Path(__file__).resolve().parents[1] / "book" / "exercises"
 LIMIT = 20 * 2**20  # bytes
+CELLS = 2000
 # What a browser, Colab, Canvas or this tool adds: "scaling (1)", "Copy of scaling", "scaling-2", "scaling-mended".
 ADDED = re.compile(r"^(?:copy[ _]of[ _])+|(?:[ _]*\(\d+\)|-\d+|-mended)+$", re.IGNORECASE)
 MISSING = "the answer {} is missing, and so is the place where it stood"
@@ -33,21 +35,34 @@ def read(path: Path) -> NotebookNode:
     """Read a notebook that may have been through Colab, a mail program or a fall.
 
     Raises:
-        ValueError: if it is too large, is not a notebook, or is too broken to read.
+        ValueError: if it is too large, has too many cells, is not a notebook, or is too broken to read.
     """
     if (size := path.stat().st_size) > LIMIT:
         raise ValueError(f"it has {size / 2**20:.0f} MiB, more than {LIMIT / 2**20:.0f}: clear the outputs")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about cells without an id, which get one here
         try:
-            notebook = nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
-            _, notebook = nbformat.validator.normalize(notebook)
-            nbformat.validate(notebook)
+            text = path.read_text(encoding="utf-8")
+            n_cells = _count_cells(json.loads(text))
+            if n_cells <= CELLS:  # else nobody shall look at each of them
+                notebook = nbformat.reads(text, as_version=4)
+                _, notebook = nbformat.validator.normalize(notebook)
+                nbformat.validate(notebook)
         except RecursionError:
             raise ValueError("it is no notebook: its JSON is nested too deeply") from None
         except Exception as error:
             raise ValueError(f"it is no notebook: {str(error).splitlines()[0][:200]}") from error
+    if n_cells > CELLS:
+        raise ValueError(f"it has {n_cells} cells, more than {CELLS}")
     return notebook
+
+
+def _count_cells(content) -> int:
+    """Count the cells of a notebook of any version."""
+    sheets = content.get("worksheets") if isinstance(content, dict) else None
+    places = [content, *(sheets if isinstance(sheets, list) else [])]
+    cells = [place.get("cells") for place in places if isinstance(place, dict)]
+    return sum(len(some) for some in cells if isinstance(some, list))
 
 
 def mend(notebook: NotebookNode, released: NotebookNode) -> tuple[NotebookNode, list[str]]:
@@ -110,18 +125,19 @@ def _free(notebook: NotebookNode, found: dict[str, NotebookNode]) -> list[Notebo
     return [cell for cell in notebook.cells if id(cell) not in taken]
 
 
-def _position(notebook: NotebookNode, cell: NotebookNode) -> int:
-    return next(i for i, one in enumerate(notebook.cells) if one is cell)
+def _positions(notebook: NotebookNode) -> dict[int, int]:
+    return {id(cell): i for i, cell in enumerate(notebook.cells)}
 
 
 def _by_neighbours(notebook, wanted, found: dict[str, NotebookNode], done: list[str]) -> None:
     start, run = 0, []
+    position = _positions(notebook)
     for cell in [*wanted, None]:
         if cell and _name(cell) not in found:
             run.append(cell)
             continue
-        stop = _position(notebook, found[_name(cell)]) if cell else len(notebook.cells)
-        gap = [one for one in _free(notebook, found) if start <= _position(notebook, one) < stop]
+        stop = position[id(found[_name(cell)])] if cell else len(notebook.cells)
+        gap = [one for one in _free(notebook, found) if start <= position[id(one)] < stop]
         for kind in ("code", "markdown"):
             lost, candidates = ([one for one in cells if one.cell_type == kind] for cells in (run, gap))
             if len(lost) == len(candidates):
@@ -135,7 +151,7 @@ def _put_back(notebook, wanted, found: dict[str, NotebookNode], done: list[str])
     for cell in wanted:
         name, about = _name(cell), cell.metadata["nbgrader"]
         if name in found:
-            position = _position(notebook, found[name]) + 1
+            position = _positions(notebook)[id(found[name])] + 1
         elif about["grade"] and about["solution"]:
             raise ValueError(MISSING.format(name))
         elif not about["solution"]:

@@ -5,6 +5,7 @@ import re
 import secrets
 import shutil
 from contextlib import suppress
+from datetime import UTC
 from pathlib import Path
 
 import nbformat
@@ -15,9 +16,12 @@ from nbgrader.utils import is_grade, is_solution
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
+from grading.alike import same_answers, uncalled_for
 from grading.check_notebook import mend, read
+from grading.collect import CAME
 from grading.outside import CheckedFromOutside, by_machine
 from grading.report import Result
+from grading.roster import Member, canvas_column, read_roster, read_rules, when
 
 ASSIGNMENTS = Path(__file__).resolve().parents[1] / "assignments"
 
@@ -40,12 +44,23 @@ def configure(folder: Path, *, cell_seconds: int = 60, gib: float = 4, sandbox: 
 
 
 class Course:
-    """The steps of grading; each that takes one student's name can run in a process of its own."""
+    """The steps of grading; each that takes one student's name can run in a process of its own.
+
+    Raises:
+        ValueError: if the rules or the roster of the course cannot be read.
+    """
 
     def __init__(self, folder: Path, name: str, config: Config):
         self.folder, self.name, self.config = folder, name, config
         self.report = folder / "report" / name
         self.results_file = self.report / "results.json"
+        self.rules = read_rules(folder / "course.toml", name)
+        self.members: list[Member] = []
+        self.came: dict[str, str] = {}
+        heads: list[str] = []
+        if (roster := folder / "roster.csv").is_file():
+            self.members, heads, self.came = read_roster(roster)
+        self.canvas_column = canvas_column(name, self.rules, heads)
         self.logs = self.report / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
 
@@ -86,17 +101,43 @@ class Course:
         shutil.rmtree(self.notebook("checked", student).parent, ignore_errors=True)
         handed_in = self.folder / "submitted" / student / self.name
         file = handed_in / f"{self.name}.ipynb"
-        if not file.is_file() or file.is_symlink():
+        if not file.is_file() or any(place.is_symlink() for place in (file, handed_in, handed_in.parent)):
             raise ValueError(f"there is no file {self.name}.ipynb in it")
         released = read(self.notebook("release"))
         notebook, mended = mend(read(file), released)
         target = self.notebook("checked", student)
         target.parent.mkdir(parents=True)
         nbformat.write(notebook, target)
-        if (handed_in / "timestamp.txt").is_file():
-            shutil.copy(handed_in / "timestamp.txt", target.parent)
-        untouched = untouched_answers(notebook, released)
-        return mended + [f"{name} is as handed out, but look at the cells around it" for name in untouched]
+        if (stamp := handed_in / "timestamp.txt").is_file():
+            try:
+                came = f"{when(stamp.read_text(encoding='utf-8')).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+            except (ValueError, OverflowError):
+                mended.append("its timestamp.txt is no date, so nothing is known of when it was handed in")
+            else:
+                (target.parent / "timestamp.txt").write_text(came, encoding="utf-8")
+        return mended + list(untouched_answers(notebook, released).values())
+
+    def grade(self, student: str) -> Result:
+        """Check and run one submission; return why that could not be done, or what is to be noted."""
+        try:
+            notes = self.check_and_copy(student)
+        except (ValueError, OSError, RecursionError) as error:
+            return Result(reason=str(error))
+        if reason := self.autograde(student):
+            return Result(reason=reason)
+        self.leave_to_a_person(student)
+        return Result(notes=notes)
+
+    def leave_to_a_person(self, student: str) -> None:
+        """Have answers looked at that nbgrader gives no points, when their exercise has work of the student's."""
+        notebook, released = (
+            nbformat.read(path, as_version=4) for path in (self.notebook("checked", student), self.notebook("release"))
+        )
+        open_answers = untouched_answers(notebook, released)
+        with self.gradebook() as gradebook:
+            for grade in gradebook.find_submission_notebook(self.name, self.name, student).grades:
+                grade.needs_manual_grade = grade.needs_manual_grade or grade.name in open_answers
+            gradebook.db.commit()
 
     def autograde(self, student: str) -> str | None:
         """Run one submission; return nothing, or why that could not be done."""
@@ -133,11 +174,45 @@ class Course:
         return json.loads(self.results_file.read_text(encoding="utf-8")) if self.results_file.is_file() else {}
 
     def results(self) -> dict[str, Result]:
-        """Return what came of every submission, with the points as the gradebook has them."""
-        return {
-            student: Result(**one) if one["reason"] else self.result(student, one["notes"])
+        """Return what came of every submission: points as the gradebook has them, lateness, what to read twice."""
+        results = {
+            student: Result(**one) if one["reason"] else self.result_or_reason(student, one["notes"])
             for student, one in self.read_results().items()
         }
+        for student, result in results.items():
+            self.add_lateness(student, result)
+        graded = {student: self.notebook("checked", student) for student, one in results.items() if not one.reason}
+        notebooks = {student: nbformat.read(path, as_version=4) for student, path in graded.items() if path.is_file()}
+        if notebooks:
+            master, released = self.master(), nbformat.read(self.notebook("release"), as_version=4)
+            same = same_answers(notebooks, released)
+            for student, notebook in notebooks.items():
+                results[student].notes += uncalled_for(notebook, master) + same.get(student, [])
+        return results
+
+    def add_lateness(self, student: str, result: Result) -> None:
+        """Note how late a submission came, and what that costs."""
+        folder = self.folder / "submitted" / student / self.name
+        member = next((one for one in self.members if one.is_in(student)), None)
+        try:
+            stamp = self.came.get(member.folder, "") if member else ""
+            if (folder / "timestamp.txt").is_file():
+                stamp = (folder / "timestamp.txt").read_text(encoding="utf-8")
+            marked = (folder / CAME).is_file() and json.loads((folder / CAME).read_text(encoding="utf-8"))["late"]
+            result.hours_late = self.rules.hours_late(student, when(stamp)) if stamp else 0
+            result.percent_off = self.rules.percent_off(result.hours_late)
+        except (ValueError, OverflowError, OSError) as error:
+            result.notes.append(f"when it came cannot be read: {error}"[:200])
+            return
+        if marked and not stamp:
+            result.notes.append("the course system marks it as late, and does not say by how much")
+
+    def result_or_reason(self, student: str, notes: list[str]) -> Result:
+        """Read a result; nobody's costs the class its report."""
+        try:
+            return self.result(student, notes)
+        except Exception as error:
+            return Result(reason=f"what came of it cannot be read: {error}", notes=notes)
 
     def result(self, student: str, notes: list[str]) -> Result:
         """Read points and messages of a graded submission."""
@@ -159,21 +234,26 @@ def messages(cell: NotebookNode) -> list[str]:
     return [output.evalue for output in cell.outputs if output.output_type == "error"]
 
 
-def untouched_answers(notebook: NotebookNode, released: NotebookNode) -> list[str]:
-    """Name the answers graded by hand that are as handed out, in exercises with cells of the student's own.
+def untouched_answers(notebook: NotebookNode, released: NotebookNode) -> dict[str, str]:
+    """Name the answers graded by hand that are as handed out, and say where their exercise has work of the student's.
 
-    nbgrader gives no points for an answer that nobody touched; somebody may have written it beside its place.
+    nbgrader gives no points for an answer that nobody touched; somebody may have written it beside its place, or
+    answered in code.
     """
     given = {cell.source.strip() for cell in released.cells} | {""}
-    found: list[str] = []
+    found: dict[str, str] = {}
     untouched: list[str] = []
-    own = False
+    filled: list[str] = []
+    beside = False
     for cell in [*notebook.cells, None]:
         if cell is None or cell.source.startswith("## Exercise "):
-            found += untouched if own else []
-            untouched, own = [], False
+            where = [*filled, *(["the cells around it"] if beside else [])]
+            found |= {name: f"{name} is as handed out, but look at {', '.join(where)}" for name in untouched if where}
+            untouched, filled, beside = [], [], False
         elif "nbgrader" not in cell.metadata:
-            own = own or cell.source.strip() not in given
+            beside = beside or cell.source.strip() not in given
+        elif is_solution(cell) and not is_grade(cell) and cell.source.strip() not in given:
+            filled.append(cell.metadata.nbgrader.grade_id)
         elif is_grade(cell) and is_solution(cell) and cell.source.strip() in given:
             untouched.append(cell.metadata.nbgrader.grade_id)
     return found

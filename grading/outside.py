@@ -4,7 +4,6 @@ import ast
 import builtins
 import json
 import socket
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
@@ -18,11 +17,12 @@ from nbgrader.preprocessors import ClearHiddenTests, Execute
 from nbgrader.utils import is_grade, is_locked, is_solution
 from traitlets import Bool, Integer
 
-from grading.sandbox import kernel_spec, why_not
+from grading.sandbox import OWN, SHOWN, kernel_spec, lent_folder, why_not
 from grading.wire import Answers, NoAnswerError
 
 WIRE = Path(__file__).with_name("wire.py")
-OUTPUT_LIMIT = 2_000_000  # characters that one cell may print or draw
+OUTPUT_LIMIT = 2_000_000  # characters that one cell may print or draw; five times as many a notebook
+MESSAGE_LIMIT = 1000  # characters of what an error says
 
 
 class KernelLostError(Exception):
@@ -57,16 +57,20 @@ class CheckedFromOutside(Execute):
         self._imported: dict[str, object] = {}
         self.timeout_func = self._seconds
         self.kernel_name = "sandbox" if self.sandbox else "python3"
-        with tempfile.TemporaryDirectory() as self._shared:
+        self._printed_in_all = 0
+        with lent_folder() as self._shared:
+            (self._shared / SHOWN).mkdir()
+            if not self.sandbox:
+                (self._shared / OWN).mkdir()  # else it is made by the kernel, out of our sight
             return super().preprocess(nb, resources, km)
 
     def create_kernel_manager(self):
         """Prepare a kernel that talks by sockets in a folder: it needs no network."""
         manager = super().create_kernel_manager()
-        manager.transport, manager.ip = "ipc", f"{self._shared}/kernel"
-        manager.connection_file = f"{self._shared}/kernel.json"
+        manager.transport, manager.ip = "ipc", str(self._shared / OWN / "kernel")
+        manager.connection_file = str(self._shared / SHOWN / "kernel.json")
         if self.sandbox:
-            spec = Path(self._shared, "kernels", "sandbox", "kernel.json")
+            spec = self._shared / "kernels" / "sandbox" / "kernel.json"
             spec.parent.mkdir(parents=True)
             spec.write_text(json.dumps(kernel_spec(self.memory)))
             manager.kernel_spec_manager = KernelSpecManager(kernel_dirs=[str(spec.parents[1])])
@@ -105,7 +109,7 @@ class CheckedFromOutside(Execute):
 
     def _check(self, cell: NotebookNode, resources, index: int):
         with socket.socket(socket.AF_UNIX) as listener:
-            address = f"{self._shared}/check-{index}"
+            address = str(self._shared / SHOWN / f"check-{index}")
             listener.bind(address)
             listener.listen(1)
             listener.settimeout(self.timeout)
@@ -142,11 +146,18 @@ class CheckedFromOutside(Execute):
             verdict[:] = [f"{type(error).__name__}: {error}"]
 
     def process_message(self, msg, cell, cell_index):
-        """Stop recording what a cell prints when it prints too much."""
-        if msg["msg_type"] in ("stream", "display_data", "execute_result"):
-            self._printed += len(str(msg["content"]))
-            if self._printed > OUTPUT_LIMIT:
-                return None
+        """Stop recording what a cell puts out when that is too much; that it failed is recorded all the same."""
+        kind, content = msg["msg_type"], msg["content"]
+        if kind.startswith("comm_"):
+            return None  # of a widget only its picture could be kept
+        if kind in ("stream", "display_data", "update_display_data", "execute_result", "error"):
+            size = len(str(content))
+            self._printed, self._printed_in_all = self._printed + size, self._printed_in_all + size
+            if self._printed > OUTPUT_LIMIT or self._printed_in_all > 5 * OUTPUT_LIMIT:
+                if kind != "error":
+                    return None
+                said = {name: str(content.get(name, ""))[:MESSAGE_LIMIT] for name in ("ename", "evalue")}
+                msg = msg | {"content": said | {"traceback": ["the rest is left out: this is too much output"]}}
         return super().process_message(msg, cell, cell_index)
 
 
@@ -165,7 +176,7 @@ def by_machine(cell: NotebookNode) -> bool:
 
 def _error(message: str) -> NotebookNode:
     """Build what nbgrader reads as a failed check; it holds no traceback, which would show the hidden test."""
-    message = "".join(character for character in message[:1000] if character.isprintable())  # for any terminal
+    message = "".join(character for character in message[:MESSAGE_LIMIT] if character.isprintable())  # for any terminal
     return nbformat.v4.new_output("error", ename="CheckFailed", evalue=message, traceback=[message])
 
 

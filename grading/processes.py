@@ -10,14 +10,16 @@ from collections.abc import Callable, Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from time import monotonic
+from typing import TypeVar
 
+Outcome = TypeVar("Outcome")
 FORK = multiprocessing.get_context("fork")  # a child starts with all that is imported here
 
 
 def in_processes(
-    task: Callable[[str], str | None], names: Iterable[str], *, at_a_time: int, seconds: float, log: Path
-) -> Iterator[tuple[str, str | None]]:
-    """Yield each name with what its task returned, or how it came to a bad end, in the order of their ends."""
+    task: Callable[[str], Outcome], names: Iterable[str], *, at_a_time: int, seconds: float, log: Path
+) -> Iterator[tuple[str, Outcome | str]]:
+    """Yield each name with what its task returned, or with a sentence on its bad end, in the order of their ends."""
     waiting = list(names)
     running: dict[Connection, tuple] = {}
     while waiting or running:
@@ -42,7 +44,7 @@ def in_processes(
             yield name, ending
 
 
-def _run(task: Callable[[str], str | None], name: str, sender: Connection, log: Path) -> None:
+def _run(task: Callable[[str], object], name: str, sender: Connection, log: Path) -> None:
     with log.open("a") as file:  # what kernels print to a terminal
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -52,7 +54,7 @@ def _run(task: Callable[[str], str | None], name: str, sender: Connection, log: 
         sender.send(f"{type(error).__name__}: {error}")
 
 
-def _received(receiver: Connection) -> str | None:
+def _received(receiver: Connection):
     try:
         return receiver.recv()
     except EOFError:

@@ -14,7 +14,10 @@ import matplotlib.pyplot as plt
 from nbformat import NotebookNode
 
 from grading.collect import split
+from grading.roster import Member
 from lessons_lib.plots import COLOURS
+
+NOTHING = "nothing was handed in"
 
 
 @dataclass
@@ -25,16 +28,22 @@ class Result:
     notes: list[str] = field(default_factory=list)
     points: dict[str, float | None] = field(default_factory=dict)
     messages: dict[str, str] = field(default_factory=dict)
+    hours_late: float = 0
+    percent_off: float = 0
 
     @property
     def status(self) -> str:
         """Say in a word or two where this submission stands."""
+        if self.reason == NOTHING:
+            return "nothing came"
         return "not graded" if self.reason else "grade by hand" if None in self.points.values() else "graded"
 
     def total(self, names: Iterable[str] | None = None) -> float | None:
-        """Add up the points, of some cells or of all; nothing if there are none yet."""
+        """Add up the points, of some cells, or of all less what being late costs; nothing if there are none yet."""
         known = [points for name in names or self.points if (points := self.points.get(name)) is not None]
-        return sum(known) if known and not self.reason else None
+        if not known or self.reason:
+            return None
+        return sum(known) if names or not self.percent_off else round(sum(known) * (1 - self.percent_off / 100), 2)
 
 
 @dataclass
@@ -57,10 +66,25 @@ def exercises(master: NotebookNode) -> list[Exercise]:
     return found
 
 
-def write_report(folder: Path, name: str, results: Mapping[str, Result], asked: list[Exercise]) -> str:
-    """Write ``grades.csv``, ``canvas.csv``, ``moodle.csv`` and ``class.png``; return the table as text."""
+def write_report(
+    folder: Path,
+    name: str,
+    results: Mapping[str, Result],
+    asked: list[Exercise],
+    *,
+    members: Iterable[Member] = (),
+    canvas_column: str = "",
+) -> str:
+    """Write ``grades.csv``, ``canvas.csv``, ``moodle.csv`` and ``class.png``; return the table as text.
+
+    Who is a member of the class and has no result handed in nothing.
+    """
+    members = list(members)
+    nothing = [one.folder for one in members if not any(one.is_in(student) for student in results)]
+    results = {student: Result(reason=NOTHING) for student in nothing} | dict(results)
     rows = [_row(student, result, asked) for student, result in sorted(results.items())]
     heads = ["student", "status", "points", *(exercise.title for exercise in asked), "why not", "messages", "notes"]
+    heads += ["hours late", "percent taken off"]
     _write(folder / "grades.csv", [heads, *rows])
 
     highest = sum(sum(exercise.points.values()) for exercise in asked)
@@ -70,10 +94,14 @@ def write_report(folder: Path, name: str, results: Mapping[str, Result], asked: 
     moodle = []
     for student, points in final.items():
         who, number = split(student)
-        canvas.append([who, number, "", "" if number else who, "", points])
+        known = next((one for one in members if one.is_in(student)), Member(who, number, login="" if number else who))
+        canvas.append([known.name, known.number, known.sis, known.login, known.section, points])
         identifier = f"Participant {number}" if number else ""
         moodle.append([identifier, who, points, highest, "", results[student].reason or ""])
-    _write(folder / "canvas.csv", [["Student", "ID", "SIS User ID", "SIS Login ID", "Section", name], *canvas])
+    _write(
+        folder / "canvas.csv",
+        [["Student", "ID", "SIS User ID", "SIS Login ID", "Section", canvas_column or name], *canvas],
+    )
     heads = ["Identifier", "Student", "Grade", "Maximum grade", "Last modified (grade)", "Feedback comments"]
     _write(folder / "moodle.csv", [heads, *moodle])
 
@@ -91,6 +119,8 @@ def _row(student: str, result: Result, asked: list[Exercise]) -> list:
         result.reason,
         "; ".join(f"{name}: {message}" for name, message in result.messages.items()),
         "; ".join(result.notes),
+        round(result.hours_late, 1) or "",
+        result.percent_off or "",
     ]
 
 

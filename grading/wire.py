@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-LIMIT = 64 * 2**20  # bytes in a message: no answer is that long
+LIMIT = 8 * 2**20  # bytes in a message: no answer is that long, and JSON read may take fifty times its length
 
 
 class NoAnswerError(Exception):

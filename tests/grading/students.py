@@ -6,7 +6,7 @@ Everybody answers the three code exercises rightly unless something else is said
 import copy
 import textwrap
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import nbformat
 import torch
@@ -39,6 +39,7 @@ class Student:
     points: tuple[int, int, int] | None
     says: str = ""  # found among the messages, the notes or the reason
     needs_sandbox: bool = False
+    beside: dict[str, str] = field(default_factory=dict)  # other files that are handed in, and what is in them
 
 
 def answers(**cells: str) -> Callable[[NotebookNode], NotebookNode]:
@@ -187,6 +188,51 @@ for place in ("COURSE/gradebook.db", "COURSE/planted", "REPOSITORY/planted", "/u
     except OSError:
         pass
 """
+CLIMBS = """
+import ctypes, os
+print(open("/proc/1/environ").read())
+
+def is_open(attempt, *given):
+    try:
+        return attempt(*given) != -1
+    except OSError:
+        return False
+
+def right_scale(d_k, var_q, var_k):
+    for name in ("kernel/core_pattern", "kernel/hostname", "vm/drop_caches"):
+        if is_open(os.open, f"/proc/sys/{name}", os.O_WRONLY):
+            raise RuntimeError(f"the host's {name} is open")
+    if is_open(ctypes.CDLL(None).unshare, 0x10000000):
+        raise RuntimeError("a namespace of its own")
+    return 1 / math.sqrt(d_k * var_q * var_k)
+"""
+DIGS = """
+import os
+from ipykernel.connect import get_connection_file
+os.chdir(os.path.join(os.path.dirname(get_connection_file()), os.pardir, "own"))
+for _ in range(3000):
+    os.mkdir("d")
+    os.chdir("d")
+os.chdir("/tmp")
+"""
+SHOUTS = """
+from IPython.display import display
+handle = display("", display_id=True)
+handle.update({"text/plain": "x" * 12_000_000}, raw=True)
+raise ValueError("y" * 12_000_000)
+"""
+PLANTS = """
+from IPython.display import HTML, SVG, Javascript, Markdown, display
+for kind in (HTML, Markdown):
+    display(kind("<script>window.planted = 1</script><img src=nope onerror='window.planted = 2'><b>seen</b>"))
+display(Javascript("window.planted = 'by a script'"))
+display(SVG("<svg xmlns='http://www.w3.org/2000/svg' onload='window.planted = 3'></svg>"))
+"""
+PLANTED_TEXT = """
+The mean is $d_k \\mu_q \\mu_k$. <script>window.planted = 'by text'</script>
+
+<img src=nope onerror="window.planted = 'by a picture'"> [press](javascript:window.planted='by a link')
+"""
 
 CLASS = {
     "right": Student(answers(moments="It is $d_k$ times that.", needle="print('ten draws')"), (3, 4, 6)),
@@ -236,6 +282,13 @@ CLASS = {
     "tampers-with-checks": Student(answers(scale=TAMPERS, softmax="", backward=""), (0, 0, 0)),
     "looks-for-the-reference": Student(answers(scale=LOOKS), (0, 4, 6)),
     "edits-checks": Student(with_easier_checks, (0, 4, 6), "d_k"),
+    "climbs-out": Student(answers(scale=CLIMBS), (3, 4, 6), needs_sandbox=True),
+    "digs-deep": Student(answers(needle=DIGS), (3, 4, 6), "needle-answer is as handed out, but look at needle"),
+    "shouts": Student(answers(needle=SHOUTS), (3, 4, 6)),
+    "plants-scripts": Student(answers(needle=PLANTS, moments=PLANTED_TEXT, eigenvalues="<b>4</b>"), (3, 4, 6)),
+    "has-no-date": Student(
+        answers(), (3, 4, 6), "its timestamp.txt is no date", beside={"timestamp.txt": "2026-99-99 yesterday"}
+    ),
     "loses-metadata": Student(without_metadata, (3, 4, 6), "scale-check had lost its metadata, found by its text"),
     "loses-an-answer": Student(without_an_answer, None, "the answer moments is missing"),
     "copies-a-cell": Student(with_a_copy, (3, 4, 6), "scale occurs twice"),

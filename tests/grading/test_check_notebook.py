@@ -129,6 +129,15 @@ def test_a_very_large_file_is_refused_unread(tmp_path, monkeypatch):
         read(tmp_path / "x.ipynb")
 
 
+@pytest.mark.parametrize("version", [3, 4])
+def test_a_notebook_of_too_many_cells_is_refused(version, tmp_path, monkeypatch):
+    monkeypatch.setattr(check_notebook, "CELLS", 5)
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("x") for _ in range(6)])
+    nbformat.write(notebook, tmp_path / "x.ipynb", version=version)
+    with pytest.raises(ValueError, match=r"^it has 6 cells, more than 5$"):
+        read(tmp_path / "x.ipynb")
+
+
 @pytest.mark.parametrize("path", ["grading/check_notebook.py", "tools/check_notebook.py"])
 def test_the_command_says_that_all_is_well(path, tmp_path):
     command = [sys.executable, ROOT / path, RELEASED]

@@ -14,14 +14,17 @@ import pytest
 
 pytest.importorskip("nbgrader")
 from students import CLASS
+from test_clean import as_formgrader_shows, opened
 
 from grading.__main__ import main
 from grading.sandbox import why_not
 
+__all__ = ["opened"]  # a fixture
 ROOT = Path(__file__).resolve().parents[2]
 GRADE = (sys.executable, "-m", "grading")
 CODE = ("2. The right factor", "3. A softmax that survives", "4. The backward pass")
 NO_SANDBOX = why_not()
+SECRET = "what-only-the-grader-may-know"
 LIMITS = ("--cell-seconds", "10", "--seconds", "240", "--memory", "2.5", "--at-a-time", "3")
 
 
@@ -44,6 +47,8 @@ def hand_in(course: Path, port: int) -> None:
         file = course / "submitted" / name / "scaling" / "scaling.ipynb"
         file.parent.mkdir(parents=True)
         file.write_text(text.replace("COURSE", str(course)).replace("REPOSITORY", str(ROOT)).replace("PORT", str(port)))
+        for other, content in student.beside.items():
+            file.with_name(other).write_text(content)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +62,7 @@ def graded(tmp_path_factory) -> Graded:
         hand_in(course, server.getsockname()[1])
         command = [*GRADE, "scaling", "--course", course, *LIMITS]
         command += ["--without-sandbox"] if NO_SANDBOX else []
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "GRADERS_TOKEN": SECRET}
         done = subprocess.run(command, capture_output=True, text=True, env=environment)
         assert done.returncode == 0, done.stderr[-5000:]
         try:
@@ -110,6 +115,34 @@ def test_the_hidden_tests_stay_hidden(graded):
     assert not [(name, secret) for name, page in pages.items() for secret in secrets if secret in page]
 
 
+@pytest.mark.skipif(bool(NO_SANDBOX), reason=str(NO_SANDBOX))
+def test_the_graders_environment_stays_with_the_grader(graded):
+    written = [path for path in graded.folder.rglob("*") if path.suffix in (".ipynb", ".html", ".txt", ".csv")]
+    page = graded.folder / "feedback/climbs-out/scaling/scaling.html"
+    assert page in written
+    assert "PATH=" in page.read_text(), "the student saw no environment at all"
+    assert not [path for path in written if SECRET in path.read_text()]
+
+
+def test_nothing_of_a_students_runs_where_it_is_shown_to_whoever_grades(graded, browser, opened):
+    autograded = graded.folder / "autograded/plants-scripts/scaling/scaling.ipynb"
+    shown = opened(as_formgrader_shows(autograded))
+    assert "The mean is" in shown
+    assert "seen" in shown, "a cleaned output is left"
+    opened((graded.folder / "feedback/plants-scripts/scaling/scaling.html").read_text())
+
+
+def test_an_exercise_answered_in_code_waits_for_a_person(graded):
+    assert graded.rows["digs-deep"]["status"] == "grade by hand"
+    assert graded.rows["digs-deep"]["6. How sharp must a search be?"] == ""
+    assert graded.rows["exception"]["status"] == "graded", "who has left it all out has no points for it"
+
+
+def test_nobody_fills_the_graders_disk(graded):
+    assert (graded.folder / "autograded/shouts/scaling/scaling.ipynb").stat().st_size < 500_000
+    assert (graded.folder / "feedback/shouts/scaling/scaling.html").stat().st_size < 1_500_000
+
+
 def test_a_course_system_gets_no_zero_for_what_was_not_graded(graded):
     with (graded.folder / "report/scaling/canvas.csv").open() as file:
         canvas = {row["SIS Login ID"]: row["scaling"] for row in csv.DictReader(file)}
@@ -119,6 +152,11 @@ def test_a_course_system_gets_no_zero_for_what_was_not_graded(graded):
     assert canvas == {"": "26"} | final
     assert moodle == final
     assert final["right"] == final["quits"] == ""
+
+
+def test_what_was_not_collected_from_a_zip_is_named_where_the_zip_of_feedback_is(graded):
+    assert (graded.folder / "report/scaling/feedback.zip").is_file()
+    assert "Not in feedback.zip, since no zip of submissions had them: " in graded.said
 
 
 def test_there_is_a_picture_of_the_class(graded):
@@ -136,7 +174,7 @@ def test_points_given_by_hand_reach_the_report_and_stay(graded):
     command = [*GRADE, "scaling", "--course", graded.folder]
     subprocess.run([*command, "--report"], check=True, capture_output=True)
     row = Graded(graded.folder, "", 0).rows["right"]
-    assert (row["status"], float(row["points"])) == ("graded", 15)
+    assert (row["status"], float(row["points"])) == ("graded", 17)
 
     # one file is corrected and graded again; everybody else keeps what they have
     before = Graded(graded.folder, "", 0).rows

@@ -5,6 +5,7 @@ import csv
 import pytest
 
 from grading.report import Exercise, Result, write_report
+from grading.roster import Member
 
 ASKED = [Exercise("1. On paper", {"paper": 3}), Exercise("2. In code", {"code-check": 2, "code-graded": 1})]
 
@@ -72,3 +73,33 @@ def test_the_table_has_a_line_for_each(results, tmp_path):
     assert table[0].split() == ["student", "status", "points", "1", "2"]
     assert [line.split()[0] for line in table[1:]] == ["ada", "bob", "cyd"]
     assert table[3].endswith("it is no notebook")
+
+
+def test_who_handed_in_nothing_stands_in_the_table(results, tmp_path):
+    members = [Member("Doe, Alice", "1234", "u77", "alice", "Monday"), Member("Roe, Bob", "99", login="bob")]
+    table = write_report(tmp_path, "toy", results, ASKED, members=members, canvas_column="Toy (4711)")
+    assert "nothing came" in next(line for line in table.splitlines() if line.startswith("Doe, Alice_id1234"))
+    rows = {row["student"]: row for row in read(tmp_path / "grades.csv")}
+    assert (rows["Doe, Alice_id1234"]["points"], rows["Doe, Alice_id1234"]["why not"]) == ("", "nothing was handed in")
+    assert len(rows) == 4
+    canvas = {row["Student"]: row for row in read(tmp_path / "canvas.csv")}
+    assert (canvas["Doe, Alice"]["ID"], canvas["Doe, Alice"]["Section"], canvas["Doe, Alice"]["Toy (4711)"]) == (
+        "1234",
+        "Monday",
+        "",
+    )
+    assert canvas["Roe, Bob"]["SIS Login ID"] == "bob"
+
+
+def test_being_late_costs_of_the_whole_and_not_of_an_exercise(results, tmp_path):
+    results["ada"].hours_late, results["ada"].percent_off = 25.02, 20
+    write_report(tmp_path, "toy", results, ASKED)
+    ada, bob, _ = read(tmp_path / "grades.csv")
+    assert (ada["points"], ada["1. On paper"], ada["hours late"], ada["percent taken off"]) == (
+        "4.4",
+        "2.5",
+        "25.0",
+        "20",
+    )
+    assert (bob["hours late"], bob["percent taken off"]) == ("", "")
+    assert [row["toy"] for row in read(tmp_path / "canvas.csv")] == ["6", "4.4", "", ""]

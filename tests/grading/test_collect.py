@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("nbgrader")
-from grading.collect import FromCourseSystem, split
+from grading import collect
+from grading.collect import FromCourseSystem, main, split
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,6 +39,21 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_file_finds_its_student(file, student, notebook):
     found = FromCourseSystem().collect(f"/course/downloaded/scaling/extracted/zip 1_2/{file}")
     assert found == {"student_id": student, "file_id": notebook}
+
+
+@pytest.mark.parametrize(
+    ("file", "student"),
+    [
+        ("Alice Doe_1_assignsubmission_file/Bob Roe_2_assignsubmission_file_scaling.ipynb", "Alice Doe_id1"),
+        ("Alice Doe_1_assignsubmission_file/Bob Roe_2_assignsubmission_file/scaling.ipynb", "Alice Doe_id1"),
+        ("Alice Doe_1_assignsubmission_file/hw_1_2_final/scaling.ipynb", "Alice Doe_id1"),
+        ("Alice Doe_1_assignsubmission_file/scaling_2026_11_21.ipynb", "Alice Doe_id1"),
+        ("doealice_1_10_roebob_2_11_scaling.ipynb", "doealice_id1"),
+    ],
+)
+def test_what_the_course_system_wrote_comes_first(file, student):
+    found = FromCourseSystem().collect(f"/course_1_2/downloaded/scaling/extracted/zip_1_2/{file}")
+    assert found["student_id"] == student
 
 
 @pytest.mark.parametrize("file", ["scaling.ipynb", "doealice_1234_5678_notes.txt", "Alice Doe/scaling.ipynb"])
@@ -74,3 +90,148 @@ def test_a_zip_within_a_zip_is_collected_by_the_command_of_the_guide(tmp_path):
         "Alice Doe_id2": "the other's",
         "roebob_id3": "hers",
     }
+
+
+def zipped(files: dict[str, bytes | str]) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return target.getvalue()
+
+
+BROKEN_INSIDE = zipped({"scaling.ipynb": "a" * 1000}).replace(b"PK\x01\x02", b"PK\x01\x03")
+CLASS = {  # what is in the course system's zip, whose it is, what was taken, and what is said of the rest
+    "one file": ({"doealice_1_10_scaling.ipynb": "hers"}, {"doealice_id1": "hers"}, []),
+    "two and the mended one": (
+        {"Al_1_assignsubmission_file/scaling.ipynb": "old", "Al_1_assignsubmission_file/scaling-mended.ipynb": "new"},
+        {"Al_id1": "new"},
+        ["Al_id1: scaling.ipynb was not taken, but scaling-mended.ipynb"],
+    ),
+    "two of one submission": (
+        {"doealice_1_10_scaling.ipynb": "first", "doealice_1_11_scaling-1.ipynb": "second"},
+        {"doealice_id1": "second"},
+        ["doealice_id1: scaling.ipynb was not taken, but scaling-1.ipynb"],
+    ),
+    "a broken zip": (
+        {"doealice_1_10_work.zip": "PK broken", "roebob_2_11_scaling.ipynb": "his"},
+        {"roebob_id2": "his"},
+        ["doealice_id1: work.zip cannot be opened", "doealice_id1: there is no notebook scaling.ipynb"],
+    ),
+    "a zip broken inside": (
+        {"doealice_1_10_work.zip": BROKEN_INSIDE, "roebob_2_11_scaling.ipynb": "his"},
+        {"roebob_id2": "his"},
+        ["doealice_id1: work.zip cannot be opened"],
+    ),
+    "no tar": (
+        {"doealice_1_10_data.gz": b"\x1f\x8b", "doealice_1_11_scaling.ipynb": "hers"},
+        {"doealice_id1": "hers"},
+        ["doealice_id1: data.gz is no notebook, not taken"],
+    ),
+    "a zip that climbs": (
+        {"doealice_1_10_work.zip": zipped({"../../../../planted.ipynb": "hers"}), "roebob_2_11_scaling.ipynb": "his"},
+        {"doealice_id1": "hers", "roebob_id2": "his"},
+        ["doealice_id1: work.zip: ../../../../planted.ipynb was taken, though it is called otherwise"],
+    ),
+    "in another's name": (
+        {
+            "Alice Doe_1_assignsubmission_file_/Bob Roe_2_assignsubmission_file_scaling.ipynb": "Alice's",
+            "Bob Roe_2_assignsubmission_file_/scaling.ipynb": "Bob's",
+        },
+        {"Alice Doe_id1": "Alice's", "Bob Roe_id2": "Bob's"},
+        [],
+    ),
+    "in another's name, zipped": (
+        {"Al_1_assignsubmission_file_/x.zip": zipped({"Bo_2_assignsubmission_file_/scaling.ipynb": "Al's"})},
+        {"Al_id1": "Al's"},
+        [],
+    ),
+    "two in a zip": (
+        {"doealice_1_10_work.zip": zipped({"a/scaling (1).ipynb": "old", "b/scaling (2).ipynb": "new"})},
+        {"doealice_id1": "new"},
+        ["doealice_id1: work.zip: a/scaling (1).ipynb was not taken, but work.zip: b/scaling (2).ipynb"],
+    ),
+    "dates and folders": (
+        {"Al_1_assignsubmission_file/hw_1_2_final/scaling_2026_11_21.ipynb": "hers"},
+        {"Al_id1": "hers"},
+        ["Al_id1: hw_1_2_final/scaling_2026_11_21.ipynb was taken, though it is called otherwise"],
+    ),
+    "other letters": ({"doealice_1_10_Scaling.ipynb": "hers"}, {"doealice_id1": "hers"}, []),
+    "two of other names": (
+        {"doealice_1_10_a.ipynb": "?", "doealice_1_11_b.ipynb": "?"},
+        {},
+        ["doealice_id1: there is no notebook scaling.ipynb", "doealice_id1: a.ipynb was not taken"],
+    ),
+    "a bomb": (
+        {"doealice_1_10_work.zip": zipped({"scaling.ipynb": bytes(3000)}), "roebob_2_11_scaling.ipynb": "his"},
+        {"roebob_id2": "his"},
+        ["doealice_id1: work.zip: scaling.ipynb is larger than"],
+    ),
+    "many small bombs": (
+        {"doealice_1_10_work.zip": zipped({f"scaling-{i}.ipynb": bytes(1900) for i in range(9)})},
+        {"doealice_id1": bytes(1900).decode()},
+        ["doealice_id1: work.zip cannot be opened (with it there are more than"],
+    ),
+    "what a computer leaves": (
+        {
+            "__MACOSX/doealice_1_10_._scaling.ipynb": "?",
+            "Al_1_assignsubmission_file/.ipynb_checkpoints/scaling-checkpoint.ipynb": "?",
+            "Al_1_assignsubmission_file/scaling.ipynb": "hers",
+        },
+        {"Al_id1": "hers"},
+        [],
+    ),
+    "a name for a shell": ({"A[l]*_1_assignsubmission_file/scaling.ipynb": "hers"}, {"A-l--_id1": "hers"}, []),
+    "a folder around": ({"CS_2026_11_all/doealice_1_10_scaling.ipynb": "hers"}, {"doealice_id1": "hers"}, []),
+    "nobody's": (
+        {"readme.txt": "?", "doealice_1_10_scaling.ipynb": "hers"},
+        {"doealice_id1": "hers"},
+        ["nobody's: readme.txt"],
+    ),
+}
+
+
+@pytest.mark.parametrize("unzipped", [False, True], ids=["zip", "folder"])
+@pytest.mark.parametrize("case", CLASS)
+def test_one_students_file_costs_no_other_anything(case, unzipped, tmp_path, monkeypatch, capsys):
+    files, wanted, said = CLASS[case]
+    monkeypatch.setattr(collect, "LIMIT", 2000)
+    archive = tmp_path / "downloaded/scaling/archive"
+    archive.mkdir(parents=True)
+    if unzipped:
+        for name, content in files.items():
+            (archive / name).parent.mkdir(parents=True, exist_ok=True)
+            (archive / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    else:
+        (archive / "CS_2026_11.zip").write_bytes(zipped(files))
+    status = main(["scaling", "--course", str(tmp_path)])
+    found = {path.parts[-3]: path.read_text() for path in tmp_path.glob("submitted/*/scaling/scaling.ipynb")}
+    printed = capsys.readouterr().out
+    assert found == wanted
+    assert not [line for line in said if line not in printed], printed
+    everybody = {path.name for path in (tmp_path / "submitted").iterdir()}
+    assert status == (0 if set(found) == everybody else 1)
+    assert not list(tmp_path.rglob("planted*"))
+
+
+def test_collecting_again_takes_what_has_come_since(tmp_path):
+    archive = tmp_path / "downloaded/scaling/archive"
+    archive.mkdir(parents=True)
+    for text in ("first", "second"):
+        (archive / "all.zip").write_bytes(zipped({"doealice_1_10_scaling.ipynb": text}))
+        assert main(["scaling", "--course", str(tmp_path)]) == 0
+        assert (tmp_path / "submitted/doealice_id1/scaling/scaling.ipynb").read_text() == text
+
+
+def test_a_course_without_a_zip_is_told_where_it_belongs(tmp_path, capsys):
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(["scaling", "--course", str(tmp_path)])
+    assert "there is no folder downloaded/scaling/archive" in capsys.readouterr().err
+
+
+def test_a_broken_zip_of_the_course_systems_is_told(tmp_path, capsys):
+    (tmp_path / "downloaded/scaling/archive").mkdir(parents=True)
+    (tmp_path / "downloaded/scaling/archive/all.zip").write_text("PK")
+    with pytest.raises(SystemExit, match=r"^2$"):
+        main(["scaling", "--course", str(tmp_path)])
+    assert "all.zip is no zip that can be opened" in capsys.readouterr().err

@@ -6,6 +6,7 @@ from threading import Thread
 import pytest
 import torch
 
+from grading import wire
 from grading.wire import Answer, Answers, NoAnswerError, pack, serve, unpack
 
 
@@ -139,4 +140,13 @@ def test_whatever_comes_instead_of_an_answer_is_no_answer(reply):
         theirs.sendall(reply)
         theirs.shutdown(socket.SHUT_WR)
         with pytest.raises((NoAnswerError, ValueError, KeyError, RecursionError)):
+            Answers(ours).named("anything")
+
+
+def test_a_message_that_is_too_long_is_no_answer(monkeypatch):
+    monkeypatch.setattr(wire, "LIMIT", 1000)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b'{"value": [' + b"[]," * 400 + b'1], "changed": []}\n')
+        with pytest.raises(NoAnswerError, match="no answer"):
             Answers(ours).named("anything")
