@@ -52,7 +52,7 @@ def fold(app, doctree) -> None:
             continue
         code = next((node.astext() for node in cell.children[0].findall(nodes.literal_block)), "")
         hidden = cell.get("hide_mode")
-        words = hidden_words(code) if hidden == "all" else "" if hidden else folded(code)
+        words = hidden_words(code) if hidden == "all" else folded(code) or ("the code" if hidden == "input" else "")
         if words and cell.children[0].get("nb_element") == "cell_code_source":
             cell.attributes |= {
                 "hide_mode": hidden or "input",
