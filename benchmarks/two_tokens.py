@@ -2,10 +2,11 @@
 
 The code is the chapter's own: its cells are read and run, so that page and record cannot differ. Each run counts the
 share of tokens named right, the one two places back and the one five places back, in 640 new sequences; then the same
-with each head's weights replaced by their mean over these sequences, so that they depend on places only; and last the
-standard deviation, over the sequences, of the first head's weight two places back. Three seeds; three rates, but for
-two of the long settings one. One thread, float32; ten minutes on one idle core. It writes after every run, and goes on
-where it was.
+with each head's weights replaced by their mean over these sequences, so that they depend on places only; then the
+standard deviation, over the sequences, of the first head's weight two places back; and last, if weights and values are
+both made from place and token, both shares with the mean weights for one part of the values alone, that of the places,
+and that of the tokens. Three seeds; three rates, but for two of the long settings one. One thread, float32; ten minutes
+on one idle core. It writes after every run, and goes on where it was.
 
 ``python benchmarks/two_tokens.py`` writes ``benchmarks/results/two-tokens.json``, which the chapter reads.
 """
@@ -14,6 +15,7 @@ import argparse
 import datetime
 import json
 import platform
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -80,15 +82,35 @@ def cells() -> dict[str, Any]:
 
 
 def run(code: dict[str, Any], heads: int, weigh: str, value: str, steps: int, rate: float, seed: int) -> list[float]:
-    """Train one model; return both shares, both with the mean weights, and the weights' spread."""
+    """Train one model; return both shares, both with the mean weights, the weights' spread, and the shares by part."""
     torch.manual_seed(seed)
     draw = torch.Generator().manual_seed(1000 + seed)
     model = code["learn"](code["TwoBack"](heads, weigh, value), draw, steps, rate)
     test = torch.randint(16, (640, 16), generator=draw)
     weights = model.weights(test)
-    shares = torch.cat([code["right"](model, test), code["right"](model, test, weights.mean(0, keepdim=True))])
+    mean = weights.mean(0, keepdim=True)
+    shares = torch.cat([code["right"](model, test), code["right"](model, test, mean)])
     spread = weights[:, 0].std(0, correction=0).diagonal(-2)[3:].mean()
-    return [round(x, 3) for x in [*shares.tolist(), spread.item()]]
+    parts = ("place", "token") if weigh == value == "place token" else ()
+    by_part = [share.item() for part in parts for share in code["right"](weighed_anew(model, part, mean), test)]
+    return [round(x, 3) for x in [*shares.tolist(), spread.item(), *by_part]]
+
+
+def weighed_anew(model: nn.Module, part: str, weights: torch.Tensor) -> Callable[..., list[torch.Tensor]]:
+    """The model with other weights for one part of its values; the rest is weighed as the model does.
+
+    What is read is linear in the values, so the change of this part alone is added to what the model says.
+    """
+    whole = str(model.value)
+
+    def said(x: torch.Tensor, _: None = None) -> list[torch.Tensor]:
+        out = model(x)
+        model.value = part  # pyright: ignore[reportArgumentType]
+        changes = [new - old for new, old in zip(model(x, weights), model(x), strict=True)]
+        model.value = whole  # pyright: ignore[reportArgumentType]
+        return [said + change for said, change in zip(out, changes, strict=True)]
+
+    return said
 
 
 def write(out: Path, runs: dict[str, list[float]]) -> None:
@@ -98,8 +120,12 @@ def write(out: Path, runs: dict[str, list[float]]) -> None:
         "date": datetime.date.today().isoformat(),
         "device": f"{platform.machine()}, {platform.system()}, one thread",
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "numbers": ["two back", "five back", "two back, mean weights", "five back, mean weights", "spread"],
-    }
+        "numbers": [
+            "two back", "five back", "two back, mean weights", "five back, mean weights", "spread",
+            "two back, mean weights for places", "five back, mean weights for places",
+            "two back, mean weights for tokens", "five back, mean weights for tokens",
+        ],
+    }  # fmt: skip
     lines = ",\n".join(f"    {json.dumps(name)}: {json.dumps(found)}" for name, found in runs.items())
     out.write_text(json.dumps(report, indent=2)[:-2] + ',\n  "runs": {\n' + lines + "\n  }\n}\n")
 
