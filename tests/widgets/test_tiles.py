@@ -289,6 +289,15 @@ def test_the_factor_is_asked_for_and_then_shown(javascript, show):
 
 
 @pytest.mark.browser
+def test_the_sentence_says_whether_the_sums_are_rescaled(show):
+    for rescale, said in ((True, "Sum and output shrink"), (False, "nothing is rescaled")):
+        with show(TilesExplorer(n=5, block_q=3, block_k=2, order="rising", step=4, rescale=rescale)) as page:
+            words = page.locator(".x-words").inner_text()
+            assert said in words
+            assert ("shrink" in words) == rescale
+
+
+@pytest.mark.browser
 def test_buttons_walk_and_hold_at_both_ends(show):
     with show(TilesExplorer(n=4, block_q=2, block_k=2, step=9)) as page:
         slider = page.get_by_label("Step, of 10")

@@ -27,8 +27,8 @@ import {
  * @typedef {import("./tiles.math.js").Step} Step
  * @typedef {import("./tiles.math.js").Row} Row
  * @typedef {Step | { doing: "wait", rows: number[], keys: number[] }} Present
- * @typedef {{ at: number, list: Step[], causal: boolean, all: number[][], step: Present, before: Row[],
- *   rows: Row[] }} Now
+ * @typedef {{ at: number, list: Step[], causal: boolean, rescale: boolean, all: number[][], step: Present,
+ *   before: Row[], rows: Row[] }} Now
  *   the state before and after the present step; before the first, the first block of queries waits
  * @typedef {(draw: (now: Now) => void) => void} Follow draw, and again after each change
  */
@@ -52,6 +52,7 @@ function render(context) {
       at,
       list,
       causal,
+      rescale,
       all: all(),
       step: at ? list[at - 1] : { doing: "wait", rows: list[0].rows, keys: [] },
       before: run(all(), list.slice(0, Math.max(0, at - 1)), causal, rescale),
@@ -82,7 +83,7 @@ const few = (/** @type {number[]} */ list) =>
   list.length > 1 ? `${list[0]} to ${list[list.length - 1]}` : String(list[0]);
 
 /** What happens in this step. @param {Now} now */
-function described({ step: { doing, rows, keys }, rows: after }) {
+function described({ step: { doing, rows, keys }, rows: after, rescale }) {
   if (doing === "wait") return `Nothing is in fast memory yet. Press Step: queries ${few(rows)} come first.`;
   if (doing === "load")
     return (
@@ -92,6 +93,7 @@ function described({ step: { doing, rows, keys }, rows: after }) {
   if (doing === "write")
     return `Divide by the sum and write: outputs ${few(rows)} and their log-sum-exps. The tiles are forgotten.`;
   if (keys[0] === 0) return "The first tile: nothing to shrink yet. Each sum is relative to its maximum.";
+  if (!rescale) return "The tile is added to sums that stay relative to the old maximum: nothing is rescaled.";
   const least = rows.reduce((a, b) => (after[b].factor < after[a].factor ? b : a));
   return (
     "Sum and output shrink by e to the old maximum minus the new one; then the tile is added. " +
