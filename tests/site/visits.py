@@ -39,6 +39,10 @@ ONE_OF_MANY = """() => {
   window.putBack = () => { pre.replaceChildren(); pre.style.whiteSpace = ''; given(); };
 }"""
 WIDER_THAN_A_PHONE = """() => {
+  const broad = (e) => (e.querySelector('mjx-math')?.getBoundingClientRect().width ?? 0) > e.clientWidth + 1;
+  const cut = [...document.querySelectorAll('main span.math')].filter(
+    (e) => getComputedStyle(e).overflowX === 'hidden' && broad(e));
+  if (cut.length) return ['cut off', ...cut.slice(0, 3).map((e) => e.querySelector('mjx-assistive-mml')?.innerText)];
   const width = document.documentElement.scrollWidth;
   if (width <= 360) return [];
   const wide = [...document.querySelectorAll('main *')].filter((e) => e.getBoundingClientRect().right > 360);
