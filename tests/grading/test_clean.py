@@ -101,7 +101,7 @@ def test_no_text_and_no_output_runs(opened):
 @pytest.mark.browser
 @pytest.mark.parametrize(
     ("kind", "what"),
-    [("text", TEXTS["picture"]), ("text", TEXTS["link"]), ("output", OUTPUTS["html"]), ("output", OUTPUTS["script"])],
+    [("text", TEXTS["picture"]), ("text", TEXTS["link"]), ("output", OUTPUTS["html"])],
 )
 def test_without_cleaning_it_does_run(opened, kind, what):
     opened(as_formgrader_shows(notebook(kind, what, cleaned=False)), harmless=False)
