@@ -278,7 +278,7 @@ def number(what: str, got: object, where: str) -> int | float:
     return float(got)
 
 
-def _as_told(value: float | Tensor, wanted: float | Tensor) -> str:
+def _as_told(value: int | float | Tensor, wanted: int | float | Tensor) -> str:
     """Two numbers, with as many digits as tell them apart."""
     digits = 4 if abs(value - wanted) > 1e-2 * abs(wanted) and not isinstance(wanted, int) else 10
     return f"{float(value):.{digits}g}, wanted {float(wanted):.{digits}g}"
