@@ -84,7 +84,7 @@ const few = (/** @type {number[]} */ list) =>
 
 /** What happens in this step. @param {Now} now */
 function described({ step: { doing, rows, keys }, rows: after, rescale }) {
-  if (doing === "wait") return `Nothing is in fast memory yet. Press Step: queries ${few(rows)} come first.`;
+  if (doing === "wait") return `Fast memory is empty. Press Step: queries ${few(rows)} come first.`;
   if (doing === "load")
     return (
       `Queries ${few(rows)} are here; keys ${few(keys)} and their values come in, and the scores of the tile are ` +
@@ -93,7 +93,7 @@ function described({ step: { doing, rows, keys }, rows: after, rescale }) {
   if (doing === "write")
     return `Divide by the sum and write: outputs ${few(rows)} and their log-sum-exps. The tiles are forgotten.`;
   if (keys[0] === 0) return "The first tile: nothing to shrink yet. Each sum is relative to its maximum.";
-  if (!rescale) return "The tile is added to sums that stay relative to the old maximum: nothing is rescaled.";
+  if (!rescale) return "The tile is added, relative to the old maximum; nothing is rescaled.";
   const least = rows.reduce((a, b) => (after[b].factor < after[a].factor ? b : a));
   return (
     "Sum and output shrink by e to the old maximum minus the new one; then the tile is added. " +
