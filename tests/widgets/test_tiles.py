@@ -309,7 +309,7 @@ def test_buttons_walk_and_hold_at_both_ends(show):
         page.get_by_role("button", name="Start again").click()
         page.get_by_role("button", name="Back").click()
         assert slider.get_attribute("aria-valuetext") == "0"
-        assert "Nothing is in fast memory" in page.locator(".x-body").inner_text()
+        assert "Fast memory is empty" in page.locator(".x-body").inner_text()
         assert page.get_by_role("button", name="Step", exact=True).is_enabled()
 
 
