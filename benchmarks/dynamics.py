@@ -8,25 +8,19 @@ and goes on where it was.
 ``python benchmarks/dynamics.py`` writes ``benchmarks/results/dynamics.json``, which the chapter reads.
 """
 
-import argparse
-import datetime
-import json
 import math
-import platform
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
-from tqdm import tqdm
 
+from benchmarks.records import ROOT, defined, record
 from lessons_lib import diagnostics, stabilise, stories, tasks, training
 from lessons_lib.blocks import PostNorm
 from lessons_lib.gpt import GPT, GPTConfig
 from lessons_lib.initialise import drawn_from, initialise, initialise_normal, initialise_xavier
 
-ROOT = Path(__file__).resolve().parents[1]
 CHAPTER = ROOT / "book" / "training" / "dynamics.ipynb"
 CELLS = "init-starts", "warmup-model", "warmup-learn", "warmup-inside", "entropy-run", "entropy-rush"
 SEEDS = 0, 1, 2
@@ -63,18 +57,13 @@ HURRIED = {
 
 def main() -> None:
     """Run what is missing, and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "dynamics.json")
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-
     code = cells()
-    runs = json.loads(given.out.read_text())["runs"] if given.out.exists() else {}
-    for name, (kind, how, seed) in tqdm(wanted().items()):
-        if name not in runs:
-            measure: Callable[..., list[float]] = hurried if kind == "hurried" else trained
-            runs[name] = measure(code, *how, seed)
-            write(given.out, {key: runs[key] for key in wanted() if key in runs})
+    kinds: dict[str, Callable[..., list[float]]] = {"hurried": hurried, "places": trained, "starts": trained}
+    jobs = [
+        ([name], lambda kind=kind, how=how, seed=seed: [kinds[kind](code, *how, seed)])
+        for name, (kind, how, seed) in wanted().items()
+    ]
+    record(__doc__, "dynamics", jobs)
 
 
 def wanted() -> dict[str, tuple[str, tuple[Any, ...], int]]:
@@ -88,16 +77,13 @@ def wanted() -> dict[str, tuple[str, tuple[Any, ...], int]]:
 
 def cells() -> dict[str, Any]:
     """What the chapter's cells define."""
-    code: dict[str, Any] = {
+    given = {
         "SEED": 0, "math": math, "torch": torch, "nn": nn, "diagnostics": diagnostics, "stories": stories,
         "tasks": tasks, "training": training, "PostNorm": PostNorm, "GPT": GPT, "GPTConfig": GPTConfig,
         "drawn_from": drawn_from, "initialise": initialise, "initialise_normal": initialise_normal,
         "initialise_xavier": initialise_xavier,
     }  # fmt: skip
-    sources = {cell["id"]: "".join(cell["source"]) for cell in json.loads(CHAPTER.read_text())["cells"]}
-    for name in CELLS:
-        exec(sources[name], code)
-    return code
+    return defined(CHAPTER, CELLS, given)
 
 
 def trained(
@@ -113,20 +99,6 @@ def hurried(code: dict[str, Any], treat: Any, rate: float, warmup: int, clip: fl
     """Train the model of two layers; return its loss and the mean entropy of its heads at the end."""
     _, loss, heads = code["rush"](treat, rate, seed, n_warmup=warmup, clip=clip)
     return [round(loss.item(), 3), round(heads[-1].mean().item(), 3)]
-
-
-def write(out: Path, runs: dict[str, list[float]]) -> None:
-    """Write the record, one run a line."""
-    report = {
-        "command": "python benchmarks/dynamics.py",
-        "date": datetime.date.today().isoformat(),
-        "device": f"{platform.machine()}, {platform.system()}, one thread",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-    }
-    lines = ",\n".join(
-        f"    {json.dumps(name, ensure_ascii=False)}: {json.dumps(found)}" for name, found in runs.items()
-    )
-    out.write_text(json.dumps(report, indent=2)[:-2] + ',\n  "runs": {\n' + lines + "\n  }\n}\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

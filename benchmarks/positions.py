@@ -9,18 +9,13 @@ float32; ten minutes on one idle core. It writes after every run, and goes on wh
 ``python benchmarks/positions.py`` writes ``benchmarks/results/positions.json``, which the chapter reads.
 """
 
-import argparse
-import datetime
-import json
-import platform
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.records import ROOT, Job, defined, record
+
 CHAPTER = ROOT / "book" / "attention" / "positions.ipynb"
 CELLS = (
     *("imports-positions", "length-imports", "length-data-parts", "length-data", "length-train-parts", "length-train"),
@@ -42,19 +37,10 @@ MODELS: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     """Run what is missing, and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "positions.json")
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-
-    runs = json.loads(given.out.read_text())["runs"] if given.out.exists() else {}
-    for names, run in tqdm(list(wanted())):
-        if not all(name in runs for name in names):
-            runs |= dict(zip(names, run(), strict=True))
-            write(given.out, {name: runs[name] for all_names, _ in wanted() for name in all_names if name in runs})
+    record(__doc__, "positions", wanted(), contexts=[32, 64, 128, 256])
 
 
-def wanted() -> Iterator[tuple[list[str], Callable[[], list[list[float]]]]]:
+def wanted() -> Iterator[Job]:
     """All runs: the names of the lines that one gives, and what makes them."""
     for seed in SEEDS:
         yield [f"letter pairs, seed {seed}"], lambda seed=seed: [4 * [float(cells(seed)["bigram"])]]
@@ -74,16 +60,8 @@ def wanted() -> Iterator[tuple[list[str], Callable[[], list[list[float]]]]]:
 
 def cells(seed: int, *, run: bool = True) -> dict[str, Any]:
     """What the chapter's cells define with this seed; without ``run`` only what needs no text."""
-    code: dict[str, Any] = {"torch": torch, "SEED": seed}
-    for name in CELLS if run else ("imports-positions", "stretch-models"):
-        exec(source(name), code)
-    return code
-
-
-def source(name: str) -> str:
-    """The code of one of the chapter's cells."""
-    [cell] = [cell for cell in json.loads(CHAPTER.read_text())["cells"] if cell["id"] == name]
-    return "".join(cell["source"])
+    names = CELLS if run else ("imports-positions", "stretch-models")
+    return defined(CHAPTER, names, {"torch": torch, "SEED": seed})
 
 
 def read(code: dict[str, Any], how: dict[str, Any], rate: float) -> list[float]:
@@ -98,21 +76,6 @@ def slowed(code: dict[str, Any]) -> list[list[float]]:
         for way in code["ways_by"](factor).values():
             found += [code["losses"](code["stretched"](model, way)).tolist(), code["tuned"](model, way).tolist()]
     return found
-
-
-def write(out: Path, runs: dict[str, list[float]]) -> None:
-    """Write the record, one run a line."""
-    report = {
-        "command": "python benchmarks/positions.py",
-        "date": datetime.date.today().isoformat(),
-        "device": f"{platform.machine()}, {platform.system()}, one thread",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "contexts": [32, 64, 128, 256],
-    }
-    lines = ",\n".join(
-        f"    {json.dumps(name)}: {json.dumps([round(x, 3) for x in row])}" for name, row in runs.items()
-    )
-    out.write_text(json.dumps(report, indent=2)[:-2] + ',\n  "runs": {\n' + lines + "\n  }\n}\n")
 
 
 if __name__ == "__main__":

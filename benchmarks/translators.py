@@ -8,21 +8,15 @@ idle core. It writes after every run, and goes on where it was.
 ``python benchmarks/translators.py`` writes ``benchmarks/results/translators.json``, which the chapter reads.
 """
 
-import argparse
-import datetime
-import json
-import platform
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from tqdm import tqdm
 
+from benchmarks.records import ROOT, defined, record
 from lessons_lib.attention import attention_weights
 
-ROOT = Path(__file__).resolve().parents[1]
 CHAPTER = ROOT / "book" / "attention" / "why-attention.ipynb"
 CELLS = "origin-task", "origin-model", "origin-forward", "origin-train", "origin-judge"
 LENGTHS, SEEDS, RATES = list(range(2, 25, 2)), (0, 1, 2), (0.005, 0.01, 0.02)
@@ -39,17 +33,9 @@ SETTINGS = (
 
 def main() -> None:
     """Run what is missing, and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "translators.json")
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-
     code = cells()
-    runs = json.loads(given.out.read_text())["runs"] if given.out.exists() else {}
-    for name, how in tqdm(wanted().items()):
-        if name not in runs:
-            runs[name] = run(code, *how)
-            write(given.out, {key: runs[key] for key in wanted() if key in runs})
+    jobs = [([name], lambda how=how: [run(code, *how)]) for name, how in wanted().items()]
+    record(__doc__, "translators", jobs, lengths=LENGTHS)
 
 
 def wanted() -> dict[str, tuple[bool, int, int, float, int]]:
@@ -64,13 +50,8 @@ def wanted() -> dict[str, tuple[bool, int, int, float, int]]:
 
 def cells() -> dict[str, Any]:
     """What the chapter's cells define."""
-    code: dict[str, Any] = {
-        "torch": torch, "nn": nn, "cross_entropy": cross_entropy, "attention_weights": attention_weights,
-    }  # fmt: skip
-    sources = {cell["id"]: "".join(cell["source"]) for cell in json.loads(CHAPTER.read_text())["cells"]}
-    for name in CELLS:
-        exec(sources[name], code)
-    return code
+    given = {"torch": torch, "nn": nn, "cross_entropy": cross_entropy, "attention_weights": attention_weights}
+    return defined(CHAPTER, CELLS, given)
 
 
 def run(code: dict[str, Any], looks_back: bool, width: int, steps: int, rate: float, seed: int) -> list[float]:
@@ -79,19 +60,6 @@ def run(code: dict[str, Any], looks_back: bool, width: int, steps: int, rate: fl
     draw = torch.Generator().manual_seed(1000 + seed)
     model = code["trained"](looks_back, draw, steps, width, rate)
     return [round(code["share_right"](model, length, draw), 3) for length in LENGTHS]
-
-
-def write(out: Path, runs: dict[str, list[float]]) -> None:
-    """Write the record, one run a line."""
-    report = {
-        "command": "python benchmarks/translators.py",
-        "date": datetime.date.today().isoformat(),
-        "device": f"{platform.machine()}, {platform.system()}, one thread",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "lengths": LENGTHS,
-    }
-    lines = ",\n".join(f"    {json.dumps(name)}: {json.dumps(right)}" for name, right in runs.items())
-    out.write_text(json.dumps(report, indent=2)[:-2] + ',\n  "runs": {\n' + lines + "\n  }\n}\n")
 
 
 if __name__ == "__main__":

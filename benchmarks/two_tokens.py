@@ -11,24 +11,18 @@ on one idle core. It writes after every run, and goes on where it was.
 ``python benchmarks/two_tokens.py`` writes ``benchmarks/results/two-tokens.json``, which the chapter reads.
 """
 
-import argparse
-import datetime
-import json
-import platform
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
-from tqdm import tqdm
 
+from benchmarks.records import ROOT, defined, record
 from lessons_lib.masks import causal
 from lessons_lib.multihead import MultiHeadAttention
 from lessons_lib.training import train
 
-ROOT = Path(__file__).resolve().parents[1]
 CHAPTER = ROOT / "book" / "attention" / "multi-head.ipynb"
 CELLS = "two-model", "two-forward", "two-task", "two-learn", "two-right"
 SEEDS, RATES = (0, 1, 2), (0.01, 0.003, 0.03)
@@ -42,20 +36,18 @@ SETTINGS = (
     (1, "place", "place token", 3000, RATES[:1]),
 )
 
+NUMBERS = [
+    "two back", "five back", "two back, mean weights", "five back, mean weights", "spread",
+    "two back, mean weights for places", "five back, mean weights for places",
+    "two back, mean weights for tokens", "five back, mean weights for tokens",
+]  # fmt: skip
+
 
 def main() -> None:
     """Run what is missing, and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "two-tokens.json")
-    given = parser.parse_args()
-    torch.set_num_threads(1)
-
     code = cells()
-    runs = json.loads(given.out.read_text())["runs"] if given.out.exists() else {}
-    for name, how in tqdm(wanted().items()):
-        if name not in runs:
-            runs[name] = run(code, *how)
-            write(given.out, {key: runs[key] for key in wanted() if key in runs})
+    jobs = [([name], lambda how=how: [run(code, *how)]) for name, how in wanted().items()]
+    record(__doc__, "two-tokens", jobs, numbers=NUMBERS)
 
 
 def wanted() -> dict[str, tuple[int, str, str, int, float, int]]:
@@ -71,14 +63,11 @@ def wanted() -> dict[str, tuple[int, str, str, int, float, int]]:
 
 def cells() -> dict[str, Any]:
     """What the chapter's cells define."""
-    code: dict[str, Any] = {
+    given = {
         "torch": torch, "nn": nn, "cross_entropy": cross_entropy, "causal": causal,
         "MultiHeadAttention": MultiHeadAttention, "train": train,
     }  # fmt: skip
-    sources = {cell["id"]: "".join(cell["source"]) for cell in json.loads(CHAPTER.read_text())["cells"]}
-    for name in CELLS:
-        exec(sources[name], code)
-    return code
+    return defined(CHAPTER, CELLS, given)
 
 
 def run(code: dict[str, Any], heads: int, weigh: str, value: str, steps: int, rate: float, seed: int) -> list[float]:
@@ -111,23 +100,6 @@ def weighed_anew(model: nn.Module, part: str, weights: torch.Tensor) -> Callable
         return [said + change for said, change in zip(out, changes, strict=True)]
 
     return said
-
-
-def write(out: Path, runs: dict[str, list[float]]) -> None:
-    """Write the record, one run a line."""
-    report = {
-        "command": "python benchmarks/two_tokens.py",
-        "date": datetime.date.today().isoformat(),
-        "device": f"{platform.machine()}, {platform.system()}, one thread",
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "numbers": [
-            "two back", "five back", "two back, mean weights", "five back, mean weights", "spread",
-            "two back, mean weights for places", "five back, mean weights for places",
-            "two back, mean weights for tokens", "five back, mean weights for tokens",
-        ],
-    }  # fmt: skip
-    lines = ",\n".join(f"    {json.dumps(name)}: {json.dumps(found)}" for name, found in runs.items())
-    out.write_text(json.dumps(report, indent=2)[:-2] + ',\n  "runs": {\n' + lines + "\n  }\n}\n")
 
 
 if __name__ == "__main__":

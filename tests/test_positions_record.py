@@ -2,7 +2,7 @@
 
 import json
 
-from benchmarks import positions
+from benchmarks import positions, records
 
 RECORD = json.loads((positions.ROOT / "benchmarks" / "results" / "positions.json").read_text(encoding="utf-8"))
 
@@ -36,5 +36,7 @@ def test_a_run_is_the_pages_but_for_its_seed_its_rate_and_its_knob():
     assert all(len(row) == len(RECORD["contexts"]) for row in found)
     assert len({tuple(row) for row in found}) == len(found)
     assert asked[:2] == [{"n_steps": 300, "lr": rate, "n_warmup": 30} for rate in (0.004, 0.008)]
-    assert "lr=4e-3" in positions.source("length-train"), "the page's own rate is the first of the record"
+    assert "lr=4e-3" in records.sources(positions.CHAPTER)["length-train"], (
+        "the page's own rate is the first of the record"
+    )
     assert positions.RATES[0] == 0.004

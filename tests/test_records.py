@@ -1,0 +1,39 @@
+"""Records that chapters read: written one run a line, as they stand, and gone on with where they were left."""
+
+import json
+import sys
+
+import pytest
+
+from benchmarks import records
+
+RESULTS = records.ROOT / "benchmarks" / "results"
+USUAL = {"command", "date", "device", "versions", "runs"}
+
+
+@pytest.mark.parametrize("name", ["dynamics", "positions", "translators", "two-tokens"])
+def test_a_record_is_written_as_it_stands(name, tmp_path):
+    text = (RESULTS / f"{name}.json").read_text(encoding="utf-8")
+    stands = json.loads(text)
+    about = {key: stands[key] for key in stands if key not in USUAL}
+    records.write(tmp_path / "again.json", name, stands["runs"], **about)
+    again = (tmp_path / "again.json").read_text(encoding="utf-8")
+    assert again[again.index('"runs"') :] == text[text.index('"runs"') :]
+    assert json.loads(again) | {key: stands[key] for key in ("date", "device", "versions")} == stands
+
+
+def test_what_is_there_is_not_run_again(tmp_path, monkeypatch):
+    out = tmp_path / "few.json"
+    monkeypatch.setattr(sys, "argv", ["few.py", "--out", str(out)])
+    ran = []
+
+    def job(*lines):
+        return lines, lambda: ran.append(lines) or [[len(line) / 3] for line in lines]
+
+    records.record("", "few", [job("b")])
+    records.record("", "few", [job("aa", "c"), job("b")], unit="nats")
+    assert ran == [("b",), ("aa", "c")]
+    written = json.loads(out.read_text(encoding="utf-8"))
+    assert list(written["runs"].items()) == [("aa", [0.667]), ("c", [0.333]), ("b", [0.333])]
+    assert written["unit"] == "nats"
+    assert written["command"] == "python benchmarks/few.py"
