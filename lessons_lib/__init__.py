@@ -24,6 +24,8 @@
     encoder_decoder the Transformer of 2017: one model reads, another writes
     modes           evaluation mode and back
     generation      writing, one token after another
+    beam            searching for the most probable text
+    speculation     writing faster with a draft, and exactly the same
     tasks           tasks of symbols with known answers
     stories         language in small, where the chance of each next word is known
     training        how fast to learn, and the loop

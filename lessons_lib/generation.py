@@ -117,14 +117,39 @@ def kept_tokens(
     return kept
 
 
+def chances(
+    logits: Float[Tensor, "*batch vocab"],
+    *,
+    temperature: float = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+) -> Float[Tensor, "*batch vocab"]:
+    r"""Return the probability that each token is the next to be written, in at least single precision.
+
+    .. math:: p_i = \frac{e^{\text{logits}_i / T}}{\sum_{j \text{ kept}} e^{\text{logits}_j / T}}
+              \quad\text{for the kept tokens, and 0 for the others}
+
+    At temperature 0 all of it is on the most probable token, the first of equals.
+
+    Raises:
+        ValueError: if the temperature is negative, or as :func:`kept_tokens` does.
+    """
+    if not temperature >= 0:
+        raise ValueError(f"temperature must not be negative (0 is greedy), got {temperature}")
+    kept = kept_tokens(logits, temperature=temperature or 1.0, top_k=top_k, top_p=top_p)
+    if temperature == 0:
+        best = logits.masked_fill(~kept, -torch.inf).argmax(dim=-1, keepdim=True)
+        return torch.zeros_like(at_least_single(logits)).scatter(-1, best, 1.0)
+    return softmax(at_least_single(logits), kept, temperature=temperature)
+
+
 def _choose(
     logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: torch.Generator | None
 ) -> Tensor:
     """One token for each row, over ``(b, 1)``."""
-    kept = kept_tokens(logits, temperature=temperature or 1.0, top_k=top_k, top_p=top_p)
+    p = chances(logits, temperature=temperature, top_k=top_k, top_p=top_p)
     if temperature == 0:
-        return logits.masked_fill(~kept, -torch.inf).argmax(dim=-1, keepdim=True)
-    p = softmax(at_least_single(logits), kept, temperature=temperature)
+        return p.argmax(dim=-1, keepdim=True)  # no chance is asked
     return torch.multinomial(p, 1, generator=generator)
 
 

@@ -11,7 +11,7 @@ from copy import copy
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float, Num
+from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor, nn
 
 from lessons_lib.attention import attention, attention_weights
@@ -52,6 +52,34 @@ class KVCache:
             return None
         k, v = self._buffer
         return k[..., : len(self), :], v[..., : len(self), :]
+
+    def cut(self, n: int) -> None:
+        """Forget all but the first ``n`` positions, as if the others had never been seen.
+
+        Raises:
+            ValueError: if ``n`` is not a whole number from 0 to the number of positions seen.
+        """
+        check_size("n", n, at_least=0, at_most=len(self))
+        kept = self.kept
+        # Without the room behind: a copy may share it, and would see what is written there.
+        self._buffer = None if kept is None or not n else (kept[0][..., :n, :], kept[1][..., :n, :])
+        self._n_seen = n
+
+    def pick(self, rows: Int[Tensor, "rows"]) -> None:
+        """Go on with these rows of the batch, in this order; a row may be taken several times, or not at all.
+
+        Raises:
+            ValueError: if they are not the numbers of rows that are kept.
+        """
+        kept = self.kept
+        if kept is None:
+            raise ValueError("rows can be picked from what is kept; nothing is kept yet")
+        b = kept[0].shape[0]
+        if rows.ndim != 1 or rows.is_floating_point() or rows.dtype == torch.bool or not rows.numel():
+            raise ValueError(f"rows must be the numbers of some rows, one axis of them, got {rows}")
+        if ((rows < 0) | (rows >= b)).any():
+            raise ValueError(f"rows must be from 0 to {b - 1}, got {rows.tolist()}")
+        self._buffer = kept[0][rows], kept[1][rows]
 
     @property
     def n_bytes(self) -> int:

@@ -7,7 +7,7 @@ from test_multihead import flash
 from torch import nn
 from torch.testing import assert_close
 
-from lessons_lib.generation import generate, kept_tokens
+from lessons_lib.generation import chances, generate, kept_tokens
 from lessons_lib.gpt import GPT
 
 B, N, NEW = 3, 4, 6
@@ -263,6 +263,28 @@ def test_half_precision_logits_are_drawn_from_in_single():
     assert generate(model.half(), tokens, NEW, **CHOICES["both"]).shape == (B, N + NEW)
     logits = torch.zeros(4096, dtype=torch.float16)  # in float16 the sum of 4096 probabilities of 1/4096 stops short
     assert_close(kept_tokens(logits, top_p=0.75).sum().item(), 3072)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_chances_are_of_the_kept_tokens_alone_and_sum_to_one(choice):
+    logits = torch.randn(5, V)
+    p = chances(logits, **CHOICES[choice])
+    assert_close(p.sum(-1), torch.ones(5))
+    if choice == "greedy":
+        assert torch.equal(p.argmax(-1), logits.argmax(-1))
+        assert (p.amax(-1) == 1).all()
+    else:
+        kept = kept_tokens(logits, **CHOICES[choice])
+        assert torch.equal(p > 0, kept)
+        ratio = p.log() - logits / CHOICES[choice]["temperature"]  # one constant a row where a token is kept
+        assert_close(ratio[kept], ratio.masked_fill(~kept, -torch.inf).amax(-1, keepdim=True).expand(5, V)[kept])
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize("temperature", [-1.0, float("nan")])
+def test_chances_at_no_temperature_are_refused(temperature):
+    with pytest.raises(ValueError, match=r"temperature must not be negative \(0 is greedy\)"):
+        chances(torch.zeros(V), temperature=temperature)
 
 
 # --- bad input ------------------------------------------------------------------------------------------------------

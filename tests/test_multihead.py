@@ -293,6 +293,29 @@ def test_a_copied_cache_goes_its_own_way(room, copy_is_first):
     assert_close(branch.append(nothing, nothing), joined([*first, theirs]), rtol=0, atol=0)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("n", [0, 2, N, N + 3])
+def test_a_cache_that_was_cut_goes_on_as_if_the_rest_had_never_been(n):
+    cache, seen = KVCache(), [rows(N), rows(3)]
+    for part in seen:
+        cache.append(*part)
+    branch, new = copy(cache), rows(2)
+    branch.cut(n)
+    assert len(branch) == n
+    first = tuple(tensor[..., :n, :] for tensor in joined(seen))
+    assert_close(branch.append(*new), joined([first, new]), rtol=0, atol=0)
+    assert_close(cache.kept, joined(seen), rtol=0, atol=0)  # the copy has its own way
+
+
+@torch.no_grad()
+def test_a_cache_goes_on_with_the_rows_that_were_picked():
+    cache, seen, picked = KVCache(), rows(N), torch.tensor([1, 0, 1, 1])
+    cache.append(*seen)
+    cache.pick(picked)
+    new = torch.randn(4, H, 1, 4), torch.randn(4, H, 1, 4)
+    assert_close(cache.append(*new), joined([tuple(x[picked] for x in seen), new]), rtol=0, atol=0)
+
+
 def test_copies_that_share_their_room_are_caught(monkeypatch):
     monkeypatch.delattr(KVCache, "__copy__")
     with pytest.raises(AssertionError):
@@ -493,6 +516,24 @@ def test_a_cache_takes_only_what_continues_it(k, v, message):
     with pytest.raises(ValueError, match=message):
         cache.append(k, v)
     assert len(cache) == N
+
+
+@pytest.mark.rejects
+def test_a_cache_cuts_and_picks_what_it_has():
+    cache = KVCache()
+    with pytest.raises(ValueError, match="rows can be picked from what is kept; nothing is kept yet"):
+        cache.pick(torch.tensor([0]))
+    cache.append(*rows(2))
+    for n in (-1, 3):
+        with pytest.raises(ValueError, match=r"n must be at (least 0|most 2)"):
+            cache.cut(n)
+    for picked in (torch.tensor([B]), torch.tensor([-1])):
+        with pytest.raises(ValueError, match=rf"rows must be from 0 to {B - 1}"):
+            cache.pick(picked)
+    for picked in (torch.tensor([True] * B), torch.tensor(0), torch.tensor([], dtype=torch.long), torch.ones(1)):
+        with pytest.raises(ValueError, match=r"rows must be the numbers of some rows"):
+            cache.pick(picked)
+    assert len(cache) == 2
 
 
 # --- tests that must fail -------------------------------------------------------------------------------------------
