@@ -15,6 +15,7 @@
     multihead       several attentions side by side, grouped heads, the cache
     feedforward     what happens to each token by itself
     norms           layer norm and RMS norm
+    latent          keys and values of all heads from one short vector
     blocks          attention and feed-forward around a residual stream
     stabilise       what keeps scores from growing: QK-norm, sigmaReparam
     initialise      where every weight starts
