@@ -14,7 +14,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lessons_lib.shapes import at_least_single, check_floating, check_size, check_vectors
+from lessons_lib.shapes import (
+    at_least_single,
+    check_above,
+    check_floating,
+    check_integers,
+    check_size,
+    check_vectors,
+)
 from lessons_lib.softmax import softmax
 
 # --- activations ----------------------------------------------------------------------------------------------------
@@ -161,13 +168,25 @@ class Router(nn.Module):
         top_k: number of experts for each token.
         capacity_factor: :math:`c` of :class:`MixtureOfExperts`; ``None`` for no limit.
         renormalise: whether the chosen weights are made to sum to one.
+        biased: whether each expert has a bias in the choice, see :class:`MixtureOfExperts`: a buffer ``bias``, 0 at
+            first, that :meth:`rebalance` moves.
 
     Raises:
         ValueError: if an argument is out of range, or ``top_k=1`` is to be renormalised; in ``forward``, if
             ``scores`` does not hold a floating-point score of at least one token for each expert.
     """
 
-    def __init__(self, n_experts: int, top_k: int, *, capacity_factor: float | None, renormalise: bool) -> None:
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        n_experts: int,
+        top_k: int,
+        *,
+        capacity_factor: float | None,
+        renormalise: bool,
+        biased: bool = False,
+    ) -> None:
         super().__init__()
         check_size("n_experts", n_experts, at_least=1)
         check_size("top_k", top_k, at_least=1, at_most=n_experts)
@@ -182,6 +201,7 @@ class Router(nn.Module):
             )
         self.n_experts, self.top_k = n_experts, top_k
         self.capacity_factor, self.renormalise = capacity_factor, renormalise
+        self.register_buffer("bias", torch.zeros(n_experts) if biased else None)
 
     def forward(self, scores: Float[Tensor, "*batch n_experts"]) -> Routing:
         """Decide which experts compute which tokens."""
@@ -193,7 +213,11 @@ class Router(nn.Module):
         if not scores.numel():
             raise ValueError(f"scores must be of at least one token, got shape {tuple(scores.shape)}")
         probabilities = softmax(at_least_single(scores))
-        weights, experts = probabilities.topk(self.top_k, dim=-1)
+        if self.bias is None:
+            weights, experts = probabilities.topk(self.top_k, dim=-1)
+        else:  # who is chosen depends on it, what a choice weighs does not
+            experts = (probabilities + self.bias).topk(self.top_k, dim=-1).indices
+            weights = probabilities.gather(-1, experts)
         if self.renormalise:
             weights = weights / weights.sum(dim=-1, keepdim=True)
         capacity, dropped = self._drop(experts)
@@ -208,6 +232,27 @@ class Router(nn.Module):
             capacity=capacity,
             balance_loss=self.n_experts * (share_of_choices.to(mean_probability) * mean_probability).sum(),
         )
+
+    @torch.no_grad()
+    def rebalance(self, asked: Int[Tensor, " n_experts"], *, rate: float) -> None:
+        r"""Move the biases towards balance: up where fewer tokens asked than on average, down where more did.
+
+        .. math:: b_i \leftarrow b_i + \text{rate} \cdot \operatorname{sign}(\bar a - a_i)
+
+        Called once after each step of training, with how often each expert was chosen in it:
+        ``routing.experts.flatten().bincount(minlength=n_experts)``, summed over what counts as one step.
+
+        Raises:
+            ValueError: if there is no bias, ``asked`` is not a count for each expert, or the rate not positive.
+        """
+        if self.bias is None:
+            raise ValueError("rebalance needs a router with biased=True")
+        check_integers("asked", asked, "n_experts")
+        if len(asked) != self.n_experts or (asked < 0).any():
+            raise ValueError(f"asked must be {self.n_experts} counts, one for each expert, got {asked.tolist()}")
+        check_above("rate", rate, 0)
+        counts = asked.to(self.bias)
+        self.bias += rate * (counts.mean() - counts).sign()
 
     def _drop(self, experts: Tensor) -> tuple[int | None, Tensor]:
         """The capacity, and which choices come too late for it."""
@@ -239,6 +284,11 @@ class MixtureOfExperts(nn.Module):
     :math:`p_i`; with all probabilities equal it is 1. Libraries that count :math:`f_i` per token rather than per
     choice get ``top_k`` times as much.
 
+    **A bias** balances without a loss and so without its gradient (Wang et al. [7]_; used by DeepSeek-V3 [8]_): with
+    ``biased=True`` the chosen experts are :math:`\operatorname{top}_k(p + b)`, while :math:`w_i` is made of :math:`p`
+    alone; :meth:`Router.rebalance` lowers :math:`b_i` after a step in which expert :math:`i` was asked for more than
+    the average, and raises it if for less. (DeepSeek-V3 makes :math:`p` by sigmoids; here it is the softmax above.)
+
     **Capacity.** By default no expert is ever full. With a ``capacity_factor`` :math:`c` each takes at most
     :math:`\lceil c\, T k / E \rceil` of the call's :math:`T` tokens; all first choices queue before all second ones,
     tokens in order. A choice that finds its expert full adds nothing (the residual stream carries the token on), and
@@ -252,6 +302,7 @@ class MixtureOfExperts(nn.Module):
         top_k: number of experts for each token.
         capacity_factor: :math:`c`; ``None`` for no limit.
         renormalise: whether the chosen weights are made to sum to one.
+        biased: whether each expert has a bias in the choice.
         expert: builds an expert from ``(d_model, d_ff)``, e.g. :class:`SwiGLU`, :class:`FeedForward`.
 
     Raises:
@@ -261,6 +312,8 @@ class MixtureOfExperts(nn.Module):
     .. [4] Lepikhin et al., *GShard*, 2020. arXiv:2006.16668.
     .. [5] Jiang et al., *Mixtral of Experts*, 2024. arXiv:2401.04088.
     .. [6] Fedus et al., *Switch Transformers*, 2021. arXiv:2101.03961.
+    .. [7] Wang et al., *Auxiliary-Loss-Free Load Balancing Strategy for Mixture-of-Experts*, 2024. arXiv:2408.15664.
+    .. [8] DeepSeek-AI, *DeepSeek-V3 Technical Report*, 2024. arXiv:2412.19437.
     """
 
     def __init__(
@@ -272,11 +325,12 @@ class MixtureOfExperts(nn.Module):
         *,
         capacity_factor: float | None = None,
         renormalise: bool = True,
+        biased: bool = False,
         expert: Callable[[int, int], nn.Module] = SwiGLU,
     ) -> None:
         super().__init__()
         _check_widths(d_model, d_ff)
-        self.router = Router(n_experts, top_k, capacity_factor=capacity_factor, renormalise=renormalise)
+        self.router = Router(n_experts, top_k, capacity_factor=capacity_factor, renormalise=renormalise, biased=biased)
         self.w_router = nn.Linear(d_model, n_experts, bias=False)
         self.experts = nn.ModuleList(expert(d_model, d_ff) for _ in range(n_experts))
 

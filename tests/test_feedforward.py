@@ -278,6 +278,44 @@ def test_following_the_balance_loss_balances():
     assert at_last.load.max() - at_last.load.min() < 0.5 * (at_first.load.max() - at_first.load.min())
 
 
+def counted(moe: MixtureOfExperts, x: torch.Tensor) -> torch.Tensor:
+    return moe.route(x).experts.flatten().bincount(minlength=moe.router.n_experts)
+
+
+def test_rebalancing_balances_and_changes_no_weight():
+    moe = MixtureOfExperts(3, 7, 5, 2, biased=True)
+    x = torch.randn(101, 3) + 1  # off centre, so that favourites exist
+    weights, at_first = {name: p.clone() for name, p in moe.named_parameters()}, counted(moe, x)
+    for _ in range(400):
+        moe.router.rebalance(counted(moe, x), rate=0.002)
+    at_last = counted(moe, x)
+    assert at_last.max() - at_last.min() < 0.25 * (at_first.max() - at_first.min())
+    assert_close(dict(moe.named_parameters()), weights, rtol=0, atol=0)
+
+
+def test_a_bias_decides_who_is_chosen_and_not_what_the_choice_weighs():
+    moe, x = MixtureOfExperts(3, 7, 5, 2, biased=True), torch.randn(2, 13, 3)
+    plain = MixtureOfExperts(3, 7, 5, 2)
+    plain.load_state_dict({name: value for name, value in moe.state_dict().items() if name != "router.bias"})
+    assert_close(moe(x), plain(x), rtol=0, atol=0)  # 0 at first
+    moe.router.bias = torch.tensor([0.0, 0.0, 2.0, 0.0, -2.0])
+    routing = moe.route(x)
+    assert (routing.experts[..., 0] == 2).all()
+    assert not (routing.experts == 4).any()
+    p = plain.route(x).probabilities
+    assert_close(routing.probabilities, p)
+    chosen = p.gather(-1, routing.experts)
+    assert_close(routing.weights, chosen / chosen.sum(-1, keepdim=True))
+
+
+def test_a_bias_moves_up_for_the_neglected_and_down_for_the_favourites():
+    router = Router(4, 1, capacity_factor=None, renormalise=False, biased=True)
+    router.rebalance(torch.tensor([7, 0, 2, 3]), rate=0.25)  # three on average
+    assert_close(router.bias, torch.tensor([-0.25, 0.25, 0.25, 0.0]))
+    assert "bias" in router.state_dict()
+    assert not list(router.parameters())
+
+
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 
@@ -334,6 +372,23 @@ def test_a_mixture_of_nothing_is_refused():
 def test_wrong_scores_are_refused(scores, message):
     with pytest.raises(ValueError, match=message):
         Router(5, 2, capacity_factor=None, renormalise=True)(scores)
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("biased", "asked", "rate", "message"),
+    [
+        (False, [1, 2, 3], 0.1, "rebalance needs a router with biased=True"),
+        (True, [1, 2], 0.1, r"asked must be 3 counts, one for each expert, got \[1, 2\]"),
+        (True, [1, 2, -1], 0.1, "asked must be 3 counts"),
+        (True, [1.0, 2.0, 3.0], 0.1, r"asked must be integers over \(n_experts,\)"),
+        (True, [1, 2, 3], 0.0, r"rate must be finite and above 0, got 0\.0"),
+    ],
+)
+def test_a_rebalancing_of_what_makes_no_sense_is_refused(biased, asked, rate, message):
+    router = Router(3, 2, capacity_factor=None, renormalise=True, biased=biased)
+    with pytest.raises(ValueError, match=message):
+        router.rebalance(torch.tensor(asked), rate=rate)
 
 
 # --- the tests themselves -------------------------------------------------------------------------------------------
