@@ -31,6 +31,7 @@
     stories         language in small, where the chance of each next word is known
     training        how fast to learn, and the loop
     diagnostics     looking inside a model while it runs
+    interventions   taking heads away and putting others in their place
     efficient       less than n squared: exact on what a mask leaves, or approximate
     flash           exact attention in linear memory, tile by tile; kernels for a GPU
     distributed     one sequence on several devices: ring attention, split caches

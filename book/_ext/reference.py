@@ -1,5 +1,6 @@
 """The API reference: autodoc with the sources of every docstring kept apart."""
 
+import enum
 import re
 
 FOOTNOTE = re.compile(r"(?P<define>^\s*\.\. )?\[(?P<number>\d+)\](?P<refer>_?)", re.MULTILINE)
@@ -23,9 +24,15 @@ def own_footnotes(app, what, name, obj, options, lines) -> None:
     lines[:] = FOOTNOTE.sub(relabel, text).split("\n")
 
 
+def choices_are_not_called(app, what, name, obj, options, signature, returns) -> tuple[str, str | None] | None:
+    """Show an enumeration by its name alone: nobody makes one by calling it."""
+    return ("", None) if isinstance(obj, type) and issubclass(obj, enum.Enum) else None
+
+
 def setup(app) -> dict:
     """Register with Sphinx."""
     app.setup_extension("sphinx.ext.autodoc")
     app.setup_extension("sphinx.ext.napoleon")
     app.connect("autodoc-process-docstring", own_footnotes, priority=900)
+    app.connect("autodoc-process-signature", choices_are_not_called)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

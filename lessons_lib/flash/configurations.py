@@ -14,9 +14,9 @@ class Tile(NamedTuple):
     """How one kernel cuts its matrices, and what it asks of the compiler.
 
     ``specialize`` gives loading and computing to different warps, in ``attend`` (Hopper and newer; it wants 4 warps).
-    ``branch`` lets ``key_value_gradients`` skip the mask of the tiles behind the diagonal, for a few registers. With
-    ``host`` the host describes the matrices, once for all programs, where keys have no lengths of their own; not with
-    ``specialize``.
+    ``branch`` lets ``key_value_gradients`` skip the mask of the tiles behind the diagonal, for a few registers (Triton
+    3.6.0 makes straight code of it again, which is as right and no faster). With ``host`` the host describes the
+    matrices, once for all programs, where keys have no lengths of their own; not with ``specialize``.
     """
 
     block_q: int
