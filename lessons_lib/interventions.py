@@ -33,7 +33,7 @@ def gathered(model: GPT, tokens: Int[Tensor, "b n"]) -> dict[Head, Float[Tensor,
 
 
 @contextmanager
-def replacing(model: GPT, by: Mapping[Head, Float[Tensor, "*#batch #n d_head"]]) -> Iterator[None]:
+def replacing(model: GPT, by: Mapping[Head, Float[Tensor, "... d_head"]]) -> Iterator[None]:
     """Let the named heads write as if they had gathered something else; every pass inside the ``with`` is changed.
 
     ::
