@@ -11,8 +11,9 @@ compute something else that is meant to be near. The files, in reading order::
     performer       random features whose products are ``exp`` on average
     linformer       keys and values mixed down to a fixed number
     recurrence      no attention: a state that is carried along, all its steps in parallel
+    delta           linear attention's state that decays, and that is corrected instead of added to
 
-Each but the last takes the place of attention in a layer, its own options filled in::
+Each but the last two takes the place of attention in a layer, its own options filled in::
 
     MultiHeadAttention(64, 4, implementation=partial(sliding_window_attention, window=128))
 
