@@ -35,12 +35,16 @@ function render(context) {
   let ran;
   /** @type {number[] | null} */
   let exact;
+  let answered = ""; // a word that is added changes two traits, and asks once
   scope.when(ASKED, () => {
     const isTold = words().length <= LONGEST && words().every((word) => VOCABULARY.includes(word));
     if (!isTold) throw new RangeError(`words must be 1 to ${LONGEST} that the model knows, got ${scope.read("words")}`);
     const story = words().slice(0, query() + 1);
+    const question = `${story} ${scope.read("off")}`;
+    if (question === answered) return;
     ran = run(story, scope.read("off"));
     exact = nextWord(story, VOCABULARY);
+    answered = question;
   });
   const logits = () => ran.lens[ran.lens.length - 1];
   /** @type {ReturnType<typeof chances>} */
