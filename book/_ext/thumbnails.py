@@ -13,6 +13,7 @@ import torch
 
 from lessons_lib.softmax import softmax
 from lessons_lib.widgets.drawing import element
+from lessons_lib.widgets.gpt import GPTExplorer
 
 WIDTH, HEIGHT = 160, 90
 QUERY, KEY, VALUE, OUTPUT, INK = (f"var(--{name})" for name in ("query", "key", "value", "output", "ink"))
@@ -149,6 +150,17 @@ def flash() -> str:
     return "".join(parts) + _table(50, 20, 17, tiles, VALUE)
 
 
+def gpt() -> str:
+    """The next words that a model expects, and under each bar the grammar's own."""
+    explorer = GPTExplorer("the king", query=1)
+    p, exact = explorer.next_word(), explorer.grammar()
+    bars = []
+    for i, word in enumerate(p.argsort(descending=True)[:5].tolist()):
+        bars.append(_rectangle(24, 6 + 17 * i, 190 * p[word].sqrt().item(), 6, QUERY))
+        bars.append(_rectangle(24, 13 + 17 * i, 190 * exact[word].sqrt().item(), 4, KEY))
+    return _line([(22, 4), (22, 88)], INK, 1.5) + "".join(bars)
+
+
 DRAWINGS: dict[str, Callable[[], str]] = {
     "why-attention": why_attention,
     "information": information,
@@ -163,6 +175,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "retrieval": retrieval,
     "walk": walk,
     "collapse": collapse,
+    "gpt": gpt,
 }
 
 

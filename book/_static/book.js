@@ -19,15 +19,53 @@
    * `#explore=scaling&width=1024` is the first scaling explorer of the page as far as the reader changed it;
    * `#explore=scaling.2&...` the second.
    */
-  const cards = /** @type {Framed[]} */ ([...document.querySelectorAll("div.explorer")]).filter(
-    (card) => card.explorer,
-  );
+  const cards = () =>
+    /** @type {Framed[]} */ ([...document.querySelectorAll("div.explorer")]).filter((card) => card.explorer);
   const asked = () => new URLSearchParams(location.hash.slice(1));
   const nameOf = (/** @type {Framed} */ card) => {
     const kind = card.explorer?.name;
-    const place = cards.filter((one) => one.explorer?.name === kind).indexOf(card);
+    const place = cards()
+      .filter((one) => one.explorer?.name === kind)
+      .indexOf(card);
     return place ? `${kind}.${place + 1}` : String(kind);
   };
+
+  // What is heavy is fetched when the reader comes near; the scripts that wait for it name its address (_ext/later.py).
+  const asleep = () => /** @type {HTMLScriptElement[]} */ ([...document.querySelectorAll("script[data-later]")]);
+  /** @type {Map<string, Promise<unknown>>} */
+  const fetched = new Map();
+  const brought = (/** @type {string} */ address) => {
+    const script = document.createElement("script");
+    script.src = address;
+    const done = new Promise((end) => (script.onload = end));
+    document.head.append(script);
+    return done;
+  };
+
+  /** Fetch what a script needs, then run all that needed the same, in their order. @param {HTMLScriptElement} sleeper */
+  async function wake({ dataset: { later = "" } }) {
+    for (const address of later.split(" ")) {
+      if (!fetched.has(address)) fetched.set(address, brought(address));
+      await fetched.get(address);
+    }
+    for (const script of asleep().filter(({ dataset }) => dataset.later === later)) {
+      const awake = document.createElement("script");
+      awake.textContent = script.textContent;
+      script.replaceWith(awake);
+    }
+  }
+
+  const near = new IntersectionObserver(
+    (seen) => {
+      for (const { target, isIntersecting } of seen)
+        if (isIntersecting) {
+          near.unobserve(target);
+          for (const script of asleep()) if (target.contains(script)) wake(script);
+        }
+    },
+    { rootMargin: "1000px" },
+  );
+  for (const script of asleep()) if (script.parentElement) near.observe(script.parentElement);
 
   /** @param {Framed} card */
   function intoAddress(card) {
@@ -47,9 +85,11 @@
     }
   }
 
-  function fromAddress() {
+  async function fromAddress() {
     const wanted = asked();
-    const card = cards.find((one) => nameOf(one) === wanted.get("explore"));
+    const named = () => cards().find((one) => nameOf(one) === wanted.get("explore"));
+    if (wanted.has("explore") && !named()) await Promise.all(asleep().map(wake));
+    const card = named();
     if (!card?.explorer) return;
     const { start, rules, model } = card.explorer;
     const before = Object.fromEntries(Object.keys(start).map((name) => [name, model.get(name)]));

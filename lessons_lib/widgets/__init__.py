@@ -19,10 +19,12 @@ files, in reading order::
     clocks       rotary positions
     collapse     what depth does to tokens
     tiles        FlashAttention's forward pass
+    gpt          a language model and the grammar that it learned
 """
 
 from lessons_lib.widgets.clocks import ClocksExplorer
 from lessons_lib.widgets.collapse import CollapseExplorer
+from lessons_lib.widgets.gpt import GPTExplorer
 from lessons_lib.widgets.heads import HeadsExplorer
 from lessons_lib.widgets.hero import Hero
 from lessons_lib.widgets.masks import MasksExplorer
@@ -36,6 +38,7 @@ from lessons_lib.widgets.walk import WalkExplorer
 __all__ = [
     "ClocksExplorer",
     "CollapseExplorer",
+    "GPTExplorer",
     "HeadsExplorer",
     "Hero",
     "MasksExplorer",

@@ -31,6 +31,8 @@ def test_every_slider_moves_something(visit, path, from_files):
         explorers = page.locator("div.explorer")
         for i in range(explorers.count()):
             explorer = explorers.nth(i)
+            explorer.scroll_into_view_if_needed()
+            explorer.locator(".x-body").wait_for()  # a trained model is fetched when the reader comes near
             sliders = explorer.locator("input[type=range]:visible:enabled")
             assert sliders.count() > 0
             for j in range(sliders.count()):

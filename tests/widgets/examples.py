@@ -3,6 +3,7 @@
 from lessons_lib.widgets import (
     ClocksExplorer,
     CollapseExplorer,
+    GPTExplorer,
     HeadsExplorer,
     MasksExplorer,
     PlaneExplorer,
@@ -93,6 +94,18 @@ def examples():
                 "key": [[0.5, 1.0], [1.0, -1.0]],
                 "value": [-10.0, 12.5],
                 "labels": ["north", "east"],
+            },
+        ),
+        (
+            GPTExplorer("the king near two cats waits .", 4, ["2.3"], 1.2, 40, 0.9, 5),
+            {
+                "words": "a tired bird that these dogs follow sings",
+                "query": 2,
+                "off": ["1.1", "1.4"],
+                "temperature": 0.6,
+                "top_k": 7,
+                "top_p": 0.5,
+                "seed": 8,
             },
         ),
     ]

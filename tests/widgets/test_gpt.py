@@ -1,0 +1,596 @@
+"""The GPT explorer: one model and one grammar in two languages, what rounding costs, and what a reader does with it.
+
+The script and Python compute in float64 on both sides, the weights being the same whole numbers times the same steps;
+angles of rotation are made in float32 by the library. Largest difference of a logit measured over these texts: 2e-7.
+"""
+
+import json
+import random
+from itertools import islice
+
+import pytest
+import torch
+import train_gpt
+import traitlets
+from labels import collisions, smallest
+from torch.testing import assert_close
+
+from lessons_lib.diagnostics import observe
+from lessons_lib.generation import generate, kept_tokens
+from lessons_lib.information import kl_divergence
+from lessons_lib.softmax import softmax
+from lessons_lib.stories import VOCABULARY, decode, encode, first_error, first_word, next_word, tell
+from lessons_lib.training import evaluate
+from lessons_lib.widgets import GPTExplorer
+from lessons_lib.widgets.arithmetic import uniform
+from lessons_lib.widgets.gpt import HEADS, LONGEST, language_model, model_record
+
+VIEW = 63
+NOTHING = "\u2013"  # where the grammar has no number
+LOGITS = 1e-5
+
+
+def texts():
+    """Stories of the grammar cut at many lengths, some of them beyond the view; and words in any order."""
+    rows = tell(torch.Generator().manual_seed(5), batch_size=24, n=LONGEST).inputs.tolist()
+    lengths = [1, 2, 3, 5, 8, 13, 21, 34, 55, 62, 63, 64, 65, 80, 95, 96]
+    stories = [[VOCABULARY[word] for word in row[:n]] for row, n in zip(rows, lengths, strict=False)]
+    chance = random.Random(3)
+    return stories + [chance.choices(VOCABULARY, k=n) for n in (1, 4, 17, 40, 70)]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return language_model().double().requires_grad_(False)
+
+
+def library(words, off=()):
+    """Weights over (8, n, n) and, after each sublayer, logits over (5, vocabulary), by the library's layers."""
+    gpt, stream = language_model(off).double().requires_grad_(False), []
+    parts = [f"blocks.{layer}.{part}" for layer in (0, 1) for part in ("attention", "feedforward")]
+    for part in ("embedding", *parts):
+        gpt.get_submodule(part).register_forward_hook(lambda _, __, out: stream.append(out))
+    with observe(gpt) as seen:
+        logits = gpt(encode(" ".join(words[-VIEW:]))[None])
+    lens = torch.stack([gpt.head(gpt.norm(x))[0, -1] for x in stream])
+    assert_close(lens[-1], logits[0, -1])
+    return torch.cat([seen.weights[f"blocks.{layer}.attention.sublayer"][0] for layer in (0, 1)]), lens
+
+
+# --- one model in two languages ---------------------------------------------------------------------------------------
+
+
+def check_run(javascript, cases):
+    for (words, off), ours in zip(cases, javascript.each("gpt.math", "run", cases), strict=True):
+        weights, lens = library(words, off)
+        assert ours["first"] == max(0, len(words) - VIEW)
+        assert_close(torch.tensor(ours["lens"], dtype=torch.float64), lens, rtol=0, atol=LOGITS)
+        for head, table in zip(ours["weights"], weights, strict=True):
+            for i, row in enumerate(head):
+                assert_close(torch.tensor(row, dtype=torch.float64), table[i, : i + 1], rtol=0, atol=LOGITS)
+
+
+@pytest.mark.browser
+def test_the_script_is_the_library(javascript):
+    check_run(javascript, [(words, []) for words in texts()])
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("off", [["1.1"], ["2.4", "1.3"], list(HEADS)], ids=str)
+def test_heads_that_are_off_bring_nothing(javascript, off):
+    check_run(javascript, [(words, off) for words in texts()[4:14:3]])
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("{ length: i + 1 }", "{ length: Math.min(n, i + 2) }"),  # one word of the future
+        ("Math.sqrt(HEAD_WIDTH)", "Math.sqrt(WIDTH)"),
+        ("new Int8Array(bytes", "new Uint8Array(bytes"),  # no sign
+        ("rotate(k);", ""),
+        ("(-pair / half)", "(-pair / HEAD_WIDTH)"),
+        ("0.044715 * x ** 3", "0.044715 * x ** 2"),
+        ("x[i] += number", "x[i] = number"),  # no residual stream
+        ("n_context - 1", "n_context - 2"),
+        ("`${layer + 1}.${head + 1}`", "`${head + 1}.${layer + 1}`"),
+    ],
+)
+def test_a_wrong_model_is_noticed(altered, right, wrong):
+    with altered("gpt.math", right, wrong) as javascript, pytest.raises(AssertionError):
+        check_run(javascript, [(words, ["1.2"]) for words in texts()[5:14:4]])
+
+
+@pytest.mark.parametrize("off", [[], ["1.2", "2.1"]], ids=str)
+def test_python_expects_what_the_library_does(off):
+    for words in texts()[3:15:4]:
+        explorer = GPTExplorer(" ".join(words), LONGEST - 1, off)
+        assert_close(explorer.next_word(), library(words, off)[1][-1].softmax(-1), rtol=0, atol=1e-9)
+
+
+def test_the_view_is_that_of_the_library_s_window(model):
+    """What the explorer takes at temperature 0 is what ``generate`` goes on with, given a window of 63 words."""
+    words = texts()[14]
+    row = generate(model, encode(" ".join(words))[None], 1, temperature=0.0, window=VIEW)
+    explorer = GPTExplorer(" ".join(words), LONGEST - 1, temperature=0.0)
+    assert explorer.next_word().argmax() == row[0, -1]
+    assert explorer.next_word().sum() == explorer.next_word().max() == 1
+
+
+# --- the grammar in two languages -------------------------------------------------------------------------------------
+
+
+def prefixes():
+    """Beginnings of stories, and such with one word replaced by any: 600, about half of them ungrammatical."""
+    rows = tell(torch.Generator().manual_seed(8), batch_size=600, n=32).inputs.tolist()
+    chance = random.Random(1)
+    found = [row[: chance.randint(1, 32)] for row in rows]
+    for row in found[::2]:
+        row[chance.randrange(len(row))] = chance.randrange(len(VOCABULARY))
+    return [[VOCABULARY[word] for word in row] for row in found]
+
+
+@pytest.fixture(scope="module")
+def by_the_grammar():
+    found = []
+    for words in prefixes():
+        tokens = encode(" ".join(words))
+        chances, error = next_word(tokens)[-1], first_error(tokens)
+        found.append((words, chances.tolist() if error is None else None, error))
+    assert 150 < sum(error is not None for _, _, error in found) < 300
+    return found
+
+
+def check_grammar(javascript, by_the_grammar):
+    words = [words for words, _, _ in by_the_grammar]
+    ours = javascript.each("stories.math", "nextWord", [(text, list(VOCABULARY)) for text in words])
+    assert ours == [chances for _, chances, _ in by_the_grammar]  # to the last bit
+    assert javascript.each("stories.math", "firstError", [(text,) for text in words]) == [e for *_, e in by_the_grammar]
+    assert javascript("stories.math", "nextWord", [], list(VOCABULARY)) == first_word().tolist()
+
+
+@pytest.mark.browser
+def test_the_script_s_grammar_is_that_of_stories(javascript, by_the_grammar):
+    check_grammar(javascript, by_the_grammar)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ('["two", [3]]', '["two", [0]]'),
+        ("[0.3, oneOf(ADJECTIVES, noun)]", "[0.31, oneOf(ADJECTIVES, noun)]"),
+        ("kind === 3 ? verbs", "kind === 2 ? verbs"),
+        ("`next sentence ${kind}`]);", "`next sentence 0`]);"),
+        ('(["then"], `pronoun ${kind}`', '(["then"], `predicate ${kind}`'),
+    ],
+)
+def test_a_wrong_grammar_is_noticed(altered, by_the_grammar, right, wrong):
+    with altered("stories.math", right, wrong) as javascript, pytest.raises(AssertionError):
+        check_grammar(javascript, by_the_grammar)
+
+
+# --- drawing words ----------------------------------------------------------------------------------------------------
+
+HOW = [
+    {"temperature": 1.0, "topK": 72, "topP": 1.0},
+    {"temperature": 0.7, "topK": 72, "topP": 0.9},
+    {"temperature": 1.6, "topK": 5, "topP": 1.0},
+    {"temperature": 1.3, "topK": 20, "topP": 0.5},
+    {"temperature": 0.0, "topK": 72, "topP": 1.0},
+    {"temperature": 0.0, "topK": 3, "topP": 0.05},
+    {"temperature": 2.0, "topK": 1, "topP": 1.0},
+]
+
+
+def drawn(logits, temperature, topK, topP):
+    """Which words may be drawn, and how likely each is, by the library."""
+    kept = kept_tokens(logits, temperature=temperature or 1.0, top_k=topK, top_p=topP)
+    greedy = torch.nn.functional.one_hot(logits.argmax(), len(logits)).double()
+    return kept, softmax(logits, kept, temperature=temperature) if temperature else greedy
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("how", HOW, ids=str)
+def test_words_are_cut_and_weighed_as_by_the_library(javascript, how):
+    generator = torch.Generator().manual_seed(2)
+    logits = [3 * torch.randn(72, generator=generator, dtype=torch.float64) for _ in range(20)]
+    logits += [torch.zeros(72, dtype=torch.float64), torch.randint(3, (72,), generator=generator).double()]
+    for z, ours in zip(
+        logits, javascript.each("gpt.math", "chances", [(z.tolist(), how) for z in logits]), strict=True
+    ):
+        kept, p = drawn(z, **how)
+        assert ours["kept"] == kept.tolist()
+        assert_close(torch.tensor(ours["p"], dtype=torch.float64), p, rtol=0, atol=1e-12)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("how", [HOW[0], HOW[3], HOW[4]], ids=str)
+def test_what_is_written_follows_from_the_seed_and_the_place(javascript, how, model):
+    """Word by word or a sentence at once: the same words, each by the seed's number for its place."""
+    for seed, start in ((0, ["the"]), (7, texts()[9]), (2**31 - 1, ["two", "kings"])):
+        at_once = javascript("gpt.math", "write", start, [], how, seed, True)
+        words = list(start)
+        while len(words) < len(at_once):
+            _, p = drawn(model(encode(" ".join(words[-VIEW:]))[None])[0, -1], **how)
+            chance = next(islice(uniform(seed), len(words), None))
+            words.append(VOCABULARY[int((p.cumsum(0) <= chance).sum())])
+            assert javascript("gpt.math", "write", words[:-1], [], how, seed, False) == words
+        assert at_once == words
+        assert words[-1] == "." or len(words) == LONGEST
+        assert "." not in words[len(start) : -1]
+
+
+@pytest.mark.browser
+def test_typed_text_is_read_as_the_library_reads_it(javascript):
+    typed = " The queen  waits. She\nsings."
+    assert decode(encode(" ".join(javascript("gpt.math", "parse", typed)))) == "The queen waits. She sings."
+    assert javascript("gpt.math", "parse", "  ") == []
+
+
+@pytest.mark.browser
+def test_arcs_are_the_weights_that_arrive(javascript):
+    words, off = texts()[6], ["2.2"]
+    weights, _ = library(words)
+    arcs = javascript(
+        "gpt.math", "arcs", [[row[: i + 1] for i, row in enumerate(head)] for head in weights.tolist()], off
+    )
+    assert {arc["head"][0] for arc in arcs} == {"1", "2"}
+    last = len(words) - 1
+    for arc in arcs:
+        assert arc["weight"] == weights[HEADS.index(arc["head"]), arc["to"], arc["from"]].item() >= 0.1
+        above = max(weights[i, last, arc["to"]].item() for i in (4, 6, 7))
+        assert arc["share"] == (1 if arc["to"] == last else above)
+        assert arc["head"] not in off
+        assert arc["head"][0] == "1" or arc["to"] == last
+    own = {(arc["head"], arc["from"]) for arc in arcs if arc["to"] == last}
+    wanted = {
+        (head, j) for head, table in zip(HEADS, weights, strict=True) for j in range(last + 1) if table[last, j] >= 0.1
+    }
+    assert own == {pair for pair in wanted if pair[0] not in off}
+
+
+# --- how it was made, and what rounding costs -------------------------------------------------------------------------
+
+
+def test_the_record_says_what_the_model_is(model):
+    record, batch = model_record(), train_gpt.held_out()
+    assert record["command"] == f"python tools/train_gpt.py --seed {record['seed']} --steps {record['steps']}"
+    assert model.config == train_gpt.CONFIG
+    assert sum(p.numel() for p in model.parameters()) == model.config.n_parameters() == 104_704
+    assert record["floor"] == pytest.approx(batch.surprisals.mean().item(), abs=1e-6)
+    assert record["loss_rounded"] == pytest.approx(evaluate(language_model(), [batch]), abs=2e-5)
+    assert 0 < record["loss"] - record["floor"] < 0.01
+
+
+def test_rounding_costs_next_to_nothing():
+    """A thousandth of the distance to the grammar: 9e-6 nats of divergence, 5e-5 of loss."""
+    record = model_record()
+    assert record["kl_of_rounding"] < 2e-5
+    assert abs(record["loss_rounded"] - record["loss"]) < 1e-4
+
+
+def test_it_can_be_made_again_and_rounds_to_half_a_step(monkeypatch, tmp_path):
+    """The command from its first line to its last, with five steps."""
+    monkeypatch.setattr(
+        "sys.argv", ["train_gpt.py", "--steps", "5", "--seed", "4", "--out", str(tmp_path / "model.js")]
+    )
+    threads = torch.get_num_threads()
+    train_gpt.main()
+    torch.set_num_threads(threads)
+    head, text = (tmp_path / "model.js").read_text().split("export const MODEL = ")
+    made = json.loads(text.removesuffix(";\n"))
+    assert head.startswith("/** ")
+    assert made["record"]["steps"] == 5
+    assert made["record"]["floor"] < made["record"]["loss"] < 4.3
+    assert made["record"]["kl_of_rounding"] < 1e-5
+    assert made["vocabulary"].split() == list(VOCABULARY)
+
+
+def test_a_matrix_is_rounded_to_half_a_step_of_its_row():
+    rows = torch.tensor([[1e-3], [1.0], [9.0], [0.0], [2.0]])
+    matrix = (torch.randn(5, 7, generator=torch.Generator().manual_seed(0)) * rows).float()
+    near = train_gpt.unpacked(train_gpt.packed(matrix))
+    step = matrix.abs().amax(-1, keepdim=True) / 127
+    assert ((near - matrix).abs() <= 0.5001 * step).all()
+    vector = torch.randn(11, dtype=torch.float32)
+    assert torch.equal(train_gpt.unpacked(train_gpt.packed(vector)), vector)
+
+
+def test_the_view_costs_nothing(model):
+    """Of 96 words the last 63 tell as much about the next: 0.008 nats from the grammar, as it is within the view."""
+    rows = tell(torch.Generator().manual_seed(22), batch_size=64, n=LONGEST).inputs
+    exact = next_word(rows)
+    far = [
+        kl_divergence(exact[:, n - 1], model(rows[:, max(0, n - VIEW) : n])[:, -1].softmax(-1)).mean()
+        for n in (41, 63, 81, 96)
+    ]
+    assert max(far) < 0.012
+
+
+def test_what_it_has_learned(model):
+    """On new stories the chance of an impossible word is 0.6 % and the divergence from the grammar 0.008 nats."""
+    batch = tell(torch.Generator().manual_seed(21), batch_size=40, n=63)
+    p, exact = model(batch.inputs).softmax(-1), next_word(batch.inputs)
+    assert (p * (exact == 0)).sum(-1).mean() < 0.01
+    assert 0 < kl_divergence(exact, p).mean() < 0.012
+
+
+# --- traits -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"words": "the emperor"}, "words must be of stories.VOCABULARY.*got 'emperor'"),
+        ({"words": "The king"}, "got 'The'"),
+        ({"words": ""}, "with single spaces, got ''"),
+        ({"words": "the  king"}, "with single spaces, got ''"),
+        ({"words": "king " * 96 + "king"}, "words must be 1 to 96, got 97"),
+        ({"query": 96}, "query.*at most 95"),
+        ({"query": -1}, "query.*at least 0"),
+        ({"off": ["3.1"]}, "off"),
+        ({"temperature": 2.5}, "temperature.*at most 2"),
+        ({"temperature": -0.1}, "temperature.*at least 0"),
+        ({"top_k": 0}, "top_k.*at least 1"),
+        ({"top_k": 73}, "top_k.*at most 72"),
+        ({"top_p": 0.0}, "top_p.*at least 0.05"),
+        ({"seed": -1}, "seed.*at least 0"),
+    ],
+)
+def test_nonsense_is_refused(arguments, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        GPTExplorer(**arguments)
+
+
+def test_a_refused_story_leaves_the_old_one():
+    explorer = GPTExplorer("the king waits")
+    with pytest.raises(traitlets.TraitError):
+        explorer.words = "the emperor waits"
+    assert explorer.words == "the king waits"
+
+
+def test_the_still_picture_says_what_both_expect():
+    explorer = GPTExplorer("the king", 1)
+    for word, p in zip(VOCABULARY, explorer.next_word(), strict=True):
+        if p > 0.12:
+            assert f"{word} {p:.2f} ({explorer.grammar()[VOCABULARY.index(word)]:.2f})" in explorer.still()
+    assert GPTExplorer("king the", 1).grammar().isnan().all()
+    assert "nan" not in GPTExplorer("king the", 1).still()
+
+
+# --- what a reader does -----------------------------------------------------------------------------------------------
+
+
+def story(page):
+    return page.get_by_label("Story")
+
+
+def bars(page):
+    """Words in the order of the page, with the model's probability and the grammar's."""
+    grid = page.locator(".g-next")
+    values = grid.locator(".x-value").all_inner_texts()
+    return list(zip(grid.locator("button").all_inner_texts(), values[::2], values[1::2], strict=True))
+
+
+def figures(page):
+    return page.locator(".x-numbers td").all_inner_texts()
+
+
+@pytest.mark.browser
+def test_bars_are_the_model_s_and_the_grammar_s(show):
+    with show(GPTExplorer(temperature=0.7)) as page:
+        explorer = GPTExplorer(temperature=0.7)
+        p, exact = explorer.next_word(), explorer.grammar()
+        order = p.argsort(descending=True, stable=True)[:10].tolist()
+        assert bars(page) == [(VOCABULARY[i], f"{p[i]:.3f}", f"{exact[i]:.3f}") for i in order]
+        lengths = page.locator(".g-next .x-bar").evaluate_all("all => all.map((e) => parseFloat(e.style.width))")
+        wanted = [100 * q[i].sqrt().item() for i in order for q in (p, exact)]
+        assert lengths == pytest.approx(wanted, abs=1e-3)
+
+
+@pytest.mark.browser
+def test_a_typed_story_is_answered_and_a_word_that_it_does_not_know_refused(show):
+    with show(GPTExplorer()) as page:
+        story(page).fill("The kings near a dog")
+        assert bars(page)[0][0] == VOCABULARY[GPTExplorer("the kings near a dog").next_word().argmax()]
+        before = bars(page)
+        story(page).fill("The kings near a dog emperor")
+        assert page.get_by_text("does not know “emperor”").is_visible()
+        assert page.locator(".g-away").all_inner_texts() == ["emperor"]
+        assert bars(page) == before
+        story(page).fill("The kings near a dog s")
+        assert page.get_by_text("Its words that begin so: small, she").is_visible()
+        story(page).press("Enter")
+        assert page.get_by_text("does not know “s”").is_visible()
+        story(page).fill("")
+        assert page.get_by_text("It takes 1 to 96 words.").is_visible()
+        assert bars(page) == before
+        page.get_by_role("slider", name="Word that asks").press("ArrowLeft")
+        assert story(page).input_value() == "the kings near a dog"
+
+
+@pytest.mark.browser
+def test_what_is_typed_stays_as_it_is_typed(show):
+    with show(GPTExplorer("the king", 1)) as page:
+        story(page).focus()
+        page.keyboard.press("End")
+        page.keyboard.type(" near a Dog waits.")
+        assert story(page).input_value() == "the king near a Dog waits."
+        assert (
+            page.locator("div.explorer").evaluate("e => e.explorer.model.get('words')") == "the king near a dog waits ."
+        )
+        for _ in range(7):
+            page.keyboard.press("ArrowLeft")
+        page.keyboard.type("s")  # in the middle of the line
+        assert story(page).input_value() == "the king near a Dogs waits."
+        assert page.get_by_role("slider").first.get_attribute("aria-valuetext") == "."
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        ("the queen sings . he sleeps", "he"),
+        ("the queen that these dogs follow sing .", "sing"),
+        ("king the", "king"),
+        ("the queen that these dogs follow", None),
+    ],
+)
+def test_the_first_word_that_the_grammar_forbids_is_underlined(show, words, wrong):
+    with show(GPTExplorer(words, LONGEST - 1)) as page:
+        assert page.locator(".g-wrong").all_inner_texts() == ([wrong] if wrong else [])
+        assert page.get_by_text("is the first word that the grammar could not have written.").count() == bool(wrong)
+        assert [exact for *_, exact in bars(page)].count(NOTHING) == (10 if wrong else 0)
+        assert figures(page).count(NOTHING) == (3 if wrong else 0)
+        if wrong:
+            line = "e => getComputedStyle(e).textDecorationLine"
+            assert page.locator(".g-wrong").evaluate(line) == "underline"
+            page.get_by_role("slider", name="Word that asks").press("Home")
+            assert (figures(page).count(NOTHING) == 0) == (words != "king the")
+
+
+@pytest.mark.browser
+def test_marks_lie_on_their_words(show):
+    """The glass over the field breaks its lines where the field does."""
+    long = (
+        "a tired king near the two small cats that these happy dogs follow waits . he sleeps and loves the young women"
+    )
+    boxes = "([a, b]) => [a, b].map((e) => [e.scrollHeight, e.clientWidth, getComputedStyle(e).font])"
+    for width in (360, 900):
+        with show(GPTExplorer(long, 30), width=width) as page:
+            both = [page.locator(place).element_handle() for place in ("textarea", ".g-marks")]
+            field, glass = page.evaluate(boxes, both)
+            assert field == glass
+            assert page.locator(".g-marks").inner_text().strip() == story(page).input_value()
+
+
+@pytest.mark.browser
+def test_sliders_cut_words_and_say_what_that_costs(show):
+    with show(GPTExplorer("the queen", 1)) as page:
+        left, impossible, lost, apart = figures(page)
+        assert (left, lost) == ("72", "0.0000")
+        assert float(impossible) > 0
+        assert page.locator(".g-cut").count() == 0
+        page.get_by_role("slider", name="top-k").fill("3")
+        left, impossible, lost, apart = figures(page)
+        assert (left, apart) == ("3", "∞")
+        explorer = GPTExplorer("the queen", 1, top_k=3)
+        cut = explorer.grammar()[explorer.next_word() == 0].sum()
+        assert float(lost) == pytest.approx(cut.item(), abs=6e-5)
+        assert page.locator(".g-chips .g-cut").count() == 69
+        assert page.locator(".g-next .g-cut").count() == 7
+        assert "line-through" in page.locator(".g-next .g-cut").first.evaluate(
+            "e => getComputedStyle(e).textDecorationLine"
+        )
+        assert page.get_by_role("button", name="sing, cut, impossible", exact=True).count() >= 1
+        page.get_by_role("button", name="Reset").click()
+        page.get_by_role("slider", name="Temperature").fill("0")
+        assert bars(page)[0][1:2] == ("1.000",)
+
+
+@pytest.mark.browser
+def test_the_model_writes_words_and_sentences_that_the_seed_decides(show):
+    with show(GPTExplorer("the", 0, seed=3)) as page:
+        page.get_by_role("button", name="Write a sentence").press("Enter")
+        first = story(page).input_value()
+        assert first.endswith(".")
+        assert first_error(encode(first)) is None
+        page.get_by_role("button", name="Once more").press("Enter")
+        second = story(page).input_value()
+        assert second != first
+        assert second.startswith("the ")
+        page.get_by_role("button", name="Reset").click()
+        assert story(page).input_value() == "the"
+        for _ in first.split()[1:]:
+            page.get_by_role("button", name="Write a word").press("Enter")
+        assert story(page).input_value() == first
+        page.get_by_role("button", name="Write a sentence").press("Enter")
+        assert story(page).input_value().startswith(f"{first} ")
+        assert story(page).input_value().count(".") == 2
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("where", [".g-next", ".g-chips"])
+def test_a_tapped_word_goes_behind_the_word_that_asks(show, where):
+    with show(GPTExplorer("the king near two cats", 1), has_touch=True) as page:
+        word = page.locator(where).get_by_role("button", name="that", exact=True)
+        word.tap()
+        assert story(page).input_value() == "the king that"
+        assert page.get_by_role("slider").first.get_attribute("aria-valuetext") == "that"
+
+
+@pytest.mark.browser
+def test_a_head_switched_off_turns_he_into_they(show):
+    words = "the tired king near two cats waits . then he sees himself and likes the young women ."
+    with show(GPTExplorer(words, LONGEST - 1)) as page:
+        assert bars(page)[0][0] == "he"
+        page.get_by_label("1.2", exact=True).uncheck()
+        explorer = GPTExplorer(words, LONGEST - 1, ["1.2"])
+        assert bars(page)[0][0] == "they" == VOCABULARY[explorer.next_word().argmax()]
+        assert bars(page)[0][1] == f"{explorer.next_word().max():.3f}"
+        page.get_by_label("1.2", exact=True).check()
+        assert bars(page)[0][0] == "he"
+
+
+@pytest.mark.browser
+def test_the_lens_reads_the_stream_after_each_part(show):
+    with show(GPTExplorer()) as page:
+        _, lens = library(GPTExplorer().words.split())
+        possible = GPTExplorer().grammar() > 0
+        rows = page.locator(".g-lens tr").all_inner_texts()[1:]
+        assert len(rows) == len(lens) == 5
+        for row, logits in zip(rows, lens, strict=True):
+            p = logits.softmax(-1)
+            best = ", ".join(VOCABULARY[i] for i in p.argsort(descending=True)[:3].tolist())
+            assert row.split("\t")[1:] == [best, f"{p[possible].sum():.4f}"]
+
+
+@pytest.mark.browser
+def test_a_story_beyond_the_view_is_said_and_shown(show):
+    words = " ".join(texts()[13])
+    with show(GPTExplorer(words, LONGEST - 1)) as page:
+        assert page.get_by_text("The model is shown 63 words").is_visible()
+        assert page.locator(".g-away").count() == 80 - 63
+        p = GPTExplorer(words, LONGEST - 1).next_word()
+        assert bars(page)[0][0] == VOCABULARY[p.argmax()]
+        assert page.get_by_text("… earlier").count() == 1
+
+
+@pytest.mark.browser
+def test_at_the_longest_text_nothing_more_is_written_and_the_keyboard_is_not_lost(show):
+    with show(GPTExplorer(" ".join(texts()[14]), LONGEST - 1)) as page:
+        page.get_by_role("button", name="Write a word").press("Enter")
+        assert len(story(page).input_value().split()) == 96
+        assert page.get_by_role("button", name="Write a word").is_disabled()
+        assert page.get_by_role("button", name="Write a sentence").is_disabled()
+        assert page.locator(".g-next button:enabled, .g-chips button:enabled").count() == 0
+        assert page.evaluate("document.activeElement.type") == "range"
+        assert page.locator(".x-body").inner_html().count("NaN") == 0
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_panel_fits_a_phone(show, theme):
+    longest = "the happy horses that these women follow like themselves and know the tired queens ."
+    edge = "e => Math.max(...[...e.querySelectorAll('*')].map((one) => one.getBoundingClientRect().right))"
+    with show(GPTExplorer(longest, 8), width=360, theme=theme) as page:
+        for tab in page.locator(".x-tabs button").all():
+            tab.click()
+            assert page.locator("div.explorer").evaluate(edge) <= 352
+            assert smallest(page) >= 11 or tab.inner_text() != "Heads"
+            assert not collisions(page)
+
+
+@pytest.mark.browser
+def test_on_a_phone_one_panel_is_shown_and_words_can_be_tapped(show):
+    with show(GPTExplorer(), width=360, has_touch=True) as page:
+        assert page.locator(".g-next").is_visible()
+        assert not page.locator(".g-chips").is_visible()
+        page.get_by_role("button", name="All words").tap()
+        page.get_by_role("button", name="smiles", exact=True).tap()
+        assert story(page).input_value().endswith("follow smiles")
+        page.get_by_role("button", name="Heads").tap()
+        page.get_by_label("2.1", exact=True).tap()
+        assert page.locator("div.explorer").evaluate("e => e.explorer.model.get('off')") == ["2.1"]

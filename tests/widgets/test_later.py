@@ -1,0 +1,132 @@
+"""A trained model in a page of the book: a file of its own, fetched when the reader comes near its explorer."""
+
+import gzip
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from lessons_lib.widgets import GPTExplorer, HeadsExplorer, WalkExplorer
+
+ROOT = Path(__file__).parents[2]
+BOOK = (ROOT / "book/_static/book.js").read_text(encoding="utf-8")
+STATE = "e => Object.fromEntries(Object.keys(e.explorer.start).map((name) => [name, e.explorer.model.get(name)]))"
+SCREEN = '<div style="height: 3000px"></div>'
+
+
+@pytest.fixture
+def put_off(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "book/_ext"))
+    yield import_module("later").put_off
+    sys.modules.pop("later", None)
+
+
+@pytest.fixture
+def book(browser, tmp_path, put_off, monkeypatch):
+    """A page of the book, from the disk, with room before each explorer; its ``fetched`` are the files it asked for."""
+    once = import_module("reading").PART
+    context, errors = browser.new_context(viewport={"width": 900, "height": 700}), []
+
+    def opened(*explorers, at=""):
+        seen: set[str] = set()
+        body = "".join(SCREEN + explorer.to_html() for explorer in explorers) + SCREEN
+        body = once.sub(lambda found: "" if found[0] in seen else (seen.add(found[0]), found[0])[1], body)
+        body, files = put_off(body, "parts")
+        (tmp_path / "parts").mkdir(exist_ok=True)
+        for key, text in files.items():
+            (tmp_path / "parts" / f"{key}.js").write_text(text, encoding="utf-8")
+        buttons = "".join(f'<button class="{kind}-toggle"></button>' for kind in ("primary", "secondary"))
+        page_file = tmp_path / "page.html"
+        page_file.write_text(
+            f'<!doctype html><meta charset="utf-8">{buttons}{body}<script>{BOOK}</script>', encoding="utf-8"
+        )
+        page = context.new_page()
+        page.fetched = []
+        page.on("request", lambda request: page.fetched.append(request.url))
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(page_file.as_uri() + at)
+        return page
+
+    yield opened
+    context.close()
+    sys.modules.pop("reading", None)
+    assert errors == []
+
+
+def models(page):
+    return [url for url in page.fetched if "gpt_model" in url]
+
+
+def test_what_is_light_stays_as_it_is(put_off):
+    page = WalkExplorer().to_html() + HeadsExplorer().to_html()
+    assert put_off(page, "parts") == (page, {})
+
+
+def test_the_model_becomes_a_file_and_only_what_needs_it_waits(put_off):
+    whole = WalkExplorer().to_html() + GPTExplorer().to_html()
+    page, files = put_off(whole, "../_static/parts")
+    ((key, text),) = files.items()
+    assert key.startswith("gpt_model-")
+    assert f'<script data-part="{key}">{text}</script>' in whole
+    waiting = re.findall(r'<script(?: data-part="([\w.]+)-\w+")? type="text/plain" data-later="([^"]+)">', page)
+    assert waiting == [("gpt.math", f"../_static/parts/{key}.js"), ("", f"../_static/parts/{key}.js")]
+    assert len(page) == len(whole) - len(text) - len(f'<script data-part="{key}"></script>') + sum(
+        len(f' type="text/plain" data-later="{address}"') for _, address in waiting
+    )
+
+
+def test_model_and_explorer_weigh_less_than_what_a_page_may_add(put_off):
+    page, files = put_off(GPTExplorer().to_html(), "parts")
+    assert sum(len(gzip.compress(text.encode())) for text in files.values()) < 125_000
+    assert len(gzip.compress(page.encode())) < 20_000
+
+
+@pytest.mark.browser
+def test_it_is_fetched_when_the_reader_comes_near_and_once(book):
+    page = book(WalkExplorer(), GPTExplorer(), GPTExplorer("the king", 1))
+    cards = page.locator("div.explorer")
+    assert models(page) == []
+    assert cards.nth(1).locator(".x-body").count() == 0
+    assert cards.nth(1).locator(".x-still svg").count() == 1
+    page.evaluate("scrollTo(0, 9000)")  # by the last one first
+    cards.nth(2).locator(".x-body").wait_for()
+    assert cards.nth(2).locator(".g-next button").first.inner_text() != ""
+    cards.nth(1).scroll_into_view_if_needed()
+    cards.nth(1).locator(".x-body").wait_for()
+    assert cards.locator(".x-still").count() == 0
+    assert len(models(page)) == 1
+    cards.nth(1).get_by_role("button", name="Write a word").press("Enter")
+    page.wait_for_function("location.hash.includes('words=')")
+    assert "explore=gpt&" in page.evaluate("location.hash")
+
+
+@pytest.mark.browser
+def test_an_address_wakes_the_explorer_that_it_is_about(book):
+    page = book(WalkExplorer(), GPTExplorer(), at="#explore=gpt&top_k=5&words=the+king+waits&query=99")
+    card = page.locator("div.explorer").nth(1)
+    card.locator(".x-body").wait_for()
+    state = card.evaluate(STATE)
+    assert (state["top_k"], state["words"], state["query"]) == (5, "the king waits", 95)
+    assert len(models(page)) == 1
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    "address",
+    ["words=<script>alert(1)</script>", "words=the++king", "words=the king emperor&query=1", "words=&top_p=0"],
+)
+def test_a_story_from_a_stranger_does_no_harm(book, address):
+    page = book(GPTExplorer(), at=f"#explore=gpt&{address}")
+    card = page.locator("div.explorer")
+    card.locator(".x-body").wait_for()
+    assert card.evaluate(STATE)["words"] == GPTExplorer().words
+    assert not re.search("NaN|undefined|emperor", card.locator(".x-body").inner_html())
+
+
+@pytest.mark.browser
+def test_an_address_of_another_explorer_fetches_nothing(book):
+    page = book(WalkExplorer(), GPTExplorer(), at="#explore=walk&layers=2")
+    assert page.locator("div.explorer").first.evaluate(STATE)["layers"] == 2
+    assert models(page) == []
