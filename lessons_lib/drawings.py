@@ -5,8 +5,9 @@ do not see it come with the drawing. Query, key, value and output have the colou
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+import torch
 from jaxtyping import Bool, Num
 from torch import Tensor
 
@@ -154,6 +155,53 @@ def masked_softmax(
     d.text((right.top[0], 8), r"weights, $n \times m$")
     d.text((left.bottom[0], left.bottom[1] + 14), "hatched: not seen", small=True)
     return d
+
+
+def permissions(masks: Mapping[str, Bool[Tensor, "n m"]]) -> Sketch:
+    """Masks side by side: a square for each pair of a query and a key, filled where the query may attend to the key.
+
+    Args:
+        masks: one to six of them by their names, True = may attend; at most twelve queries and twelve keys each.
+
+    Raises:
+        ValueError: if there are no masks or more than six, or one is not a Boolean table of that size.
+    """
+    if not 1 <= len(masks) <= 6:
+        raise ValueError(f"masks must be between 1 and 6, got {len(masks)}")
+    for name, mask in masks.items():
+        if mask.dtype != torch.bool or mask.ndim != 2 or not all(1 <= size <= 12 for size in mask.shape):
+            raise ValueError(
+                f"mask {name!r} must be a Boolean table of 1 to 12 rows and columns, got {mask.dtype} of shape "
+                f"{tuple(mask.shape)}"
+            )
+    in_a_row = min(3, len(masks))
+    panel, (tallest, widest) = 402 / in_a_row, (max(mask.shape[axis] for mask in masks.values()) for axis in (0, 1))
+    cell = min(15.0, (panel - 16) / widest)
+    height = 30 + tallest * cell
+    told = (
+        f"{name}, {'; '.join(f'query {i} sees {_places(row)}' for i, row in enumerate(mask.tolist()))}"
+        for name, mask in masks.items()
+    )
+    d = Sketch(
+        402,
+        -(-len(masks) // in_a_row) * height,
+        alt=f"Tables of queries by keys, filled where the query may attend to the key. {'. '.join(told)}.",
+    )
+    for place, (name, mask) in enumerate(masks.items()):
+        n, m = mask.shape
+        middle, top = (place % in_a_row + 0.5) * panel, place // in_a_row * height
+        d.text((middle, top + 10), name)
+        shades = (0.7 * mask.double()).tolist()
+        d.table(middle - m * cell / 2, top + 21, (cell, cell), [[""] * m] * n, role="query", shades=shades)
+    return d
+
+
+def _places(row: Sequence[bool]) -> str:
+    """Which places of a row are true, neighbours together: ``"0 to 2, 5"``."""
+    seen = [j for j, may in enumerate(row) if may]
+    firsts = [j for j in seen if j - 1 not in seen]
+    lasts = [j for j in seen if j + 1 not in seen]
+    return ", ".join(f"{a} to {b}" if a < b else f"{a}" for a, b in zip(firsts, lasts, strict=True)) or "none"
 
 
 def recurrence_and_lookup(words: Sequence[str] = ("the", "cat", "that", "slept", "ran")) -> Sketch:

@@ -20,6 +20,11 @@ DRAWINGS = {
     "masked_softmax named": drawings.masked_softmax(
         SCORES, masks.causal(3, 4), query_labels=["The", "cat", "slept"], key_labels=["<s>", "The", "cat", "slept"]
     ),
+    "permissions": drawings.permissions(
+        {"causal": masks.causal(8), "a window": masks.sliding_window(8, 3), "prefix": masks.prefix(8, 3)}
+        | {"one global token": masks.global_tokens(8, [2]), "lower right": masks.causal(2, 7)}
+    ),
+    "permissions of one": drawings.permissions({"packed": masks.documents(torch.arange(12) // 5)}),
     "recurrence_and_lookup": drawings.recurrence_and_lookup(),
     "split_heads": drawings.split_heads(),
     "grouped_heads": drawings.grouped_heads(),
@@ -102,6 +107,16 @@ def test_a_query_that_sees_nothing_has_only_zeros():
     assert words(drawings.masked_softmax(torch.ones(2, 2), mask))[1:5] == ["1.00", "0", "0", "0"]
 
 
+def test_permissions_fill_what_may_be_seen():
+    mask = torch.tensor([[1, 1, 0, 1, 0], [0, 0, 0, 0, 0], [0, 0, 1, 1, 1]]).bool()
+    drawing = drawings.permissions({"first": mask, "second": masks.causal(2, 4)})
+    shades = re.findall(r"--full:([\d.]+)", drawing.to_html())
+    assert [float(shade) > 0 for shade in shades] == [*mask.flatten(), *masks.causal(2, 4).flatten()]
+    assert words(drawing) == ["first", "second"]
+    assert "first, query 0 sees 0 to 1, 3; query 1 sees none; query 2 sees 2 to 4." in drawing.alt
+    assert "second, query 0 sees 0 to 2; query 1 sees 0 to 3." in drawing.alt
+
+
 def test_recurrence_takes_steps_and_lookup_one():
     drawing = drawings.recurrence_and_lookup(["a", "b", "c"])
     assert words(drawing)[0] == "recurrence: 2 steps from the first word to the last"
@@ -168,6 +183,9 @@ def test_a_matrix_says_its_shape_at_its_sides():
         (lambda: drawings.masked_softmax(torch.ones(2, 7), masks.causal(2, 7)), "from 1 to 6 rows and columns"),
         (lambda: drawings.masked_softmax(SCORES, masks.causal(3, 5)), "mask must have the shape of scores"),
         (lambda: drawings.masked_softmax(SCORES, masks.causal(3, 4), key_labels="abc"), "key_labels must name all 4"),
+        (lambda: drawings.permissions({}), "masks must be between 1 and 6, got 0"),
+        (lambda: drawings.permissions({"a": torch.ones(2, 3)}), r"mask 'a' must be a Boolean table .* \(2, 3\)"),
+        (lambda: drawings.permissions({"a": masks.causal(13)}), r"1 to 12 rows and columns, got torch.bool of .*13"),
         (lambda: drawings.recurrence_and_lookup(["a"]), "words must be between 2 and 6, got 1"),
         (lambda: drawings.split_heads(7), "n_heads must be between 2 and 6, got 7"),
         (lambda: drawings.grouped_heads(8, (3,)), "n_kv_heads must divide n_heads 8, got 3"),
