@@ -14,8 +14,15 @@ Pieces = Iterable[tuple[Tensor, Tensor]]
 
 
 @check
-def attend_stream(answer: Callable[[Tensor, Pieces], tuple[Tensor, Tensor]], *, seed: int = 0, cases: int = 4) -> None:
-    """Check attention to keys that arrive in pieces, each of which is erased before the next arrives."""
+def attend_stream(
+    answer: Callable[[Tensor, Pieces], tuple[Tensor, Tensor]],
+    *,
+    seed: int = 0,
+    cases: int = 4,
+    only: str | None = None,
+) -> None:
+    """Check attention to keys that arrive in pieces, each erased before the next arrives: ``out``, ``lse`` or both."""
+    compared = parts_in(("out", "lse"), only)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
         n, d_k, d_v, n_pieces = (torch.randperm(6, generator=generator)[:4] + 2).tolist()
@@ -25,9 +32,9 @@ def attend_stream(answer: Callable[[Tensor, Pieces], tuple[Tensor, Tensor]], *, 
             for rows, width in ((n, d_k), (sum(sizes), d_k), (sum(sizes), d_v))
         )
         where = f"n={n}, d_k={d_k}, d_v={d_v}, pieces of {sizes} keys"
-        _one_stream(answer, q, k, v, sizes, f"scores near 0, {where}")
-        _one_stream(answer, 3000 * q, k, v, sizes, f"scores in the thousands, {where}")
-        _one_stream(answer, *far_below_zero(q, k), v, sizes, f"scores near -2000, {where}")
+        _one_stream(answer, q, k, v, sizes, compared, f"scores near 0, {where}")
+        _one_stream(answer, 3000 * q, k, v, sizes, compared, f"scores in the thousands, {where}")
+        _one_stream(answer, *far_below_zero(q, k), v, sizes, compared, f"scores near -2000, {where}")
 
 
 def _one_stream(
@@ -36,27 +43,25 @@ def _one_stream(
     k: Tensor,
     v: Tensor,
     sizes: list[int],
+    compared: list[tuple[int, str]],
     where: str,
 ) -> None:
     pieces = list(zip(k.split(sizes), v.split(sizes), strict=True))
     returns = "the pair (out, lse)"
     got = ask("attend_stream", answer, q, _erasing(pieces), where=where, returns=returns, parts=2)
     scores = q @ k.mT / math.sqrt(q.shape[-1])
-    lse = log_sum_exp(scores)
-    out = attention(q, k, v)
+    lse, peak = log_sum_exp(scores), scores.amax(dim=-1)
     causes = {
         "near 0": "is a piece used after the next came?",
         "thousands": "subtract the largest score so far",
         "-2000": "before the first piece the largest score is -inf, not 0",
     }
     cause = next(cause for kind, cause in causes.items() if kind in where)
-    assert is_finite(*got), f"the result is not finite: {cause} ({where})"
+    assert is_finite(*(got[i] for i, _ in compared)), f"the result is not finite: {cause} ({where})"
     outs = [attention(q, keys, values) for keys, values in pieces]
     states = _forgetful_states(q, pieces)
-    compare(
-        "out",
-        got[0],
-        out,
+    wanted = attention(q, k, v), lse
+    mistakes = (
         {
             "the scores are not divided by sqrt(d_k)": attention(q, k, v, scale=1.0),
             "the pieces are averaged as if they counted alike": torch.stack(outs).mean(dim=0),
@@ -66,13 +71,6 @@ def _one_stream(
             "when a larger score arrives, the running sum of values has to shrink too": states["total only"],
             "when a larger score arrives, what was summed before has to shrink": states["neither"],
         },
-        where=where,
-    )
-    peak = scores.amax(dim=-1)
-    compare(
-        "lse",
-        got[1],
-        lse,
         {
             "the scores are not divided by sqrt(d_k)": log_sum_exp(scores * math.sqrt(q.shape[-1])),
             "the largest score has to be added back": lse - peak,
@@ -80,8 +78,9 @@ def _one_stream(
             "it is a natural logarithm": lse / math.log(2),
             "only the last piece counts": log_sum_exp(q @ pieces[-1][0].mT / math.sqrt(q.shape[-1])),
         },
-        where=where,
     )
+    for i, name in compared:
+        compare(name, got[i], wanted[i], mistakes[i], where=where)
 
 
 def far_below_zero(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
