@@ -16,7 +16,80 @@ State = tuple[Tensor, Tensor, Tensor]
 Tile = tuple[int, int, bool]
 NO_KEY_YET = "a row that has seen no key has peak -inf, and -inf - (-inf) is NaN: subtract 0 there"
 
-# --- one step of the online softmax ---------------------------------------------------------------------------------
+# --- one block, and one step of the online softmax ------------------------------------------------------------------
+
+
+@check
+def one_block(
+    answer: Callable[[Tensor, Tensor], State], *, seed: int = 0, cases: int = 4, only: str | None = None
+) -> None:
+    """Check what a softmax keeps of a single block of keys: ``peak``, ``total`` and ``summed``, or ``only`` one."""
+    compared = parts_in(("peak", "total", "summed"), only)
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        n, some, d = (2 + torch.randperm(6, generator=generator)[:3]).tolist()
+        scores, values = normal(n, some, generator=generator), normal(some, d, generator=generator)
+        hidden = torch.rand(n, some, generator=generator) < 0.5
+        hidden[:, 0] = False
+        row_0, where = torch.arange(n)[:, None] == 0, f"n={n}, {some} keys, d={d}"
+        for given, kind in (
+            (scores, "scores near 0"),
+            (scores + 3000 * (1 + torch.arange(n)[:, None]), "scores in the thousands"),
+            (scores - 2000, "scores near -2000"),
+            (scores.masked_fill(hidden, -torch.inf), "some keys hidden"),
+            (scores.masked_fill(row_0, -torch.inf), "row 0 sees no key"),
+        ):
+            _one_state(answer, given, values, compared, f"{kind}, {where}")
+
+
+def _one_state(
+    answer: Callable[[Tensor, Tensor], State],
+    scores: Tensor,
+    values: Tensor,
+    compared: list[tuple[int, str]],
+    where: str,
+) -> None:
+    got = ask("one_block", answer, scores, values, where=where, returns="peak, total, summed", parts=3)
+    peak, total, summed = wanted = _state(scores, values)
+    seen = scores.isfinite()
+    plain, empty = scores.exp(), total == 0
+    by_zero = total.masked_fill(empty, 1.0)
+    mistakes = (
+        {
+            "each query has a peak of its own": scores.amax().expand_as(peak),
+            "a row that sees no key has peak -inf": [peak.masked_fill(empty, 0.0), peak.masked_fill(empty, -1e9)],
+            "it is the largest score, not the smallest": scores.amin(dim=-1),
+            "it is the largest score, not the largest in size": scores.abs().amax(dim=-1),
+        },
+        {
+            "exponentials are relative to the peak of their row": [
+                plain.sum(dim=-1),
+                (scores - peak.max()).exp().sum(dim=-1),
+            ],
+            "it is divided by nothing yet; the total is not 1": total / by_zero,
+            "its logarithm comes at the end": [total.log(), peak + total.log()],
+            "it counts exponentials, not keys": [seen.sum(dim=-1).double(), torch.full_like(total, scores.shape[-1])],
+            "a row that sees no key has total 0": total.masked_fill(empty, scores.shape[-1]),
+            "it is a sum, not a mean": total / scores.shape[-1],
+        },
+        {
+            "exponentials are relative to the peak of their row": [
+                plain @ values,
+                (scores - peak.max()).exp() @ values,
+            ],
+            "it is divided at the very end, not block by block": summed / by_zero[:, None],
+            "the values are weighted by the exponentials": [
+                seen.double() @ values,
+                values.sum(dim=0).expand_as(summed),
+                scores.masked_fill(~seen, 0.0) @ values,
+            ],
+            "a row that sees no key has summed nothing": torch.where(empty[:, None], values.sum(dim=0), summed),
+        },
+    )
+    cause = "-inf - (-inf) is NaN: subtract 0 in a row that sees no key" if "no key" in where else "exp sees s - peak"
+    for i, name in compared:
+        assert name == "peak" or is_finite(got[i]), f"{name} is not finite: {cause} ({where})"
+        compare(name, got[i], wanted[i], mistakes[i], where=where)
 
 
 @check
@@ -262,11 +335,10 @@ def _check_low_scores(
 ) -> None:
     """Ask once more, for scores so low that a peak which starts at 0 leaves nothing to divide by."""
     got = ask("flash", answer, q, k, v, block_q, block_k, where=where, returns="out, lse", parts=2)
-    finite = is_finite(*(got[i] for i, _ in compared))
-    assert finite, f"flash is not finite: before the first tile the peak is -inf, not 0 ({where})"
     mask = causal(len(q), len(k))
     wanted = attention(q, k, v, mask), log_sum_exp(q @ k.mT / math.sqrt(q.shape[-1]), mask)
     for i, name in compared:
+        assert is_finite(got[i]), f"{name} is not finite: before the first tile the peak is -inf, not 0 ({where})"
         compare(name, got[i], wanted[i], {}, where=where)
 
 

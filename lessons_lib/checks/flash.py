@@ -14,6 +14,46 @@ Pieces = Iterable[tuple[Tensor, Tensor]]
 
 
 @check
+def least_seconds(answer: Callable[[int, int, float, float], float | Tensor], *, seed: int = 0, cases: int = 5) -> None:
+    """Check the time below which no machine can do flash attention, once for each of the two things that limit it."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        n, d = (2 ** int(torch.randint(low, high, (), generator=generator)) for low, high in ((9, 14), (5, 8)))
+        share, bandwidth = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
+        bandwidth = 1e12 * (1 + bandwidth)
+        # so far from what attention asks for that what is forgotten shows
+        _one_time(answer, n, d, bandwidth / (90 + share), bandwidth, "arithmetic")
+        _one_time(answer, n, d, bandwidth * n * (90 + share), bandwidth, "traffic")
+
+
+def _one_time(
+    answer: Callable[[int, int, float, float], float | Tensor],
+    n: int,
+    d: int,
+    rate: float,
+    bandwidth: float,
+    slower: str,
+) -> None:
+    arithmetic, traffic = 4 * n * n * d / rate, 8 * n * d / bandwidth
+    matrix = n * n / bandwidth  # to move it once, one byte a score
+    mistakes = {
+        "the slower of the two takes all the time there is; you return the quicker": min(arithmetic, traffic),
+        "both go on at the same time, so their times do not add up": arithmetic + traffic,
+        "a product of matrices takes a multiplication and an addition for each pair of numbers": arithmetic / 2,
+        "there are two products, scores and averages, of n * n * d pairs of numbers each": arithmetic / 4,
+        "numbers take two bytes": [traffic / 2, 2 * traffic],
+        "queries, keys, values and outputs all cross, four times n * d numbers": [traffic / 4, 3 * traffic / 4],
+        "the matrix of scores never leaves the fast memory": [traffic + count * matrix for count in (1, 2, 4, 8)],
+        "every query meets every key, in both products": arithmetic / n,
+        "a score takes d multiplications, and so does a key's share of an average": arithmetic / d,
+        "FLOPs and bytes are divided by what the machine does of them in a second": [1 / arithmetic, 1 / traffic],
+    }
+    where = f"n={n}, d={d}, rate={rate:.3g}, bandwidth={bandwidth:.3g}, limited by {slower}"
+    got = ask("least_seconds", answer, n, d, rate, bandwidth, where=where)
+    compare_number("least_seconds", got, max(arithmetic, traffic), mistakes, where=where)
+
+
+@check
 def attend_stream(
     answer: Callable[[Tensor, Pieces], tuple[Tensor, Tensor]],
     *,
@@ -57,7 +97,8 @@ def _one_stream(
         "-2000": "before the first piece the largest score is -inf, not 0",
     }
     cause = next(cause for kind, cause in causes.items() if kind in where)
-    assert is_finite(*(got[i] for i, _ in compared)), f"the result is not finite: {cause} ({where})"
+    for i, name in compared:
+        assert is_finite(got[i]), f"{name} is not finite: {cause} ({where})"
     outs = [attention(q, keys, values) for keys, values in pieces]
     states = _forgetful_states(q, pieces)
     wanted = attention(q, k, v), lse

@@ -272,6 +272,10 @@ def test_three_is_not_the_only_number(check, answer):
     [
         (scaling.attention_backward, answers_of_scaling.attention_backward, ["grad_q", "grad_k", "grad_v"]),
         (build_flash.check.flash_backward, build_flash.flash_backward, ["grad_q", "grad_k", "grad_v"]),
+        (build_flash.check.one_block, build_flash.one_block, ["peak", "total", "summed"]),
+        (build_flash.check.update, build_flash.update, ["peak", "total", "summed"]),
+        (build_flash.check.flash, build_flash.flash, ["out", "lse"]),
+        (flash.attend_stream, answers_of_flash.online, ["out", "lse"]),
         (
             flash.merge_backward,
             answers_of_flash.merge_backward,
@@ -279,12 +283,12 @@ def test_three_is_not_the_only_number(check, answer):
         ),
     ],
 )
-def test_one_gradient_can_be_asked_for(check, right, parts):
+def test_one_part_can_be_asked_for(check, right, parts):
     for wrong in range(len(parts)):
-        for spoilt in (lambda grad: 2 * grad, lambda grad: None):
+        for spoilt in (lambda part: 2 * part + 1, lambda part: part * torch.nan, lambda part: None):
 
             def answer(*given, wrong=wrong, spoilt=spoilt):
-                return [spoilt(grad) if i == wrong else grad for i, grad in enumerate(right(*given))]
+                return [spoilt(part) if i == wrong else part for i, part in enumerate(right(*given))]
 
             for i, part in enumerate(parts):
                 if i != wrong:
@@ -293,8 +297,24 @@ def test_one_gradient_can_be_asked_for(check, right, parts):
                 check(answer, only=parts[wrong])
             with pytest.raises(AssertionError, match=parts[wrong]):
                 check(answer)
-    with pytest.raises(AssertionError, match=r"only must be one of grad_.*, got 'grad_x'"):
+    with pytest.raises(AssertionError, match=rf"only must be one of {', '.join(parts)}, got 'grad_x'"):
         check(right, only="grad_x")
+
+
+@pytest.mark.parametrize("part", ["grad_q", "grad_k", "grad_v"])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_gradient_that_is_made_of_hidden_tiles_too_earns_nothing(part, seed):
+    with pytest.raises(AssertionError, match=f"for {part} a tile in which everything is hidden was multiplied"):
+        build_flash.check.flash_backward(build_flash.carrying(), only=part, seed=seed)
+
+
+def test_the_log_sum_exp_may_be_right_where_the_output_is_made_of_hidden_tiles():
+    def whole(*given):
+        return build_flash.flash(*given, spare=False)
+
+    build_flash.check.flash(whole, only="lse")
+    with pytest.raises(AssertionError, match="multiplied with zeros; skip it"):
+        build_flash.check.flash(whole, only="out")
 
 
 # --- single precision -----------------------------------------------------------------------------------------------
