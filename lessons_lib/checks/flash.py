@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lessons_lib.attention import attention
-from lessons_lib.checks import ask, check, compare, compare_number, is_finite, parts_in
+from lessons_lib.checks import ask, by_hand, check, compare, compare_number, is_finite, parts_in
 from lessons_lib.softmax import log_sum_exp
 
 Pieces = Iterable[tuple[Tensor, Tensor]]
@@ -225,7 +225,7 @@ def merge_backward(
         lse_a, lse_b, grad_lse = torch.randn(3, *rows, generator=generator, dtype=torch.float64)
         given = out_a, lse_a + height, out_b, lse_b + height, grad_out, grad_lse
         where = f"out over {(*rows, d)}, log-sum-exps near {height:.0f}"
-        with torch.inference_mode():
+        with by_hand():
             returns = "four gradients, those of out_a, lse_a, out_b, lse_b"
             got = ask("merge_backward", answer, *given, where=where, returns=returns, parts=4)
         assert is_finite(*(got[i] for i, _ in compared)) or not height, (

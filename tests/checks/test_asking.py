@@ -17,10 +17,13 @@ from answers import scaling as answers_of_scaling
 from answers.multi_head import by_cutting, by_group
 from torch.testing import assert_close
 
-from lessons_lib.attention import attention
+from lessons_lib.attention import attention, attention_vjp
 from lessons_lib.checks import (
+    ByHandError,
+    WrongAnswerError,
     ask,
     build_attention,
+    by_hand,
     compare,
     compare_mask,
     compare_number,
@@ -216,31 +219,98 @@ def test_the_query_that_a_message_offers_does_win():
             assert (k @ queries[j]).argmax() == j
 
 
-def by_autograd(forward, n_inputs, n_outputs):
-    """Make an answer to a backward pass that has autograd do it, and switches it on again."""
+def by_autograd(forward, inputs, grads):
+    return torch.autograd.grad(forward(*inputs), inputs, grads)
+
+
+def by_autograd_switched_on(forward, inputs, grads):
+    with torch.inference_mode(False), torch.enable_grad():
+        inputs = [torch.tensor(x.tolist(), dtype=x.dtype, requires_grad=True) for x in inputs]
+        return torch.autograd.grad(forward(*inputs), inputs, [torch.tensor(x.tolist(), dtype=x.dtype) for x in grads])
+
+
+def by_a_call_of_backward(forward, inputs, grads):
+    with torch.enable_grad():
+        inputs = [x.clone().requires_grad_() for x in inputs]
+        outs = forward(*inputs)
+        sum((out * grad).sum() for out, grad in zip(outs, grads, strict=True)).backward()
+        return [x.grad for x in inputs]
+
+
+def by_vjp(forward, inputs, grads, *, vjp=torch.func.vjp):
+    return vjp(forward, *inputs)[1](tuple(grads))
+
+
+def of_one_number(forward, grads):
+    return lambda *inputs: sum((out * grad).sum() for out, grad in zip(forward(*inputs), grads, strict=True))
+
+
+def by_grad(forward, inputs, grads, *, grad=torch.func.grad):
+    return grad(of_one_number(forward, grads), argnums=tuple(range(len(inputs))))(*inputs)
+
+
+def by_jacobians(forward, inputs, grads):
+    return by_grad(forward, inputs, grads, grad=torch.func.jacrev)
+
+
+def by_jacobians_forward(forward, inputs, grads):
+    return by_grad(forward, inputs, grads, grad=torch.func.jacfwd)
+
+
+WAYS_BACK = [
+    by_autograd,
+    by_autograd_switched_on,
+    by_a_call_of_backward,
+    by_vjp,
+    by_grad,
+    by_jacobians,
+    by_jacobians_forward,
+]
+every_backward_check = pytest.mark.parametrize(
+    ("check", "forward", "n_inputs", "n_outputs"),
+    [
+        (scaling.attention_backward, lambda q, k, v: (attention(q, k, v),), 3, 1),
+        (flash.merge_backward, merge_attention, 4, 2),
+        (build_flash.check.flash_backward, lambda q, k, v: (build_flash.flash_in_tiles(q, k, v, 3, 4)[0],), 3, 1),
+    ],
+)
+
+
+def going_back(way, forward, n_inputs, n_outputs):
+    """Make an answer to a backward pass that has something else compute it."""
 
     def answer(*given):
-        with torch.enable_grad():
-            inputs = [x.clone().requires_grad_() for x in given[:n_inputs]]
-            outs = forward(*inputs)
-            return torch.autograd.grad(
-                outs, inputs, [x for x in given[n_inputs:] if isinstance(x, torch.Tensor)][-n_outputs:]
-            )
+        given = [x for x in given if isinstance(x, torch.Tensor)]
+        return tuple(way(forward, given[:n_inputs], given[-n_outputs:]))
 
     return answer
 
 
-@pytest.mark.parametrize(
-    ("check", "answer"),
-    [
-        (scaling.attention_backward, by_autograd(attention, 3, 1)),
-        (flash.merge_backward, by_autograd(merge_attention, 4, 2)),
-        (build_flash.check.flash_backward, by_autograd(lambda q, k, v: build_flash.flash(q, k, v, 3, 4)[0], 3, 1)),
-    ],
-)
-def test_autograd_is_no_answer_to_a_backward_pass(check, answer):
-    with pytest.raises(RuntimeError, match="does not require grad"):
-        check(answer)
+@pytest.mark.parametrize("way", WAYS_BACK)
+@every_backward_check
+def test_autograd_is_no_answer_to_a_backward_pass(check, forward, n_inputs, n_outputs, way):
+    with pytest.raises(WrongAnswerError, match="the way back is computed by hand here"):
+        check(going_back(way, forward, n_inputs, n_outputs))
+
+
+def test_afterwards_what_was_replaced_is_back():
+    ends = torch.autograd._engine_run_backward, torch.autograd.forward_ad.make_dual
+    with contextlib.suppress(KeyError), by_hand():
+        assert ends[0] is not torch.autograd._engine_run_backward
+        assert ends[1] is not torch.autograd.forward_ad.make_dual
+        raise KeyError
+    assert ends == (torch.autograd._engine_run_backward, torch.autograd.forward_ad.make_dual)
+    assert not torch.is_inference_mode_enabled()
+
+
+@pytest.mark.parametrize("way", WAYS_BACK[1:-1])
+def test_afterwards_autograd_does_what_it_did(way):
+    inputs, grads = torch.randn(3, 5, 4), [torch.randn(5, 4)]
+    q, k, v = inputs
+    with pytest.raises(ByHandError), by_hand():
+        way(lambda q, k, v: (attention(q, k, v),), [q, k, v], grads)
+    got = way(lambda q, k, v: (attention(q, k, v),), [q, k, v], grads)
+    assert_close(list(got), list(attention_vjp(q, k, v, grads[0])[:3]))
 
 
 # --- what a check draws ---------------------------------------------------------------------------------------------
