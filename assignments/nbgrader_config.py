@@ -27,7 +27,7 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.GenerateFeedback.preprocessors = [
-    "nbgrader.preprocessors.GetGrades",
+    "grading.bonus.BonusOnTop",
     "grading.outside.HideTests",
     "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
 ]

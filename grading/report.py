@@ -13,6 +13,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from nbformat import NotebookNode
 
+from grading.bonus import is_bonus
 from grading.collect import split
 from grading.roster import Member
 from lessons_lib.plots import COLOURS
@@ -48,10 +49,11 @@ class Result:
 
 @dataclass
 class Exercise:
-    """An exercise of a master: its heading, and the points of its graded cells."""
+    """An exercise of a master: its heading, the points of its graded cells, and whether they come on top."""
 
     title: str
     points: dict[str, float] = field(default_factory=dict)
+    bonus: bool = False
 
 
 def exercises(master: NotebookNode) -> list[Exercise]:
@@ -59,7 +61,8 @@ def exercises(master: NotebookNode) -> list[Exercise]:
     found: list[Exercise] = []
     for cell in master.cells:
         if cell.source.startswith("## Exercise "):
-            found.append(Exercise(cell.source.splitlines()[0].removeprefix("## Exercise ")))
+            title = cell.source.splitlines()[0].removeprefix("## Exercise ")
+            found.append(Exercise(title, bonus=is_bonus(cell)))
         about = cell.metadata.get("nbgrader", {})
         if about.get("grade"):
             found[-1].points[about["grade_id"]] = about["points"]
@@ -82,12 +85,12 @@ def write_report(
     members = list(members)
     nothing = [one.folder for one in members if not any(one.is_in(student) for student in results)]
     results = {student: Result(reason=NOTHING) for student in nothing} | dict(results)
-    rows = [_row(student, result, asked) for student, result in sorted(results.items())]
+    highest = sum(sum(exercise.points.values()) for exercise in asked if not exercise.bonus)
+    rows = [_row(student, result, asked, highest) for student, result in sorted(results.items())]
     heads = ["student", "status", "points", *(exercise.title for exercise in asked), "why not", "messages", "notes"]
-    heads += ["hours late", "percent taken off"]
+    heads += ["hours late", "percent taken off", "percent"]
     _write(folder / "grades.csv", [heads, *rows])
 
-    highest = sum(sum(exercise.points.values()) for exercise in asked)
     # A course system takes an empty field for "no grade yet"; points that are not final stay out of it.
     final = {student: r.total() if r.status == "graded" else None for student, r in sorted(results.items())}
     canvas = [["    Points Possible", "", "", "", "", highest]]
@@ -110,17 +113,19 @@ def write_report(
     return _table(rows, len(asked))
 
 
-def _row(student: str, result: Result, asked: list[Exercise]) -> list:
+def _row(student: str, result: Result, asked: list[Exercise], highest: float) -> list:
+    total = result.total()
     return [
         student,
         result.status,
-        result.total(),
+        total,
         *(result.total(exercise.points) for exercise in asked),
         result.reason,
         "; ".join(f"{name}: {message}" for name, message in result.messages.items()),
         "; ".join(result.notes),
         round(result.hours_late, 1) or "",
         result.percent_off or "",
+        round(100 * total / highest, 1) if total is not None and result.status == "graded" else "",
     ]
 
 

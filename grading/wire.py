@@ -6,7 +6,8 @@ crosses one item at a time. An argument that either side changes in place change
 check still notices an answer that spoils its arguments. A function or an object of the student's stays where it is:
 the check gets an ``Answer`` that it can call.
 
-This file runs on both sides; in the notebook's kernel it needs torch alone.
+This file runs on both sides; in the notebook's kernel it needs torch and ``lessons_lib.checks`` alone. Where a check
+asks with autograd switched off, the answer is called ``by_hand`` over there.
 """
 
 import base64
@@ -19,6 +20,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from lessons_lib.checks import by_hand
 
 LIMIT = 8 * 2**20  # bytes in a message: no answer is that long, and JSON read may take fifty times its length
 
@@ -88,7 +91,7 @@ def serve(address: str, names: dict) -> None:
                 raise NameError(f"{message['name']} is not defined")
             return {"value": pack(names[message["name"]], keep), "changed": []}
         arguments, options = given = unpack(message["given"], lambda number, _: borrowed(file, number))
-        with torch.set_grad_enabled(True) if message["grad"] else torch.inference_mode():
+        with torch.set_grad_enabled(True) if message["grad"] else by_hand():
             result = things[message["call"]](*arguments, **options)
         return {"value": pack(result, keep), "changed": pack(tensors(given))}
 

@@ -1,6 +1,8 @@
 """The masters are solved and graded; what students get is neither solved nor stale, and runs to its end."""
 
+import inspect
 import re
+from importlib import import_module
 from pathlib import Path
 
 import nbformat
@@ -112,7 +114,7 @@ def test_every_exercise_says_what_it_asks(master):
         heading = text.splitlines()[0]
         assert "difficulty ★" in text, heading
         assert " minutes · " in text, heading
-        assert " points*" in text, heading
+        assert re.search(r" · \d+ points(, a bonus)?\*$", text, re.MULTILINE), heading
         assert "<summary>Hint</summary>" in text, heading
 
 
@@ -120,7 +122,7 @@ def test_points_add_up_to_what_the_exercises_promise(master):
     promised, given = [], []
     for cell in read(master).cells:
         if cell.source.startswith("## Exercise "):
-            promised.append(int(cell.source.split(" minutes · ")[1].split(" points*")[0]))
+            promised.append(int(cell.source.split(" minutes · ")[1].split(" points")[0]))
             given.append(0)
         elif about(cell).get("grade"):
             given[-1] += about(cell)["points"]
@@ -166,9 +168,36 @@ def test_the_stages_of_a_part_are_mostly_code_and_graded_by_machine(master):
 def test_the_opening_counts_right(master):
     numbers = ["No", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine", "Ten"]
     asked = "\n".join(exercises(master))
-    points = sum(map(int, re.findall(r" · (\d+) points\*$", asked, re.MULTILINE)))
-    said = f"{numbers[len(exercises(master))]} exercises, {points} points, "
+    points, bonus = (
+        sum(map(int, re.findall(rf" · (\d+) points{mark}\*$", asked, re.MULTILINE))) for mark in ("", ", a bonus")
+    )
+    said = f"{numbers[len(exercises(master))]} exercises, {points} points{f' and a bonus of {bonus}' * (bonus > 0)}, "
     assert said in read(master).cells[0].source
+
+
+def test_they_begin_with_what_is_easy_and_grow_harder(master):
+    stars = [len(re.search(r"difficulty (★+)", text)[1]) for text in exercises(master)]
+    assert stars == sorted(stars)
+    easy = re.findall(r"^\*Code · difficulty ★☆☆", "\n".join(exercises(master)), re.MULTILINE)
+    assert easy, "at least one exercise in code has one star"
+
+
+def test_each_part_that_a_check_can_ask_for_has_points_of_its_own(master):
+    """Visible and hidden alike: whoever is right about one part has the points of that part."""
+    notebook = read(master)
+    module = import_module(f"lessons_lib.checks.{master.stem.replace('-', '_')}")
+    asked: dict[str, list] = {}
+    for cell in graded_by_machine(notebook):
+        name, only, seed = re.search(r"check\.(\w+)\(\w+(?:, only=\"(\w+)\")?(, seed=)?", cell.source).groups()
+        asked.setdefault(name, []).append((only, bool(seed)))
+    for name, cells in asked.items():
+        if "only" not in inspect.signature(getattr(module, name)).parameters:
+            assert cells == [(None, False), (None, True)], name
+            continue
+        with pytest.raises(AssertionError, match="only must be one of ") as parts:
+            getattr(module, name)(print, only="no part")
+        names = str(parts.value).split("one of ")[1].split(", got")[0].split(", ")
+        assert cells == [(part, hidden) for hidden in (False, True) for part in names], name
 
 
 def test_the_contents_list_it(master):

@@ -1,6 +1,7 @@
 """The instructors' page says what the notebooks say: minutes, points, and which chapters there are."""
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import nbformat
@@ -8,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "book/instructors.md").read_text(encoding="utf-8")
-ASKED = r"## Exercise (\d+)\..*?(\d+) minutes · (\d+) points"
+ASKED = r"## Exercise (\d+)\..*?(\d+) minutes · (\d+) points(, a bonus)?"
 
 
 def sources(path: Path) -> list[str]:
@@ -21,11 +22,23 @@ def minutes_to_read(chapter: Path) -> int:
     return int(found[1]) if found else 0
 
 
-def exercises(name: str) -> dict[int, tuple[int, int]]:
-    """The minutes and points of each exercise of a master, by its number."""
+def exercises(name: str) -> dict[int, tuple[int, int, bool]]:
+    """The minutes and points of each exercise of a master, by its number, and whether it is a bonus."""
     master = ROOT / "assignments/source" / name / f"{name}.ipynb"
     asked = [re.match(ASKED, text, re.DOTALL) for text in sources(master)]
-    return {int(match[1]): (int(match[2]), int(match[3])) for match in asked if match}
+    return {int(match[1]): (int(match[2]), int(match[3]), bool(match[4])) for match in asked if match}
+
+
+def points_of(asked: Iterable[tuple[int, int, bool]]) -> str:
+    """The points without what is a bonus, and that behind a plus."""
+    asked = list(asked)
+    needed, on_top = (sum(points for _, points, bonus in asked if bonus == kind) for kind in (False, True))
+    return f"{needed} + {on_top}" if on_top else str(needed)
+
+
+def test_a_bonus_is_told_apart():
+    assert points_of([(5, 3, False), (1, 4, False)]) == "7"
+    assert points_of([(5, 3, False), (1, 4, True)]) == "3 + 4"
 
 
 CHAPTERS = {path.stem: path for path in ROOT.glob("book/[a-z]*/*.ipynb")}
@@ -58,12 +71,12 @@ def test_what_each_chapter_takes():
         assert text.startswith(f"[{title}]("), text
         assert read == (str(minutes_to_read(chapter)) if name in CHAPTERS else "none"), text
         assert how_many == str(len(asked)), text
-        assert minutes == str(sum(minutes for minutes, _ in asked.values())), text
-        assert points == str(sum(points for _, points in asked.values())), text
+        assert minutes == str(sum(minutes for minutes, *_ in asked.values())), text
+        assert points == points_of(asked.values()), text
 
 
-def handed_in(cell: str) -> list[tuple[int, int]]:
-    """Minutes and points of exercises listed as ``[name](link) 1-4, 6; ...``."""
+def handed_in(cell: str) -> list[tuple[int, int, bool]]:
+    """Minutes, points and whether a bonus of exercises listed as ``[name](link) 1-4, 6; ...``."""
     found = []
     for part in cell.split("; "):
         (name,) = linked(part)
@@ -81,8 +94,8 @@ def test_a_syllabus_adds_up(weeks):
     for _, read, hand_in, to_read, to_solve, points in table:
         asked = handed_in(hand_in)
         assert to_read == str(sum(minutes_to_read(CHAPTERS[name]) for name in linked(read))), read
-        assert to_solve == str(sum(minutes for minutes, _ in asked)), hand_in
-        assert points == str(sum(points for _, points in asked)), hand_in
+        assert to_solve == str(sum(minutes for minutes, *_ in asked)), hand_in
+        assert points == points_of(asked), hand_in
 
 
 @pytest.mark.parametrize("weeks", [8, 12])

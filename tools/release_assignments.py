@@ -1,7 +1,8 @@
 """Write the student notebooks from the masters in assignments/source: solutions and hidden tests removed.
 
-Those in book/exercises are pages of the book, committed, and install the newest library. Those in assignments/release
-are handed out, and install the library that they were made from.
+Those in book/exercises are pages of the book, committed, and install the newest library. Those in
+assignments/hand-outs are handed out, and install the library that they were made from. (assignments/release is what
+grading compares with, and writes anew.)
 """
 
 import shutil
@@ -14,7 +15,7 @@ from traitlets.config.loader import PyFileConfigLoader
 
 ASSIGNMENTS = Path(__file__).resolve().parents[1] / "assignments"
 EXERCISES = ASSIGNMENTS.parent / "book" / "exercises"
-HAND_OUTS = ASSIGNMENTS / "release"
+HAND_OUTS = ASSIGNMENTS / "hand-outs"
 
 
 def release(name: str, into: Path = EXERCISES) -> None:

@@ -7,20 +7,104 @@ import torch
 from torch import Tensor
 
 from lessons_lib.attention import attention, attention_vjp
-from lessons_lib.checks import ask, check, compare, is_finite, normal, parts_in
+from lessons_lib.checks import ask, by_hand, check, compare, is_finite, normal, parts_in
 from lessons_lib.checks.flash import far_below_zero
 from lessons_lib.masks import causal
 from lessons_lib.softmax import log_sum_exp
 
 State = tuple[Tensor, Tensor, Tensor]
 Tile = tuple[int, int, bool]
+NO_KEY_YET = "a row that has seen no key has peak -inf, and -inf - (-inf) is NaN: subtract 0 there"
 
-# --- one step of the online softmax ---------------------------------------------------------------------------------
+# --- one block, and one step of the online softmax ------------------------------------------------------------------
 
 
 @check
-def update(answer: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], State], *, seed: int = 0, cases: int = 4) -> None:
-    """Check how a running softmax takes in a few more keys, from the start, midway, and when it sees none of them."""
+def one_block(
+    answer: Callable[[Tensor, Tensor], State], *, seed: int = 0, cases: int = 4, only: str | None = None
+) -> None:
+    """Check what a softmax keeps of a single block of keys: ``peak``, ``total`` and ``summed``, or ``only`` one."""
+    compared = parts_in(("peak", "total", "summed"), only)
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        n, some, d = (2 + torch.randperm(6, generator=generator)[:3]).tolist()
+        scores, values = normal(n, some, generator=generator), normal(some, d, generator=generator)
+        hidden = torch.rand(n, some, generator=generator) < 0.5
+        hidden[:, 0] = False
+        row_0, where = torch.arange(n)[:, None] == 0, f"n={n}, {some} keys, d={d}"
+        for given, kind in (
+            (scores, "scores near 0"),
+            (scores + 3000 * (1 + torch.arange(n)[:, None]), "scores in the thousands"),
+            (scores - 2000, "scores near -2000"),
+            (scores.masked_fill(hidden, -torch.inf), "some keys hidden"),
+            (scores.masked_fill(row_0, -torch.inf), "row 0 sees no key"),
+        ):
+            _one_state(answer, given, values, compared, f"{kind}, {where}")
+
+
+def _one_state(
+    answer: Callable[[Tensor, Tensor], State],
+    scores: Tensor,
+    values: Tensor,
+    compared: list[tuple[int, str]],
+    where: str,
+) -> None:
+    got = ask("one_block", answer, scores, values, where=where, returns="peak, total, summed", parts=3)
+    peak, total, summed = wanted = _state(scores, values)
+    seen = scores.isfinite()
+    plain, empty = scores.exp(), total == 0
+    by_zero = total.masked_fill(empty, 1.0)
+    mistakes = (
+        {
+            "each query has a peak of its own": scores.amax().expand_as(peak),
+            "a row that sees no key has peak -inf": [peak.masked_fill(empty, 0.0), peak.masked_fill(empty, -1e9)],
+            "it is the largest score, not the smallest": scores.amin(dim=-1),
+            "it is the largest score, not the largest in size": scores.abs().amax(dim=-1),
+        },
+        {
+            "exponentials are relative to the peak of their row": [
+                plain.sum(dim=-1),
+                (scores - peak.max()).exp().sum(dim=-1),
+            ],
+            "it is divided by nothing yet; the total is not 1": total / by_zero,
+            "its logarithm comes at the end": [total.log(), peak + total.log()],
+            "it counts exponentials, not keys": [seen.sum(dim=-1).double(), torch.full_like(total, scores.shape[-1])],
+            "a row that sees no key has total 0": total.masked_fill(empty, scores.shape[-1]),
+            "it is a sum, not a mean": total / scores.shape[-1],
+        },
+        {
+            "exponentials are relative to the peak of their row": [
+                plain @ values,
+                (scores - peak.max()).exp() @ values,
+            ],
+            "it is divided at the very end, not block by block": summed / by_zero[:, None],
+            "the values are weighted by the exponentials": [
+                seen.double() @ values,
+                values.sum(dim=0).expand_as(summed),
+                scores.masked_fill(~seen, 0.0) @ values,
+            ],
+            "a row that sees no key has summed nothing": torch.where(empty[:, None], values.sum(dim=0), summed),
+        },
+    )
+    cause = "-inf - (-inf) is NaN: subtract 0 in a row that sees no key" if "no key" in where else "exp sees s - peak"
+    for i, name in compared:
+        assert name == "peak" or is_finite(got[i]), f"{name} is not finite: {cause} ({where})"
+        compare(name, got[i], wanted[i], mistakes[i], where=where)
+
+
+@check
+def update(
+    answer: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], State],
+    *,
+    seed: int = 0,
+    cases: int = 4,
+    only: str | None = None,
+) -> None:
+    """Check how a running softmax takes in a few more keys, from the start, midway, and when it sees none of them.
+
+    It compares ``peak``, ``total`` and ``summed``, or ``only`` one.
+    """
+    compared = parts_in(("peak", "total", "summed"), only)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
         n, some, more, d = (2 + torch.randperm(6, generator=generator)[:4]).tolist()
@@ -29,11 +113,16 @@ def update(answer: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], State], *,
         nothing = before.new_full((n, some), -torch.inf)
         hidden = scores.masked_fill(torch.arange(n)[:, None] == 0, -torch.inf)
         where = f"n={n}, {more} new keys, d={d}"
-        _one_update(answer, _state(before, v_before), scores + 1, v, f"midway, {where}")
-        _one_update(answer, _state(before, v_before), scores + 2000, v, f"scores 2000 higher than before, {where}")
-        _one_update(answer, _state(before + 2000, v_before), scores, v, f"scores 2000 lower than before, {where}")
-        _one_update(answer, _state(nothing, v_before), scores, v, f"at the start, {where}")
-        _one_update(answer, _state(nothing, v_before), hidden, v, f"row 0 has seen no key yet, {where}")
+        known, high = _state(before, v_before), _state(before + 2000, v_before)
+        start = _state(nothing, v_before)
+        for state, new, when in (
+            (known, scores + 1, "midway"),
+            (known, scores + 2000, "scores 2000 higher than before"),
+            (high, scores, "scores 2000 lower than before"),
+            (start, scores, "at the start"),
+            (start, hidden, "row 0 has seen no key yet"),
+        ):
+            _one_update(answer, state, new, v, compared, f"{when}, {where}")
 
 
 def _one_update(
@@ -41,6 +130,7 @@ def _one_update(
     state: State,
     scores: Tensor,
     values: Tensor,
+    compared: list[tuple[int, str]],
     where: str,
 ) -> None:
     peak, total, summed = state
@@ -52,14 +142,14 @@ def _one_update(
     grow = shrink.reciprocal()
     added, brought = weights.sum(dim=-1), weights @ values
     wrong_peak = {"it is the largest score so far, not of the new keys alone": scores.amax(dim=-1)}
-    compare("peak", got[0], highest, wrong_peak, where=where)
-    late = "a row that has seen no key has peak -inf, and -inf - (-inf) is NaN: subtract 0 there"
-    assert is_finite(*got[1:]), f"total or summed is not finite: {late} ({where})"
-    for name, part, old, new, one in (
-        ("total", got[1], total, added, shrink),
-        ("summed", got[2], summed, brought, shrink[:, None]),
-    ):
-        inverse = grow if name == "total" else grow[:, None]
+    for i, name in compared:
+        if name == "peak":
+            compare("peak", got[0], highest, wrong_peak, where=where)
+            continue
+        assert is_finite(got[i]), f"{name} is not finite: {NO_KEY_YET} ({where})"
+        old, new, one, inverse = (
+            (total, added, shrink, grow) if name == "total" else (summed, brought, shrink[:, None], grow[:, None])
+        )
         mistakes = {
             "what was there before is relative to the old peak, so it has to shrink": old + new,
             "it shrinks by exp(old peak - new peak); yours is the inverse": inverse * old + new,
@@ -68,7 +158,7 @@ def _one_update(
             "the weights of the new keys are relative to the new peak, too": one * old
             + ((scores - scores.amax(dim=-1, keepdim=True)).exp() @ (values if name == "summed" else _ones(scores))),
         }
-        compare(name, part, one * old + new, mistakes, where=where)
+        compare(name, got[i], one * old + new, mistakes, where=where)
 
 
 def _state(scores: Tensor, values: Tensor) -> State:
@@ -172,9 +262,17 @@ def causal_tiles(answer: Callable[[int, int, int, int], list[Tile]], *, seed: in
 
 @check
 def flash(
-    answer: Callable[[Tensor, Tensor, Tensor, int, int], tuple[Tensor, Tensor]], *, seed: int = 0, cases: int = 4
+    answer: Callable[[Tensor, Tensor, Tensor, int, int], tuple[Tensor, Tensor]],
+    *,
+    seed: int = 0,
+    cases: int = 4,
+    only: str | None = None,
 ) -> None:
-    """Check causal attention in tiles with its log-sum-exp, and that hidden tiles are not touched."""
+    """Check causal attention in tiles and its log-sum-exp, ``out``, ``lse`` or both, and that hidden tiles are let be.
+
+    Who touches those spoils ``out``.
+    """
+    compared = parts_in(("out", "lse"), only)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
         q, k, v, block_q, block_k = _tensors(generator, queries_at_most_keys=True)
@@ -193,7 +291,6 @@ def flash(
         }
         outs = {why: attention(q, k, v, hidden) for why, hidden in mistakes.items()}
         outs["the scores are not divided by sqrt(d_k)"] = attention(q, k, v, mask, scale=1.0)
-        compare("out", got[0], attention(q, k, v, mask), outs, where=where)
         scores = q @ k.mT / math.sqrt(q.shape[-1])
         lse, peak = log_sum_exp(scores, mask), scores.masked_fill(~mask, -torch.inf).amax(dim=-1)
         lses = {
@@ -203,9 +300,11 @@ def flash(
             "it is a natural logarithm": lse / math.log(2),
             "the mask counts here too": log_sum_exp(scores),
         }
-        compare("lse", got[1], lse, lses, where=where)
-        _check_untouched(answer, q, k, v, block_q, block_k, where)
-        _check_low_scores(answer, *far_below_zero(q, k), v, block_q, block_k, f"scores near -2000, {where}")
+        for i, name in compared:
+            compare(name, got[i], (attention(q, k, v, mask), lse)[i], (outs, lses)[i], where=where)
+        if (0, "out") in compared:
+            _check_untouched(answer, q, k, v, block_q, block_k, where)
+        _check_low_scores(answer, *far_below_zero(q, k), v, block_q, block_k, compared, f"scores near -2000, {where}")
 
 
 def _check_untouched(
@@ -231,20 +330,29 @@ def _check_low_scores(
     v: Tensor,
     block_q: int,
     block_k: int,
+    compared: list[tuple[int, str]],
     where: str,
 ) -> None:
     """Ask once more, for scores so low that a peak which starts at 0 leaves nothing to divide by."""
     got = ask("flash", answer, q, k, v, block_q, block_k, where=where, returns="out, lse", parts=2)
-    assert is_finite(*got), f"flash is not finite: before the first tile the peak is -inf, not 0 ({where})"
-    compare("out", got[0], attention(q, k, v, causal(len(q), len(k))), {}, where=where)
+    mask = causal(len(q), len(k))
+    wanted = attention(q, k, v, mask), log_sum_exp(q @ k.mT / math.sqrt(q.shape[-1]), mask)
+    for i, name in compared:
+        assert is_finite(got[i]), f"{name} is not finite: before the first tile the peak is -inf, not 0 ({where})"
+        compare(name, got[i], wanted[i], {}, where=where)
 
 
 def _spoilt_where_hidden(rows: Tensor, n: int, block_q: int, block_k: int) -> Tensor:
     """Keys or values with NaN in every tile that is hidden from the first block of queries as a whole."""
-    last_seen = min(block_q, n) - 1 + len(rows) - n
     spoilt = rows.clone()
-    spoilt[(last_seen // block_k + 1) * block_k :] = torch.nan
+    spoilt[_unseen_by_the_first_block(n, len(rows), block_q, block_k)] = torch.nan
     return spoilt
+
+
+def _unseen_by_the_first_block(n: int, m: int, block_q: int, block_k: int) -> slice:
+    """The keys in tiles that are hidden from the first block of queries as a whole."""
+    last_seen = min(block_q, n) - 1 + m - n
+    return slice((last_seen // block_k + 1) * block_k, None)
 
 
 # --- the backward pass ----------------------------------------------------------------------------------------------
@@ -265,7 +373,7 @@ def flash_backward(
         lse = log_sum_exp(scale * q @ k.mT, mask)
         out = attention(q, k, v, mask)
         returns = "grad_q, grad_k, grad_v"
-        with torch.inference_mode():
+        with by_hand():
             given = q, k, v, out, lse, grad_out, block_q, block_k
             got = ask("flash_backward", answer, *given, where=where, returns=returns, parts=3)
         p = (scale * q @ k.mT - lse[:, None]).exp()
@@ -288,14 +396,17 @@ def flash_backward(
         wanted = attention_vjp(q, k, v, grad_out, mask)[:3]
         for i, name in compared:
             compare(name, got[i], wanted[i], {why: wrong[i] for why, wrong in mistakes.items()}, where=where)
-        if only not in (None, "grad_q"):
-            continue
-        hidden_k, hidden_v = (_spoilt_where_hidden(rows, len(q), block_q, block_k) for rows in (k, v))
-        with torch.inference_mode():
-            given = q, hidden_k, hidden_v, out, lse, grad_out, block_q, block_k
-            grad_q, *_ = ask("flash_backward", answer, *given, where=where, returns=returns, parts=3)
-        untouched = bool(grad_q[:block_q].isfinite().all())
-        assert untouched, f"a tile in which everything is hidden was multiplied with zeros; skip it ({where})"
+        unseen, block = _unseen_by_the_first_block(len(q), len(k), block_q, block_k), slice(block_q)
+        for i, name in compared:
+            given = [x.clone() for x in (q, k, v, out, lse, grad_out)]
+            for spoilt in given[1:3] if name == "grad_q" else (given[0], *given[3:]):
+                spoilt[unseen if name == "grad_q" else block] = torch.nan
+            with by_hand():
+                got = ask("flash_backward", answer, *given, block_q, block_k, where=where, returns=returns, parts=3)
+            untouched = got[i][block if name == "grad_q" else unseen].isfinite().all()
+            assert untouched, (
+                f"for {name} a tile in which everything is hidden was multiplied with zeros; skip it ({where})"
+            )
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------

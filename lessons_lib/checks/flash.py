@@ -7,15 +7,62 @@ import torch
 from torch import Tensor
 
 from lessons_lib.attention import attention
-from lessons_lib.checks import ask, check, compare, compare_number, is_finite, parts_in
+from lessons_lib.checks import ask, by_hand, check, compare, compare_number, is_finite, parts_in
 from lessons_lib.softmax import log_sum_exp
 
 Pieces = Iterable[tuple[Tensor, Tensor]]
 
 
 @check
-def attend_stream(answer: Callable[[Tensor, Pieces], tuple[Tensor, Tensor]], *, seed: int = 0, cases: int = 4) -> None:
-    """Check attention to keys that arrive in pieces, each of which is erased before the next arrives."""
+def least_seconds(answer: Callable[[int, int, float, float], float | Tensor], *, seed: int = 0, cases: int = 5) -> None:
+    """Check the time below which no machine can do flash attention, once for each of the two things that limit it."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        n, d = (2 ** int(torch.randint(low, high, (), generator=generator)) for low, high in ((9, 14), (5, 8)))
+        share, bandwidth = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
+        bandwidth = 1e12 * (1 + bandwidth)
+        # so far from what attention asks for that what is forgotten shows
+        _one_time(answer, n, d, bandwidth / (90 + share), bandwidth, "arithmetic")
+        _one_time(answer, n, d, bandwidth * n * (90 + share), bandwidth, "traffic")
+
+
+def _one_time(
+    answer: Callable[[int, int, float, float], float | Tensor],
+    n: int,
+    d: int,
+    rate: float,
+    bandwidth: float,
+    slower: str,
+) -> None:
+    arithmetic, traffic = 4 * n * n * d / rate, 8 * n * d / bandwidth
+    matrix = n * n / bandwidth  # to move it once, one byte a score
+    mistakes = {
+        "the slower of the two takes all the time there is; you return the quicker": min(arithmetic, traffic),
+        "both go on at the same time, so their times do not add up": arithmetic + traffic,
+        "a product of matrices takes a multiplication and an addition for each pair of numbers": arithmetic / 2,
+        "there are two products, scores and averages, of n * n * d pairs of numbers each": arithmetic / 4,
+        "numbers take two bytes": [traffic / 2, 2 * traffic],
+        "queries, keys, values and outputs all cross, four times n * d numbers": [traffic / 4, 3 * traffic / 4],
+        "the matrix of scores never leaves the fast memory": [traffic + count * matrix for count in (1, 2, 4, 8)],
+        "every query meets every key, in both products": arithmetic / n,
+        "a score takes d multiplications, and so does a key's share of an average": arithmetic / d,
+        "FLOPs and bytes are divided by what the machine does of them in a second": [1 / arithmetic, 1 / traffic],
+    }
+    where = f"n={n}, d={d}, rate={rate:.3g}, bandwidth={bandwidth:.3g}, limited by {slower}"
+    got = ask("least_seconds", answer, n, d, rate, bandwidth, where=where)
+    compare_number("least_seconds", got, max(arithmetic, traffic), mistakes, where=where)
+
+
+@check
+def attend_stream(
+    answer: Callable[[Tensor, Pieces], tuple[Tensor, Tensor]],
+    *,
+    seed: int = 0,
+    cases: int = 4,
+    only: str | None = None,
+) -> None:
+    """Check attention to keys that arrive in pieces, each erased before the next arrives: ``out``, ``lse`` or both."""
+    compared = parts_in(("out", "lse"), only)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
         n, d_k, d_v, n_pieces = (torch.randperm(6, generator=generator)[:4] + 2).tolist()
@@ -25,9 +72,9 @@ def attend_stream(answer: Callable[[Tensor, Pieces], tuple[Tensor, Tensor]], *, 
             for rows, width in ((n, d_k), (sum(sizes), d_k), (sum(sizes), d_v))
         )
         where = f"n={n}, d_k={d_k}, d_v={d_v}, pieces of {sizes} keys"
-        _one_stream(answer, q, k, v, sizes, f"scores near 0, {where}")
-        _one_stream(answer, 3000 * q, k, v, sizes, f"scores in the thousands, {where}")
-        _one_stream(answer, *far_below_zero(q, k), v, sizes, f"scores near -2000, {where}")
+        _one_stream(answer, q, k, v, sizes, compared, f"scores near 0, {where}")
+        _one_stream(answer, 3000 * q, k, v, sizes, compared, f"scores in the thousands, {where}")
+        _one_stream(answer, *far_below_zero(q, k), v, sizes, compared, f"scores near -2000, {where}")
 
 
 def _one_stream(
@@ -36,27 +83,26 @@ def _one_stream(
     k: Tensor,
     v: Tensor,
     sizes: list[int],
+    compared: list[tuple[int, str]],
     where: str,
 ) -> None:
     pieces = list(zip(k.split(sizes), v.split(sizes), strict=True))
     returns = "the pair (out, lse)"
     got = ask("attend_stream", answer, q, _erasing(pieces), where=where, returns=returns, parts=2)
     scores = q @ k.mT / math.sqrt(q.shape[-1])
-    lse = log_sum_exp(scores)
-    out = attention(q, k, v)
+    lse, peak = log_sum_exp(scores), scores.amax(dim=-1)
     causes = {
         "near 0": "is a piece used after the next came?",
         "thousands": "subtract the largest score so far",
         "-2000": "before the first piece the largest score is -inf, not 0",
     }
     cause = next(cause for kind, cause in causes.items() if kind in where)
-    assert is_finite(*got), f"the result is not finite: {cause} ({where})"
+    for i, name in compared:
+        assert is_finite(got[i]), f"{name} is not finite: {cause} ({where})"
     outs = [attention(q, keys, values) for keys, values in pieces]
     states = _forgetful_states(q, pieces)
-    compare(
-        "out",
-        got[0],
-        out,
+    wanted = attention(q, k, v), lse
+    mistakes = (
         {
             "the scores are not divided by sqrt(d_k)": attention(q, k, v, scale=1.0),
             "the pieces are averaged as if they counted alike": torch.stack(outs).mean(dim=0),
@@ -66,13 +112,6 @@ def _one_stream(
             "when a larger score arrives, the running sum of values has to shrink too": states["total only"],
             "when a larger score arrives, what was summed before has to shrink": states["neither"],
         },
-        where=where,
-    )
-    peak = scores.amax(dim=-1)
-    compare(
-        "lse",
-        got[1],
-        lse,
         {
             "the scores are not divided by sqrt(d_k)": log_sum_exp(scores * math.sqrt(q.shape[-1])),
             "the largest score has to be added back": lse - peak,
@@ -80,8 +119,9 @@ def _one_stream(
             "it is a natural logarithm": lse / math.log(2),
             "only the last piece counts": log_sum_exp(q @ pieces[-1][0].mT / math.sqrt(q.shape[-1])),
         },
-        where=where,
     )
+    for i, name in compared:
+        compare(name, got[i], wanted[i], mistakes[i], where=where)
 
 
 def far_below_zero(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -185,7 +225,7 @@ def merge_backward(
         lse_a, lse_b, grad_lse = torch.randn(3, *rows, generator=generator, dtype=torch.float64)
         given = out_a, lse_a + height, out_b, lse_b + height, grad_out, grad_lse
         where = f"out over {(*rows, d)}, log-sum-exps near {height:.0f}"
-        with torch.inference_mode():
+        with by_hand():
             returns = "four gradients, those of out_a, lse_a, out_b, lse_b"
             got = ask("merge_backward", answer, *given, where=where, returns=returns, parts=4)
         assert is_finite(*(got[i] for i, _ in compared)) or not height, (

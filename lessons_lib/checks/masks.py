@@ -10,7 +10,49 @@ from lessons_lib.checks.scaling import instead_of_the_largest, one_far_off
 from lessons_lib.masks import causal, documents, reach, sliding_window
 from lessons_lib.softmax import softmax
 
+ONE_SIDE = "the window reaches to both sides, to positions before and after"
 BOTH_WAYS = "that i may look at j does not let j look at i: row by row, the mask has a direction"
+
+
+@check
+def global_window(answer: Callable[[int, int, int], Tensor], *, seed: int = 0, cases: int = 5) -> None:
+    """Check the mask of a two-sided window joined with global positions at the beginning."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        a, b = torch.randperm(4, generator=generator)[:2].tolist()
+        window, n_global = [(2 + min(a, b), 3 + max(a, b)), (1, 0), (2 + a, 1 + b)][min(case, 2)]
+        n = window + n_global + int(torch.randint(3, 8, (), generator=generator))
+        i, j = torch.arange(n)[:, None], torch.arange(n)
+        near, seen, seeing = (i - j).abs() < window, (j < n_global).expand(n, n), (i < n_global).expand(n, n)
+        wanted = near | seen | seeing
+        mistakes = {
+            "that is who is hidden; True means may attend": ~wanted,
+            "the global positions see everybody, too": near | seen,
+            "everybody sees the global positions, too": near | seeing,
+            "the global positions see everybody and are seen by everybody, not only by one another": near
+            | (seen & seeing),
+            "the window is missing": seen | seeing,
+            "the global positions are missing": near,
+            "positions `window` apart do not see each other: less than `window` places away": seen
+            | seeing
+            | ((i - j).abs() <= window),
+            "the window counts the own position, so it reaches window - 1 places": seen
+            | seeing
+            | ((i - j).abs() < window - 1),
+            ONE_SIDE: [seen | seeing | (side & near) for side in (j <= i, j >= i)],
+            "the first n_global positions are global, not one more": near | (j <= n_global) | (i <= n_global),
+            "it is the first positions that are global, not the last": near | (j >= n - n_global) | (i >= n - n_global),
+            "a pair is visible if the window or a global position allows it; you demand both": near & (seen | seeing),
+            "nothing hides the future here": wanted & (j <= i),
+        }
+        where = f"n={n}, window={window}, n_global={n_global}"
+        compare_mask(
+            "global_window",
+            ask("global_window", answer, n, window, n_global, where=where),
+            wanted,
+            mistakes,
+            where=where,
+        )
 
 
 @check

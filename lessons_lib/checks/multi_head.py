@@ -11,6 +11,34 @@ from lessons_lib.checks import Wrong, ask, check, compare
 
 
 @check
+def contributions(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
+    """Check what each head adds to the output of a layer."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        h, n, d_k, d_model = (2 + torch.randperm(6, generator=generator)[:4]).tolist()
+        heads = torch.randn(h, n, d_k, generator=generator, dtype=torch.float64)
+        w_o = torch.randn(h * d_k, d_model, generator=generator, dtype=torch.float64)
+        in_turn = w_o.reshape(d_k, h, d_model).transpose(0, 1)
+        blocks = w_o.reshape(h, d_k, d_model)
+        wanted, whole = heads @ blocks, (_joined(heads) @ w_o).expand(h, n, d_model)
+        mistakes = {
+            "head i owns the i-th block of consecutive rows of w_o, not every h-th row": heads @ in_turn,
+            "each head has rows of w_o of its own; yours all take the first": heads @ w_o[:d_k],
+            "the blocks are taken in the wrong order": heads @ blocks.flip(0),
+            "that is the whole output for each head; what is its own part of it?": whole,
+            "heads add different parts; yours divides the whole output evenly": whole / h,
+            "that is the output without the head, not what the head adds": whole - wanted,
+            "that is the sum of the heads so far, not what each adds": wanted.cumsum(dim=0),
+            "heads are added, not averaged: do not divide by their number": wanted / h,
+        }
+        where = f"h={h}, n={n}, d_k={d_k}, d_model={d_model}"
+        got = ask("contributions", answer, heads, w_o, where=where)
+        summed = isinstance(got, Tensor) and got.shape == (n, d_model)
+        assert not summed, f"return what each head adds, over {(h, n, d_model)}, not the sum ({where})"
+        compare("contributions", got, wanted, mistakes, where=where)
+
+
+@check
 def multi_head(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check a multi-head layer that is given its four matrices."""
     generator = torch.Generator().manual_seed(seed)

@@ -12,6 +12,37 @@ from lessons_lib.positions import AlibiBias, RotaryEmbedding
 
 
 @check
+def wavelengths(answer: Callable[[int, float], Tensor], *, seed: int = 0, cases: int = 5) -> None:
+    """Check after how many tokens each pair has turned once."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        d = 2 * int(torch.randint(3, 9, (), generator=generator))
+        base = 10.0 ** float(1 + 2 * torch.rand((), generator=generator))
+        pair = torch.arange(d // 2, dtype=torch.float64)
+        slower = base ** (2 * pair / d)
+        mistakes = {
+            "that is the angle of one token; how many tokens make a whole turn?": 1 / slower,
+            "that is the share of a turn that one token makes; its inverse is wanted": 1 / (2 * math.pi * slower),
+            "that is the tokens for an angle of 1; a whole turn is 2 pi": slower,
+            "a whole turn is 2 pi radians, not pi": math.pi * slower,
+            "the angle is in radians, not in degrees": 360 * slower,
+            "the rates fall with i; the exponent is -2i/d, with a minus": 2 * math.pi / slower,
+            "the exponent is -2i/d, and not -i/d": 2 * math.pi * base ** (pair / d),
+            "pairs are counted from 0, so the first has rate 1": 2 * math.pi * base ** (2 * (pair + 1) / d),
+            "the exponent is -2i/d; divide by d, not by d - 2": 2 * math.pi * base ** (2 * pair / (d - 2)),
+            "pair 0 comes first, the quickest": 2 * math.pi * slower.flip(0),
+            "the base is ignored": 2 * math.pi * 10_000.0 ** (2 * pair / d),
+            "do not round to whole tokens": [(2 * math.pi * slower).round(decimals=n) for n in range(3)]
+            + [(2 * math.pi * slower).floor(), (2 * math.pi * slower).ceil()],
+        }
+        where = f"d={d}, base={base:.4g}"
+        got = ask("wavelengths", answer, d, base, where=where)
+        each_entry = isinstance(got, Tensor) and got.shape == (d,)
+        assert not each_entry, f"there are d/2 pairs, so return {d // 2} numbers, not d ({where})"
+        compare("wavelengths", got, 2 * math.pi * slower, mistakes, where=where)
+
+
+@check
 def rotate(answer: Callable[[Tensor, Tensor, float], Tensor], *, seed: int = 0, cases: int = 5) -> None:
     """Check the rotation of neighbouring pairs by angles that grow with the position."""
     generator = torch.Generator().manual_seed(seed)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lessons_lib.attention import attention_vjp, attention_weights
-from lessons_lib.checks import ask, check, compare, compare_number, is_finite, parts_in
+from lessons_lib.checks import ask, by_hand, check, compare, compare_number, is_finite, parts_in
 from lessons_lib.softmax import softmax
 
 
@@ -109,7 +109,7 @@ def attention_backward(
             for rows, width in ((n, d_k), (m, d_k), (m, d_v), (n, d_v))
         )
         where = f"n={n}, m={m}, d_k={d_k}, d_v={d_v}, leading axes {leading}"
-        with torch.inference_mode():
+        with by_hand():
             returns = "three gradients, grad_q, grad_k, grad_v"
             got = ask("attention_backward", answer, q, k, v, grad_out, where=where, returns=returns, parts=3)
         wanted = attention_vjp(q, k, v, grad_out)[:3]

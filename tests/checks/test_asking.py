@@ -17,10 +17,13 @@ from answers import scaling as answers_of_scaling
 from answers.multi_head import by_cutting, by_group
 from torch.testing import assert_close
 
-from lessons_lib.attention import attention
+from lessons_lib.attention import attention, attention_vjp
 from lessons_lib.checks import (
+    ByHandError,
+    WrongAnswerError,
     ask,
     build_attention,
+    by_hand,
     compare,
     compare_mask,
     compare_number,
@@ -216,31 +219,98 @@ def test_the_query_that_a_message_offers_does_win():
             assert (k @ queries[j]).argmax() == j
 
 
-def by_autograd(forward, n_inputs, n_outputs):
-    """Make an answer to a backward pass that has autograd do it, and switches it on again."""
+def by_autograd(forward, inputs, grads):
+    return torch.autograd.grad(forward(*inputs), inputs, grads)
+
+
+def by_autograd_switched_on(forward, inputs, grads):
+    with torch.inference_mode(False), torch.enable_grad():
+        inputs = [torch.tensor(x.tolist(), dtype=x.dtype, requires_grad=True) for x in inputs]
+        return torch.autograd.grad(forward(*inputs), inputs, [torch.tensor(x.tolist(), dtype=x.dtype) for x in grads])
+
+
+def by_a_call_of_backward(forward, inputs, grads):
+    with torch.enable_grad():
+        inputs = [x.clone().requires_grad_() for x in inputs]
+        outs = forward(*inputs)
+        sum((out * grad).sum() for out, grad in zip(outs, grads, strict=True)).backward()
+        return [x.grad for x in inputs]
+
+
+def by_vjp(forward, inputs, grads, *, vjp=torch.func.vjp):
+    return vjp(forward, *inputs)[1](tuple(grads))
+
+
+def of_one_number(forward, grads):
+    return lambda *inputs: sum((out * grad).sum() for out, grad in zip(forward(*inputs), grads, strict=True))
+
+
+def by_grad(forward, inputs, grads, *, grad=torch.func.grad):
+    return grad(of_one_number(forward, grads), argnums=tuple(range(len(inputs))))(*inputs)
+
+
+def by_jacobians(forward, inputs, grads):
+    return by_grad(forward, inputs, grads, grad=torch.func.jacrev)
+
+
+def by_jacobians_forward(forward, inputs, grads):
+    return by_grad(forward, inputs, grads, grad=torch.func.jacfwd)
+
+
+WAYS_BACK = [
+    by_autograd,
+    by_autograd_switched_on,
+    by_a_call_of_backward,
+    by_vjp,
+    by_grad,
+    by_jacobians,
+    by_jacobians_forward,
+]
+every_backward_check = pytest.mark.parametrize(
+    ("check", "forward", "n_inputs", "n_outputs"),
+    [
+        (scaling.attention_backward, lambda q, k, v: (attention(q, k, v),), 3, 1),
+        (flash.merge_backward, merge_attention, 4, 2),
+        (build_flash.check.flash_backward, lambda q, k, v: (build_flash.flash_in_tiles(q, k, v, 3, 4)[0],), 3, 1),
+    ],
+)
+
+
+def going_back(way, forward, n_inputs, n_outputs):
+    """Make an answer to a backward pass that has something else compute it."""
 
     def answer(*given):
-        with torch.enable_grad():
-            inputs = [x.clone().requires_grad_() for x in given[:n_inputs]]
-            outs = forward(*inputs)
-            return torch.autograd.grad(
-                outs, inputs, [x for x in given[n_inputs:] if isinstance(x, torch.Tensor)][-n_outputs:]
-            )
+        given = [x for x in given if isinstance(x, torch.Tensor)]
+        return tuple(way(forward, given[:n_inputs], given[-n_outputs:]))
 
     return answer
 
 
-@pytest.mark.parametrize(
-    ("check", "answer"),
-    [
-        (scaling.attention_backward, by_autograd(attention, 3, 1)),
-        (flash.merge_backward, by_autograd(merge_attention, 4, 2)),
-        (build_flash.check.flash_backward, by_autograd(lambda q, k, v: build_flash.flash(q, k, v, 3, 4)[0], 3, 1)),
-    ],
-)
-def test_autograd_is_no_answer_to_a_backward_pass(check, answer):
-    with pytest.raises(RuntimeError, match="does not require grad"):
-        check(answer)
+@pytest.mark.parametrize("way", WAYS_BACK)
+@every_backward_check
+def test_autograd_is_no_answer_to_a_backward_pass(check, forward, n_inputs, n_outputs, way):
+    with pytest.raises(WrongAnswerError, match="the way back is computed by hand here"):
+        check(going_back(way, forward, n_inputs, n_outputs))
+
+
+def test_afterwards_what_was_replaced_is_back():
+    ends = torch.autograd._engine_run_backward, torch.autograd.forward_ad.make_dual
+    with contextlib.suppress(KeyError), by_hand():
+        assert ends[0] is not torch.autograd._engine_run_backward
+        assert ends[1] is not torch.autograd.forward_ad.make_dual
+        raise KeyError
+    assert ends == (torch.autograd._engine_run_backward, torch.autograd.forward_ad.make_dual)
+    assert not torch.is_inference_mode_enabled()
+
+
+@pytest.mark.parametrize("way", WAYS_BACK[1:-1])
+def test_afterwards_autograd_does_what_it_did(way):
+    inputs, grads = torch.randn(3, 5, 4), [torch.randn(5, 4)]
+    q, k, v = inputs
+    with pytest.raises(ByHandError), by_hand():
+        way(lambda q, k, v: (attention(q, k, v),), [q, k, v], grads)
+    got = way(lambda q, k, v: (attention(q, k, v),), [q, k, v], grads)
+    assert_close(list(got), list(attention_vjp(q, k, v, grads[0])[:3]))
 
 
 # --- what a check draws ---------------------------------------------------------------------------------------------
@@ -272,6 +342,10 @@ def test_three_is_not_the_only_number(check, answer):
     [
         (scaling.attention_backward, answers_of_scaling.attention_backward, ["grad_q", "grad_k", "grad_v"]),
         (build_flash.check.flash_backward, build_flash.flash_backward, ["grad_q", "grad_k", "grad_v"]),
+        (build_flash.check.one_block, build_flash.one_block, ["peak", "total", "summed"]),
+        (build_flash.check.update, build_flash.update, ["peak", "total", "summed"]),
+        (build_flash.check.flash, build_flash.flash, ["out", "lse"]),
+        (flash.attend_stream, answers_of_flash.online, ["out", "lse"]),
         (
             flash.merge_backward,
             answers_of_flash.merge_backward,
@@ -279,12 +353,12 @@ def test_three_is_not_the_only_number(check, answer):
         ),
     ],
 )
-def test_one_gradient_can_be_asked_for(check, right, parts):
+def test_one_part_can_be_asked_for(check, right, parts):
     for wrong in range(len(parts)):
-        for spoilt in (lambda grad: 2 * grad, lambda grad: None):
+        for spoilt in (lambda part: 2 * part + 1, lambda part: part * torch.nan, lambda part: None):
 
             def answer(*given, wrong=wrong, spoilt=spoilt):
-                return [spoilt(grad) if i == wrong else grad for i, grad in enumerate(right(*given))]
+                return [spoilt(part) if i == wrong else part for i, part in enumerate(right(*given))]
 
             for i, part in enumerate(parts):
                 if i != wrong:
@@ -293,8 +367,24 @@ def test_one_gradient_can_be_asked_for(check, right, parts):
                 check(answer, only=parts[wrong])
             with pytest.raises(AssertionError, match=parts[wrong]):
                 check(answer)
-    with pytest.raises(AssertionError, match=r"only must be one of grad_.*, got 'grad_x'"):
+    with pytest.raises(AssertionError, match=rf"only must be one of {', '.join(parts)}, got 'grad_x'"):
         check(right, only="grad_x")
+
+
+@pytest.mark.parametrize("part", ["grad_q", "grad_k", "grad_v"])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_gradient_that_is_made_of_hidden_tiles_too_earns_nothing(part, seed):
+    with pytest.raises(AssertionError, match=f"for {part} a tile in which everything is hidden was multiplied"):
+        build_flash.check.flash_backward(build_flash.carrying(), only=part, seed=seed)
+
+
+def test_the_log_sum_exp_may_be_right_where_the_output_is_made_of_hidden_tiles():
+    def whole(*given):
+        return build_flash.flash(*given, spare=False)
+
+    build_flash.check.flash(whole, only="lse")
+    with pytest.raises(AssertionError, match="multiplied with zeros; skip it"):
+        build_flash.check.flash(whole, only="out")
 
 
 # --- single precision -----------------------------------------------------------------------------------------------

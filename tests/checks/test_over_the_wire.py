@@ -4,9 +4,10 @@ import socket
 from threading import Thread
 
 import pytest
+from test_asking import WAYS_BACK, every_backward_check, going_back
 from test_every_check import RIGHT, WRONG, every_check
 
-from grading.wire import Answers, serve
+from grading.wire import Answers, NoAnswerError, serve
 
 
 @pytest.fixture
@@ -32,6 +33,14 @@ def sent(tmp_path):
 def test_right_answers_pass_over_the_wire(check, sent):
     for answer in sent({f"right{i}": answer for i, answer in enumerate(RIGHT[check])}):
         check(answer, seed=11)
+
+
+@every_backward_check
+def test_autograd_is_no_answer_over_the_wire_either(check, forward, n_inputs, n_outputs, sent):
+    ways = {way.__name__: going_back(way, forward, n_inputs, n_outputs) for way in WAYS_BACK}
+    for answer in sent(ways):
+        with pytest.raises(NoAnswerError, match="the way back is computed by hand here"):
+            check(answer)
 
 
 @every_check

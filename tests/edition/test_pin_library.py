@@ -1,5 +1,6 @@
 """A notebook that leaves the repository installs the library that it was made from; nothing else in it changes."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -146,6 +147,30 @@ def test_a_hand_out_names_the_commit(released):
         pytest.skip("no git history here")
     assert f"/archive/{name}.zip" in ours[0].source
     assert ours[1:] == page[1:]
+
+
+def test_grading_leaves_what_is_handed_out_as_it_is(tmp_path):
+    pytest.importorskip("nbgrader")
+    from release_assignments import ASSIGNMENTS, HAND_OUTS
+
+    from grading.course import Course, configure
+
+    assert HAND_OUTS.parent == ASSIGNMENTS, "beside what grading writes"
+    shutil.copytree(ASSIGNMENTS / "source/scaling", tmp_path / "source/scaling")
+    ours = tmp_path / HAND_OUTS.name / "scaling/scaling.ipynb"
+    ours.parent.mkdir(parents=True)
+    ours.write_text("pinned")
+    Course(tmp_path, "scaling", configure(tmp_path)).load_master()
+    assert ours.read_text() == "pinned"
+    assert (tmp_path / "release/scaling/scaling.ipynb").is_file()
+
+
+def test_the_guide_hands_out_what_is_pinned():
+    from release_assignments import HAND_OUTS
+
+    guide = (ROOT / "assignments/README.md").read_text(encoding="utf-8")
+    assert f"Hand out `{HAND_OUTS.relative_to(ROOT)}/scaling/scaling.ipynb`" in guide
+    assert f"/assignments/{HAND_OUTS.name}/\n" in (ROOT / ".gitignore").read_text(encoding="utf-8")
 
 
 def test_nothing_needs_mending_in_a_hand_out_that_comes_back(released):

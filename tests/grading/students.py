@@ -245,6 +245,22 @@ CLASS = {
         (0, 0, 0),
         "so it is the inverse of a root",
     ),
+    "half-right": Student(
+        answers(backward=BACKWARD.replace("back_to_s @ k / root", "back_to_s @ k").replace("@ q / root", "@ q")),
+        (3, 4, 2),
+        "backward-k-graded: grad_k is wrong: the factor 1/sqrt(d_k) of the scores belongs in this gradient too",
+    ),
+    "takes-vjp": Student(
+        answers(
+            backward="""
+            from torch.func import vjp
+            def attention_backward(q, k, v, grad_out):
+                return vjp(lambda *x: softmax(x[0] @ x[1].mT / math.sqrt(q.shape[-1])) @ x[2], q, k, v)[1](grad_out)
+            """
+        ),
+        (3, 4, 0),
+        "the way back is computed by hand here",
+    ),
     "empty": Student(copy.deepcopy, (0, 0, 0), "NotImplementedError"),
     "hard-coded": Student(hard_coded, (0, 0, 6), "KeyError"),
     "exception": Student(right_scale_does("d_k / 0"), (0, 4, 6), "ZeroDivisionError: division by zero, at: d_k / 0"),

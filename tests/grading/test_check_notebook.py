@@ -63,6 +63,15 @@ def test_answers_keep_their_places_when_all_metadata_is_lost(released):
     assert all(mended[name].metadata.nbgrader == cell.metadata.nbgrader for name, cell in by_name(released).items())
 
 
+@pytest.mark.parametrize("path", sorted(RELEASED.parents[1].glob("*/*.ipynb")), ids=lambda path: path.stem)
+def test_every_assignment_can_be_put_together_again(path):
+    """Also where several hidden checks, whose text is the same, follow each other."""
+    released = read(path)
+    mended = by_name(mend(without_metadata(released), released)[0])
+    assert list(mended) == list(by_name(released))
+    assert all(mended[name].metadata.nbgrader == cell.metadata.nbgrader for name, cell in by_name(released).items())
+
+
 def test_unanswered_questions_are_not_taken_for_one_another(released):
     mended = by_name(mend(without_metadata(released), released)[0])
     order = [name for name in by_name(released) if name in mended]

@@ -1,11 +1,20 @@
 """The files that a class's points are written to, whatever students make their messages say."""
 
 import csv
+from pathlib import Path
 
+import nbformat
 import pytest
 
-from grading.report import Exercise, Result, write_report
+pytest.importorskip("nbgrader")
+from nbgrader.preprocessors import GetGrades
+from traitlets.config.loader import PyFileConfigLoader
+
+from grading.bonus import BonusOnTop, is_bonus, points_on_top
+from grading.report import Exercise, Result, exercises, write_report
 from grading.roster import Member
+
+ROOT = Path(__file__).resolve().parents[2]
 
 ASKED = [Exercise("1. On paper", {"paper": 3}), Exercise("2. In code", {"code-check": 2, "code-graded": 1})]
 
@@ -30,6 +39,60 @@ def test_points_add_up_by_exercise_and_in_all(results, tmp_path):
     assert (ada["points"], ada["1. On paper"], ada["2. In code"], ada["status"]) == ("5.5", "2.5", "3", "graded")
     assert (bob["points"], bob["1. On paper"], bob["2. In code"], bob["status"]) == ("2", "", "2", "grade by hand")
     assert (cyd["points"], cyd["status"], cyd["why not"]) == ("", "not graded", "it is no notebook")
+
+
+def test_who_has_everything_but_the_bonus_has_all_of_it(results, tmp_path):
+    asked = [*ASKED, Exercise("3. On top", {"top-check": 3, "top-graded": 1}, bonus=True)]
+    everything = {"paper": 3, "code-check": 2, "code-graded": 1}
+    results["ada"].points = everything | {"top-check": 0, "top-graded": 0}
+    results["bob"].points = everything | {"top-check": 3, "top-graded": 0}
+    table = write_report(tmp_path, "toy", results, asked)
+    ada, bob, cyd = read(tmp_path / "grades.csv")
+    assert (ada["points"], ada["3. On top"], ada["percent"]) == ("6", "0", "100.0")
+    assert (bob["points"], bob["3. On top"], bob["percent"]) == ("9", "3", "150.0")
+    assert cyd["percent"] == ""
+    assert [row["toy"] for row in read(tmp_path / "canvas.csv")] == ["6", "6", "9", ""]
+    assert {(row["Grade"], row["Maximum grade"]) for row in read(tmp_path / "moodle.csv")} == {
+        ("6", "6"),
+        ("9", "6"),
+        ("", "6"),
+    }
+    assert table.splitlines()[0].split() == ["student", "status", "points", "1", "2", "3"]
+
+
+def test_there_is_no_percentage_before_the_points_are_final(results, tmp_path):
+    write_report(tmp_path, "toy", results, ASKED)
+    assert [row["percent"] for row in read(tmp_path / "grades.csv")] == ["91.7", "", ""]
+
+
+@pytest.mark.parametrize("name", ["build-flash", "scaling"])
+def test_a_bonus_is_what_its_line_calls_one(name):
+    master = nbformat.read(ROOT / f"assignments/source/{name}/{name}.ipynb", as_version=4)
+    called = [cell.source.splitlines()[0] for cell in master.cells if " points, a bonus*" in cell.source]
+    assert [f"## Exercise {one.title}" for one in exercises(master) if one.bonus] == called
+    assert len(called) == (name == "build-flash")
+    assert points_on_top(master) == 8 * len(called)
+
+
+def test_a_heading_of_a_students_own_makes_no_bonus():
+    master = nbformat.read(ROOT / "assignments/source/scaling/scaling.ipynb", as_version=4)
+    mine = nbformat.v4.new_markdown_cell("## Exercise 2. Mine\n\n*Code · 3 points, a bonus*")
+    master.cells.insert(3, mine)
+    assert is_bonus(mine)
+    assert points_on_top(master) == 0
+
+
+def test_a_page_of_feedback_says_of_how_many_points_without_the_bonus(monkeypatch):
+    def fetched(_, notebook, resources):
+        resources["nbgrader"] |= {"score": 33.0, "max_score": 42.0}
+        return notebook, resources
+
+    monkeypatch.setattr(GetGrades, "preprocess", fetched)
+    master = nbformat.read(ROOT / "assignments/source/build-flash/build-flash.ipynb", as_version=4)
+    resources = BonusOnTop().preprocess(master, {"nbgrader": {}})[1]
+    assert resources["nbgrader"] == {"score": 33.0, "max_score": 34.0}
+    config = PyFileConfigLoader("nbgrader_config.py", path=str(ROOT / "assignments")).load_config()
+    assert "grading.bonus.BonusOnTop" in config.GenerateFeedback.preprocessors
 
 
 def test_course_systems_get_points_that_are_final_and_no_others(results, tmp_path):

@@ -80,6 +80,6 @@ def test_the_master_is_run_to_its_last_check_and_no_further(tmp_path, monkeypatc
     master = nbformat.read(ROOT / "assignments/source/scaling/scaling.ipynb", as_version=4)
     nbformat.write(master, path)
     assert course.Course(tmp_path, "scaling", course.configure(tmp_path)).check_master() is None
-    assert ran[-1] == "backward-graded"
+    assert ran[-1] == "backward-v-graded"
     assert ran == [cell.id for cell in master.cells][: len(ran)]
     assert len(ran) < len(master.cells)

@@ -371,3 +371,84 @@ WRONG[check.flash_backward] += [
 WRONG[check.update] += [
     (lambda p, t, s, scores, v: updating()(p, t, s, scores / 2, v), "peak has the right shape|wrong")
 ]
+
+
+# --- one block --------------------------------------------------------------------------------------------------------
+
+
+def one_block(scores, values, *, peak_of=lambda s: s.amax(1), shift=lambda s, peak: peak, weigh=torch.exp):
+    """Peak, total and summed; with one thing to be wrong."""
+    peak = peak_of(scores)
+    shifted = shift(scores, peak)
+    e = weigh(scores - shifted.masked_fill(shifted.isneginf(), 0.0)[:, None])
+    return peak, e.sum(1), e @ values
+
+
+def row_by_row(scores, values):
+    peaks, totals, sums = [], [], []
+    for row in scores:
+        peak = row.max()
+        seen = row > -torch.inf
+        weights = (row[seen] - peak).exp()
+        peaks.append(peak)
+        totals.append(weights.sum())
+        sums.append(weights @ values[seen])
+    return torch.stack(peaks), torch.stack(totals), torch.stack(sums)
+
+
+def from_the_start(scores, values):
+    """By the update of the next exercise."""
+    start = scores.new_full(scores.shape[:1], -math.inf), scores.new_zeros(len(scores)), values.new_zeros(1)
+    return updating()(start[0], start[1], start[2].expand(len(scores), values.shape[1]), scores, values)
+
+
+def by_softmax(scores, values):
+    peak, p = scores.max(dim=1).values, scores.softmax(1).nan_to_num()
+    total = (scores.logsumexp(1) - peak).exp().nan_to_num()
+    return [peak, total, total[:, None] * (p @ values)]
+
+
+def changed(part, change):
+    """The right answer with one part changed, given the scores, the values and that part."""
+
+    def answer(scores, values):
+        parts = list(one_block(scores, values))
+        parts[part] = change(scores, values, parts[part])
+        return tuple(parts)
+
+    return answer
+
+
+def no_key(scores):
+    return scores.isneginf().all(1)
+
+
+RIGHT[check.one_block] = [one_block, row_by_row, from_the_start, by_softmax]
+WRONG[check.one_block] = [
+    (changed(0, lambda s, v, peak: s.max().expand_as(peak)), "each query has a peak of its own"),
+    (changed(0, lambda s, v, peak: peak.nan_to_num(neginf=0.0)), "a row that sees no key has peak -inf"),
+    (changed(0, lambda s, v, peak: peak.masked_fill(no_key(s), -1e9)), "a row that sees no key has peak -inf"),
+    (changed(0, lambda s, v, peak: s.amin(1)), "not the smallest"),
+    (changed(0, lambda s, v, peak: s.abs().amax(1)), "not the largest in size"),
+    (changed(0, lambda s, v, peak: s.amax(0)), "peak must have shape"),
+    (changed(1, lambda s, v, total: s.exp().sum(1)), "total is not finite: exp sees s - peak|relative to the peak"),
+    (changed(1, lambda s, v, total: (s - 1).exp().sum(1)), "wrong values"),
+    (lambda s, v: one_block(s, v, shift=lambda s, peak: s.max().expand_as(peak)), "relative to the peak of their row"),
+    (changed(2, lambda s, v, _: (s - s.max()).exp() @ v), "summed is wrong: exponentials are relative"),
+    (changed(1, lambda s, v, total: total / total.masked_fill(total == 0, 1.0)), "the total is not 1"),
+    (changed(1, lambda s, v, total: total.log()), "its logarithm comes at the end"),
+    (changed(1, lambda s, v, total: s.logsumexp(1)), "its logarithm comes at the end"),
+    (changed(1, lambda s, v, total: (~s.isneginf()).sum(1).double()), "it counts exponentials, not keys"),
+    (changed(1, lambda s, v, total: total.masked_fill(no_key(s), s.shape[1])), "a row that sees no key has total 0"),
+    (changed(1, lambda s, v, total: total / s.shape[1]), "it is a sum, not a mean"),
+    (changed(2, lambda s, v, _: s.softmax(1).nan_to_num() @ v), "it is divided at the very end"),
+    (changed(2, lambda s, v, _: (~s.isneginf()).double() @ v), "the values are weighted by the exponentials"),
+    (changed(2, lambda s, v, _: s.masked_fill(s.isneginf(), 0.0) @ v), "the values are weighted by the exponentials"),
+    (changed(2, lambda s, v, x: torch.where(no_key(s)[:, None], v.sum(0), x)), "has summed nothing"),
+    (lambda s, v: one_block(s, v, peak_of=lambda s: s.amax(1) + 1), "peak has the right shape and wrong values"),
+    (
+        lambda s, v: (s.amax(1), (s - s.amax(1)[:, None]).exp().sum(1), one_block(s, v)[2]),
+        "total is not finite: .*subtract 0",
+    ),
+    (lambda s, v: one_block(s, v)[:2], "return peak, total, summed, got 2"),
+]

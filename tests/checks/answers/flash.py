@@ -265,3 +265,54 @@ WRONG[check.merge_backward] += [
     (lambda *given: merging_by_softmax(*given, through_shares=False), "so they are no constants"),
     (lambda *given: tuple(x.flip(0) for x in merge_backward(*given)), "wrong values"),
 ]
+
+
+# --- the least time ---------------------------------------------------------------------------------------------------
+
+
+def least_seconds(n, d, rate, bandwidth, *, flops=4, of_pairs=2, of_width=1, numbers=4, size=2, matrix=0, join=max):
+    """The roofline, with one thing to be wrong."""
+    return join(flops * n**of_pairs * d**of_width / rate, (size * numbers * n * d + matrix * n * n) / bandwidth)
+
+
+def by_intensity(n, d, rate, bandwidth):
+    """The machine does at most its rate, and at most what its bandwidth feeds."""
+    flops, moved = 4 * n**2 * d, 8 * n * d
+    return flops / min(rate, bandwidth * flops / moved)
+
+
+def by_counting(n, d, rate, bandwidth):
+    scores = averages = 2 * n * n * d
+    arrays = {"q": n * d, "k": n * d, "v": n * d, "out": n * d}
+    slower = (scores + averages) / rate > 2 * sum(arrays.values()) / bandwidth
+    return (scores + averages) / rate if slower else 2 * sum(arrays.values()) / bandwidth
+
+
+RIGHT[check.least_seconds] = [
+    least_seconds,
+    by_intensity,
+    by_counting,
+    lambda n, d, r, b: torch.maximum(torch.tensor(4 * n * n * d / r), torch.tensor(8 * n * d / b)),
+    lambda n, d, r, b: np.float32(least_seconds(n, d, r, b)),
+]
+WRONG[check.least_seconds] = [
+    (lambda *x: least_seconds(*x, join=min), "you return the quicker"),
+    (lambda *x: least_seconds(*x, join=lambda a, b: a), "you return the quicker"),
+    (lambda *x: least_seconds(*x, join=lambda a, b: b), "you return the quicker"),
+    (lambda *x: least_seconds(*x, join=lambda a, b: a + b), "so their times do not add up"),
+    (lambda *x: least_seconds(*x, flops=2), "a multiplication and an addition"),
+    (lambda *x: least_seconds(*x, flops=1), "there are two products"),
+    (lambda *x: least_seconds(*x, size=1), "numbers take two bytes"),
+    (lambda *x: least_seconds(*x, size=4), "numbers take two bytes"),
+    (lambda *x: least_seconds(*x, numbers=3), "queries, keys, values and outputs all cross"),
+    (lambda *x: least_seconds(*x, numbers=1), "queries, keys, values and outputs all cross"),
+    (lambda *x: least_seconds(*x, matrix=2), "never leaves the fast memory"),
+    (lambda *x: least_seconds(*x, matrix=4), "never leaves the fast memory"),
+    (lambda *x: least_seconds(*x, of_pairs=1), "every query meets every key"),
+    (lambda *x: least_seconds(*x, of_width=0), "a score takes d multiplications"),
+    (lambda *x: 1 / least_seconds(*x), "divided by what the machine does of them in a second"),
+    (lambda n, d, r, b: max(r / (4 * n * n * d), b / (8 * n * d)), "divided by what the machine does"),
+    (lambda *x: 1000 * least_seconds(*x), "least_seconds is [0-9.e-]+, wanted [0-9.e-]+ "),
+    (lambda n, d, r, b: least_seconds(n, d, b, r), "least_seconds is"),
+    (lambda *x: str(least_seconds(*x)), "must be a number, got str"),
+]

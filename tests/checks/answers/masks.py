@@ -236,3 +236,74 @@ WRONG[check.layers_needed] += [
     (lambda mask: torch.tensor([layers_needed(mask)]), "must have shape"),
     (lambda mask: layers_needed(mask | mask.mT), "the mask has a direction"),
 ]
+
+
+# --- a window and some that see all -----------------------------------------------------------------------------------
+
+
+def global_window(n, window, n_global, *, low=None, all_of=(True, True)):
+    """By comparisons of positions; with one thing to be wrong."""
+    i, j = torch.arange(n)[:, None], torch.arange(n)
+    near = (i - j < window) & (j - i < (window if low is None else low(window)))
+    return near | ((j < n_global) & all_of[0]) | ((i < n_global) & all_of[1])
+
+
+def written_into(n, window, n_global):
+    allowed = torch.zeros(n, n, dtype=torch.bool)
+    allowed[:n_global] = True
+    allowed[:, :n_global] = True
+    for i in range(n):
+        allowed[i, max(0, i - window + 1) : i + window] = True
+    return allowed
+
+
+def by_triangles(n, window, n_global):
+    near = torch.ones(n, n).triu(1 - window).tril(window - 1).bool()
+    first = torch.arange(n) < n_global
+    return torch.logical_or(near, torch.logical_or(first[:, None], first))
+
+
+def one_by_one(n, window, n_global):
+    rows = [[abs(i - j) < window or min(i, j) < n_global for j in range(n)] for i in range(n)]
+    return torch.tensor(rows)
+
+
+def last_by_slices(n, window, n_global):
+    allowed = masks.sliding_window(n, window, causal=False)
+    allowed[-n_global:] = True
+    allowed[:, -n_global:] = True
+    return allowed
+
+
+RIGHT[check.global_window] = [
+    global_window,
+    written_into,
+    by_triangles,
+    one_by_one,
+    lambda n, w, g: masks.longformer(n, window=w, global_positions=range(g)),
+]
+WRONG[check.global_window] = [
+    (lambda *sizes: ~global_window(*sizes), "True means may attend"),
+    (lambda *sizes: global_window(*sizes, all_of=(True, False)), "the global positions see everybody, too"),
+    (lambda *sizes: global_window(*sizes, all_of=(False, True)), "everybody sees the global positions, too"),
+    (
+        lambda n, w, g: global_window(n, w, 0) | ((torch.arange(n)[:, None] < g) & (torch.arange(n) < g)),
+        "not only by one another",
+    ),
+    (lambda n, w, g: global_window(n, 0, g), "the window is missing"),
+    (lambda n, w, g: global_window(n, w, 0), "the global positions are missing"),
+    (lambda n, w, g: global_window(n, w + 1, g), "less than `window` places away"),
+    (lambda n, w, g: global_window(n, w - 1, g), "so it reaches window - 1 places"),
+    (lambda *sizes: global_window(*sizes, low=lambda window: 1), "the window reaches to both sides"),
+    (lambda *sizes: global_window(*sizes, low=lambda window: 1).mT, "the window reaches to both sides"),
+    (lambda n, w, g: global_window(n, w, g + 1), "not one more"),
+    (lambda *sizes: global_window(*sizes).flip(0, 1), "not the last"),
+    (last_by_slices, "not the last"),
+    (lambda n, w, g: global_window(n, w, 0) & global_window(n, 0, g), "you demand both"),
+    (lambda *sizes: global_window(*sizes).tril(), "nothing hides the future here"),
+    (lambda n, w, g: global_window(n, w, -1 % n if g == 0 else g), "in [0-9]+ places"),
+    (lambda n, w, g: global_window(n, g, w), "global_window"),
+    (lambda *sizes: global_window(*sizes).float(), "must be a Boolean tensor, got torch.float32"),
+    (lambda *sizes: global_window(*sizes).tolist(), "must be a Boolean tensor, got list"),
+    (lambda n, w, g: global_window(n, w, g)[None], "must have shape"),
+]

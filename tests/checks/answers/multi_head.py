@@ -209,3 +209,55 @@ WRONG[check.decode_step] += [
     (overwriting(0), "not in the place of one"),
     (lambda q, *rest: by_group(q.flip(0), *rest), "wrong values"),
 ]
+
+
+# --- what each head adds ----------------------------------------------------------------------------------------------
+
+
+def contributions(heads, w_o, *, order=lambda blocks: blocks):
+    return heads @ order(w_o.reshape(len(heads), heads.shape[-1], -1))
+
+
+def by_slices(heads, w_o):
+    width = heads.shape[-1]
+    return torch.stack([head @ w_o[i * width : (i + 1) * width] for i, head in enumerate(heads)])
+
+
+def with_the_others_at_zero(heads, w_o):
+    parts = []
+    for i in range(len(heads)):
+        alone = torch.zeros_like(heads)
+        alone[i] = heads[i]
+        parts.append(torch.cat(list(alone), dim=-1) @ w_o)
+    return torch.stack(parts)
+
+
+def whole(heads, w_o):
+    return (torch.cat(list(heads), dim=-1) @ w_o).expand(len(heads), -1, -1)
+
+
+RIGHT[check.contributions] = [
+    contributions,
+    by_slices,
+    with_the_others_at_zero,
+    lambda heads, w_o: torch.einsum("hnd,hdm->hnm", heads, w_o.unflatten(0, (len(heads), -1))),
+    lambda heads, w_o: contributions(heads.float(), w_o.float()),
+]
+WRONG[check.contributions] = [
+    (
+        lambda heads, w_o: heads @ w_o.view(heads.shape[-1], len(heads), -1).transpose(0, 1),
+        "consecutive rows of w_o, not every h-th row",
+    ),
+    (lambda heads, w_o: heads @ w_o[: heads.shape[-1]], "yours all take the first"),
+    (lambda heads, w_o: contributions(heads, w_o, order=lambda blocks: blocks.flip(0)), "in the wrong order"),
+    (whole, "that is the whole output for each head"),
+    (lambda heads, w_o: whole(heads, w_o) / len(heads), "divides the whole output evenly"),
+    (lambda heads, w_o: whole(heads, w_o) - contributions(heads, w_o), "the output without the head"),
+    (lambda heads, w_o: contributions(heads, w_o).cumsum(0), "the sum of the heads so far"),
+    (lambda heads, w_o: contributions(heads, w_o) / len(heads), "heads are added, not averaged"),
+    (lambda heads, w_o: contributions(heads, w_o).sum(0), "return what each head adds, over .* not the sum"),
+    (lambda heads, w_o: contributions(heads, w_o).transpose(0, 1), "must have shape"),
+    (lambda heads, w_o: contributions(heads, w_o, order=lambda blocks: blocks.roll(1, 0)), "wrong values"),
+    (lambda heads, w_o: contributions(heads - heads.mean(0), w_o), "wrong values"),
+    (lambda heads, w_o: list(contributions(heads, w_o)), "must be a tensor, got list"),
+]

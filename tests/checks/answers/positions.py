@@ -176,3 +176,45 @@ WRONG[check.stretched_base] += [
     (lambda b, d, f: None, "did you forget to return"),
     (lambda b, d, f: [b * f], "must be a number, got list"),
 ]
+
+
+# --- how long a turn takes --------------------------------------------------------------------------------------------
+
+
+def wavelengths(d, base, *, turn=2 * math.pi, power=2.0, first=0, below=0):
+    return turn * base ** (power * torch.arange(first, first + d // 2, dtype=torch.float64) / (d - below))
+
+
+def one_pair_after_the_other(d, base):
+    lengths, rate = [], 1.0
+    for _ in range(d // 2):
+        lengths.append(2 * math.pi / rate)
+        rate *= base ** (-2 / d)
+    return torch.tensor(lengths, dtype=torch.float64)
+
+
+RIGHT[check.wavelengths] = [
+    wavelengths,
+    one_pair_after_the_other,
+    lambda d, base: 2 * torch.pi / base ** (-torch.arange(0, d, 2) / d),
+    lambda d, base: torch.from_numpy(2 * np.pi * np.exp(np.linspace(0, 1, d // 2, endpoint=False) * np.log(base))),
+]
+WRONG[check.wavelengths] = [
+    (lambda d, base: wavelengths(d, base, turn=1, power=-2.0), "that is the angle of one token"),
+    (lambda d, base: 1 / wavelengths(d, base), "the share of a turn that one token makes"),
+    (lambda d, base: wavelengths(d, base, turn=1), "the tokens for an angle of 1"),
+    (lambda d, base: wavelengths(d, base, turn=math.pi), "2 pi radians, not pi"),
+    (lambda d, base: wavelengths(d, base, turn=360), "not in degrees"),
+    (lambda d, base: wavelengths(d, base, power=-2.0), "the exponent is -2i/d, with a minus"),
+    (lambda d, base: wavelengths(d, base, power=1.0), "and not -i/d"),
+    (lambda d, base: wavelengths(d, base, first=1), "so the first has rate 1"),
+    (lambda d, base: wavelengths(d, base, below=2), "not by d - 2"),
+    (lambda d, base: wavelengths(d, base).flip(0), "pair 0 comes first"),
+    (lambda d, base: wavelengths(d, 10_000.0), "the base is ignored"),
+    (lambda d, base: wavelengths(d, base).repeat_interleave(2), "d/2 pairs, so return [3-8] numbers, not d"),
+    (lambda d, base: wavelengths(d, base).round(), "do not round"),
+    (lambda d, base: wavelengths(d, base).ceil().long(), "do not round"),
+    (lambda d, base: wavelengths(d, base).cumsum(0), "wrong values"),
+    (lambda d, base: wavelengths(d, base).tolist(), "must be a tensor, got list"),
+    (lambda d, base: wavelengths(d, base)[:-1], "must have shape"),
+]
