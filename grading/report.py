@@ -30,6 +30,7 @@ class Result:
     messages: dict[str, str] = field(default_factory=dict)
     hours_late: float = 0
     percent_off: float = 0
+    group: str = ""
 
     @property
     def status(self) -> str:
@@ -80,11 +81,11 @@ def write_report(
     Who is a member of the class and has no result handed in nothing.
     """
     members = list(members)
-    nothing = [one.folder for one in members if not any(one.is_in(student) for student in results)]
-    results = {student: Result(reason=NOTHING) for student in nothing} | dict(results)
+    nothing = [one for one in members if not any(one.is_in(student) for student in results)]
+    results = {one.folder: Result(reason=NOTHING, group=one.group) for one in nothing} | dict(results)
     rows = [_row(student, result, asked) for student, result in sorted(results.items())]
     heads = ["student", "status", "points", *(exercise.title for exercise in asked), "why not", "messages", "notes"]
-    heads += ["hours late", "percent taken off"]
+    heads += ["hours late", "percent taken off", "group"]
     _write(folder / "grades.csv", [heads, *rows])
 
     highest = sum(sum(exercise.points.values()) for exercise in asked)
@@ -121,6 +122,7 @@ def _row(student: str, result: Result, asked: list[Exercise]) -> list:
         "; ".join(result.notes),
         round(result.hours_late, 1) or "",
         result.percent_off or "",
+        result.group,
     ]
 
 
