@@ -5,6 +5,7 @@
 Submissions are expected at submitted/STUDENT/scaling/scaling.ipynb in assignments/; the results are written to
 report/scaling/ and feedback/. Run it again with --report after grading by hand. What cannot be graded is reported
 with its reason and gets no points, not even zero. Who hands in as a group is graded once, and all of it has the points.
+If grading was broken off, or more has come since, --rest goes on with whoever is not graded yet.
 
 A large class can be graded in parts, on several machines: --part 1/5 to --part 5/5, and then --join.
 """
@@ -28,8 +29,10 @@ from grading.report import Result, exercises, write_report
 from grading.sandbox import lent_folder, why_not
 
 
-def grade(course: Course, students: list[str], limits: dict) -> dict[str, Result]:
-    """Grade submissions; return what came of it by student, without the points of those that were graded."""
+def grade(course: Course, students: list[str], limits: dict, *, beside_others: bool = False) -> None:
+    """Grade submissions, and write what came of each as soon as it is known: what breaks off can go on."""
+    if not students and beside_others:
+        return
     try:
         course.load_master()
     except ValueError as error:
@@ -37,13 +40,13 @@ def grade(course: Course, students: list[str], limits: dict) -> dict[str, Result
     for _, complaint in in_processes(course.check_master, [course.name], **limits):
         if complaint:
             raise SystemExit(f"the model answers do not pass their own checks, so nobody was graded: {complaint}")
-    results: dict[str, Result] = {}
+    if not beside_others:
+        course.write_results({}, beside_others=False)
     for student, came in progress("graded", course.grade, students, limits):
-        results[student] = came if isinstance(came, Result) else Result(reason=came)
-    for student, result in results.items():
+        result = came if isinstance(came, Result) else Result(reason=came)
         if result.reason:
             course.drop(student)
-    return results
+        course.add_result(student, result)
 
 
 def progress(verb: str, task: Callable[[str], Any], students: list[str], limits: dict):
@@ -71,6 +74,8 @@ def report(course: Course, limits: dict, only: list[str] | None = None) -> None:
     print(f"\nMore in {course.report}, and for the students in {course.folder / 'feedback'}.")
     if without:
         print(f"Not in feedback.zip, since no zip of submissions had them: {', '.join(without)}.")
+    if nobodys := course.extended_for_nobody():
+        print(f"In course.toml there are extensions for nobody of the class: {', '.join(nobodys)}.")
 
 
 def parse(argv: list[str] | None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
@@ -85,6 +90,7 @@ def parse(argv: list[str] | None) -> tuple[argparse.ArgumentParser, argparse.Nam
     which.add_argument(
         "--student", action="append", help="grade this one, leave the others as they are; may be repeated"
     )
+    which.add_argument("--rest", action="store_true", help="grade who is not graded yet, leave the others as they are")
     which.add_argument("--part", metavar="K/N", help="grade the K-th of N parts of the class, without report")
     which.add_argument("--join", action="store_true", help="grade nothing, join the parts, write report and feedback")
     parser.add_argument("--without-sandbox", action="store_true", help="run students' code with your own rights")
@@ -114,7 +120,7 @@ def main(argv: list[str] | None = None) -> int:
         place = f"submitted/{(arguments.student or ['STUDENT'])[0]}/{name}/{name}.ipynb"
         parser.error(f"nobody's work is at {place} in {arguments.course}")
 
-    folder = arguments.course.resolve()
+    folder, only = arguments.course.resolve(), bool(arguments.student or arguments.rest)
     about = {"cell_seconds": arguments.cell_seconds, "gib": arguments.memory, "sandbox": not arguments.without_sandbox}
     under = {**about, "seconds": arguments.seconds}
     try:
@@ -122,6 +128,8 @@ def main(argv: list[str] | None = None) -> int:
         work = prepare(part, folder, name) if part else folder
         course = Course(folder, name, configure(folder, work=work, **about))
         wanted, found = course.works(arguments.student or there)
+        if arguments.rest:
+            wanted = sorted(set(wanted) - set(course.read_results()))
         if runs and (missing := sorted(set(wanted) - there)):
             place = f"submitted/{missing[0]}/{name}/{name}.ipynb"
             parser.error(f"nobody's work is at {place} in {arguments.course}")
@@ -135,17 +143,17 @@ def main(argv: list[str] | None = None) -> int:
         try:
             if part:
                 theirs, now = part.of(wanted), conditions(folder, name, under)
-                course.write_results(grade(course, theirs, limits), beside_others=False)
+                grade(course, theirs, limits)
                 write_about(part, course, theirs, now)
                 print(f"{len(theirs)} of {len(wanted)} are in part {part}, in {course.work}.")
                 return 0
             if arguments.join:
                 course.write_results(join(course, under), beside_others=False)
             elif runs:
-                course.write_results(grade(course, wanted, limits), beside_others=bool(arguments.student))
+                grade(course, wanted, limits, beside_others=only)
                 for group in found:
                     course.set_aside(group)
-            report(course, limits, wanted if arguments.student else None)
+            report(course, limits, wanted if only else None)
         except JoinError as error:
             parser.error(str(error))
         finally:

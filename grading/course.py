@@ -89,6 +89,11 @@ class Course:
         """Name the folders of all who have handed in."""
         return {path.parent.name for path in (self.folder / "submitted").glob(f"*/{self.name}")}
 
+    def extended_for_nobody(self) -> list[str]:
+        """Name the extensions that are nobody's, as one that is mistyped is."""
+        known = self.handed_in() | {one.folder for one in self.members} | {one.group for one in self.members}
+        return sorted(set(self.rules.extensions) - known)
+
     def groups(self) -> list[Group]:
         """List the groups that have handed in."""
         there: dict[str, bytes | None] = {}
@@ -197,7 +202,7 @@ class Course:
         for student in group.aside:
             if results.pop(student, None):
                 self.drop(student)
-        self.results_file.write_text(json.dumps(results, indent=1), encoding="utf-8")
+        self._write(results)
 
     def share_feedback(self, group: Group) -> None:
         """Give every member of a group its page."""
@@ -220,8 +225,16 @@ class Course:
     def write_results(self, results: dict[str, Result], *, beside_others: bool) -> None:
         """Write to ``results.json`` what the gradebook does not hold: why a submission was not graded, and notes."""
         new = {student: {"reason": result.reason, "notes": result.notes} for student, result in results.items()}
-        text = json.dumps((self.read_results() if beside_others else {}) | new, indent=1)
-        self.results_file.write_text(text, encoding="utf-8")
+        self._write((self.read_results() if beside_others else {}) | new)
+
+    def _write(self, results: dict[str, dict]) -> None:
+        beside = self.results_file.with_suffix(".new")  # who breaks this off shall not be left with half a file
+        beside.write_text(json.dumps(results, indent=1), encoding="utf-8")
+        beside.replace(self.results_file)
+
+    def add_result(self, student: str, result: Result) -> None:
+        """Write one result beside the others."""
+        self.write_results({student: result}, beside_others=True)
 
     def read_results(self) -> dict[str, dict]:
         """Read ``results.json``; nothing before the first grading."""
@@ -236,7 +249,7 @@ class Course:
         found = {folder: group for group in self.groups() for folder in group.everybody}
         for student in sorted(self.handed_in() - set(results)):
             if student not in found or not results.keys() & set(found[student].everybody):
-                results[student] = Result(reason=f"it is not graded yet: --student {student}")
+                results[student] = Result(reason="it is not graded yet: --rest")
         for student, result in results.items():
             self.add_lateness(student, result, found.get(student))
         graded = {student: self.notebook("checked", student) for student, one in results.items() if not one.reason}

@@ -79,7 +79,7 @@ def for_everybody(results: dict[str, Result], found: Iterable[Group]) -> dict[st
             continue
         notes = list(group.notes)
         if graded != group.counts:
-            notes.append(f"the file that counts is not graded yet, this is that of {graded}: --student {group.counts}")
+            notes.append(f"the file that counts is not graded yet, this is that of {graded}: --rest")
         for folder in group.everybody:
             everybody.pop(folder, None)
         for folder in group.members:

@@ -92,7 +92,7 @@ def test_a_file_that_counts_and_is_not_graded_is_named():
     group = only([ALICE, BOB], {"Bob_id22": b"y", "Alice_id1": b"x"}, {"Alice_id1": DAY[1], "Bob_id22": DAY[2]})
     everybody = for_everybody({"Alice_id1": Result(points={"a": 3})}, [group])
     assert set(everybody) == {"Alice_id1", "Bob_id22"}
-    assert "--student Bob_id22" in everybody["Bob_id22"].notes[-1]
+    assert "this is that of Alice_id1: --rest" in everybody["Bob_id22"].notes[-1]
 
 
 def test_a_group_has_the_latest_of_its_extensions():
@@ -231,11 +231,11 @@ def test_a_class_with_groups_is_graded_from_its_table_to_its_zip(tmp_path, monke
     hand_in(tmp_path, "Alice_id1", came="2026-11-01 00:00 +0000", scale=SCALE.replace("math.sqrt", ""))
     (tmp_path / "submitted/Alice_id1/scaling/timestamp.txt").write_text("2026-11-04 00:00 +0000")
     main([*command, "--report"])
-    assert "--student Alice_id1" in table(tmp_path)["Cyd_id333"]["notes"]
-    main([*command, "--student", "Cyd_id333"])
+    assert "this is that of Bob_id22: --rest" in table(tmp_path)["Cyd_id333"]["notes"]
+    main([*command, "--rest"])
     rows = table(tmp_path)
     assert {rows[name]["2. The right factor"] for name in ("Alice_id1", "Bob_id22", "Cyd_id333")} == {"0.0"}
-    assert "--student" not in rows["Cyd_id333"]["notes"]
+    assert "--rest" not in rows["Cyd_id333"]["notes"]
     assert not (tmp_path / "autograded/Bob_id22/scaling").exists()
     assert set(json.loads((tmp_path / "report/scaling/results.json").read_text())) == {"Alice_id1", "Dan_id4444"}
 
@@ -249,4 +249,32 @@ def test_what_came_after_grading_is_not_called_nothing(tmp_path, monkeypatch, ca
     assert table(tmp_path)["bob"]["status"] == "nothing came"
     hand_in(tmp_path, "bob")
     main([*command, "--report"])
-    assert table(tmp_path)["bob"]["why not"] == "it is not graded yet: --student bob"
+    assert table(tmp_path)["bob"]["why not"] == "it is not graded yet: --rest"
+    before = (tmp_path / "autograded/ada/scaling/scaling.ipynb").stat().st_mtime_ns
+    main([*command, "--rest"])
+    assert table(tmp_path)["bob"]["status"] == "graded"
+    assert (tmp_path / "autograded/ada/scaling/scaling.ipynb").stat().st_mtime_ns == before
+
+
+def test_what_was_graded_before_it_broke_off_is_kept_and_the_rest_follows(tmp_path, monkeypatch, capsys):
+    lay_down(tmp_path, monkeypatch)
+    for student in ("ada", "bob", "cyd"):
+        hand_in(tmp_path, student, scale=SCALE)
+    command = ["scaling", "--course", str(tmp_path), "--without-sandbox", "--jobs", "1"]
+    add = Course.add_result
+
+    def add_and_break_off(self, student, result):
+        add(self, student, result)
+        if student == "bob":
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Course, "add_result", add_and_break_off)
+        with pytest.raises(KeyboardInterrupt):
+            main(command)
+    main([*command, "--report"])
+    assert [row["status"] for row in table(tmp_path).values()] == ["graded", "graded", "not graded"]
+    capsys.readouterr()
+    main([*command, "--rest"])
+    assert "1/1" in capsys.readouterr().err
+    assert [row["2. The right factor"] for row in table(tmp_path).values()] == ["3.0"] * 3
