@@ -1,8 +1,9 @@
 """Measure what grading a class takes: time, memory and disk, with the command and the sandbox that an instructor uses.
 
-The class is made by varying the one of ``tests/grading/students.py``. Every seventh submission is one of its kinds in
-turn, those that hang, hoard and dig included; the others are honest: right, wrong or empty in each exercise by a seeded
-draw, in names of their own, half of them with the model answer's search. Limits are the defaults.
+The class is made by varying the one of ``tests/grading/students.py``. Each of its kinds is there once, those that hang,
+hoard and dig included (in a small class every other student is one of them); the others are honest: right, wrong or
+empty in each exercise by a seeded draw, in names of their own, half of them with the model answer's search. Limits are
+the defaults.
 
 Memory is what ``/proc`` says once a second of the command and all that it has started: resident for one process, its
 proportional share (PSS) for all of them together. Processor time is added up from the same samples, so of each process
@@ -69,9 +70,11 @@ def hand_in(course: Path, n: int) -> dict[str, str]:
     source.parent.mkdir(parents=True)
     nbformat.write(master, source)
     who: dict[str, str] = {}
+    every = max(2, n // len(all_kinds))
     for i in range(n):
         student = f"student {i:03}_id{10_000 + i}"
-        kind, made = all_kinds[i // 7 % len(all_kinds)] if i % 7 == 6 else ("honest", None)
+        nth, place = divmod(i, every)
+        kind, made = all_kinds[nth] if place == every - 1 and nth < len(all_kinds) else ("honest", None)
         notebook = made.hands_in(released) if made else honest(draw, released, master, kinds["RIGHT"])
         text = notebook if isinstance(notebook, str) else nbformat.writes(notebook)
         file = course / "submitted" / student / NAME / f"{NAME}.ipynb"
