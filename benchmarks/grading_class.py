@@ -148,10 +148,11 @@ def measure(course: Path, command: list[str], finished: Callable[[], bool]) -> d
             if not after and finished():
                 after = time.monotonic() - start
             time.sleep(1)
+    seconds = time.monotonic() - start
     if process.returncode:
         raise SystemExit(f"the command ended with {process.returncode}:\n{(course / 'said.txt').read_text()[-3000:]}")
     return {
-        "seconds": {"grading": round(after), "report and feedback": round(time.monotonic() - start - after)},
+        "seconds": {"grading": round(after or seconds), "feedback and report": round(seconds - after if after else 0)},
         "processor_seconds": round(sum(watch.seconds.values())),
         "peak_MiB": {
             "one grading process, resident": round(watch.resident["grading"] / 1024),
@@ -171,10 +172,9 @@ def processor() -> str:
 
 def grade(course: Path, jobs: int, option: list[str], folder: Path) -> dict:
     """Run the command once; ``folder`` is where it writes what it has graded."""
-    done = folder / "report" / NAME / "results.json"
     command = [sys.executable, "-m", "grading", NAME, "--course", str(course), "--jobs", str(jobs), *option]
-    run = {"jobs": jobs} | measure(course, command, done.is_file)
-    results = json.loads(done.read_text(encoding="utf-8"))
+    run = {"jobs": jobs} | measure(course, command, (folder / "feedback").is_dir)
+    results = json.loads((folder / "report" / NAME / "results.json").read_text(encoding="utf-8"))
     run |= {"graded": len(results), "not_graded": sum(bool(one["reason"]) for one in results.values())}
     places = ("checked", "autograded"), ("gradebook.db",), ("report",), ("feedback",)
     return run | {"MiB": {" and ".join(some): size(folder, *some) for some in places}}
