@@ -4,7 +4,10 @@
 
 Submissions are expected at submitted/STUDENT/scaling/scaling.ipynb in assignments/; the results are written to
 report/scaling/ and feedback/. Run it again with --report after grading by hand. What cannot be graded is reported
-with its reason and gets no points, not even zero.
+with its reason and gets no points, not even zero. Who hands in as a group is graded once, and all of it has the points.
+If grading was broken off, or more has come since, --rest goes on with whoever is not graded yet.
+
+A large class can be graded in parts, on several machines: --part 1/5 to --part 5/5, and then --join.
 """
 
 import argparse
@@ -18,14 +21,18 @@ from typing import Any
 from tqdm import tqdm
 
 from grading.course import ASSIGNMENTS, Course, configure
+from grading.groups import for_everybody, ways_back
 from grading.hand_back import write_zip
+from grading.parts import JoinError, Part, conditions, join, prepare, write_about
 from grading.processes import in_processes
 from grading.report import Result, exercises, write_report
 from grading.sandbox import lent_folder, why_not
 
 
-def grade(course: Course, students: list[str], limits: dict) -> dict[str, Result]:
-    """Grade submissions; return what came of it by student, without the points of those that were graded."""
+def grade(course: Course, students: list[str], limits: dict, *, beside_others: bool = False) -> None:
+    """Grade submissions, and write what came of each as soon as it is known: what breaks off can go on."""
+    if not students and beside_others:
+        return
     try:
         course.load_master()
     except ValueError as error:
@@ -33,13 +40,13 @@ def grade(course: Course, students: list[str], limits: dict) -> dict[str, Result
     for _, complaint in in_processes(course.check_master, [course.name], **limits):
         if complaint:
             raise SystemExit(f"the model answers do not pass their own checks, so nobody was graded: {complaint}")
-    results: dict[str, Result] = {}
+    if not beside_others:
+        course.write_results({}, beside_others=False)
     for student, came in progress("graded", course.grade, students, limits):
-        results[student] = came if isinstance(came, Result) else Result(reason=came)
-    for student, result in results.items():
+        result = came if isinstance(came, Result) else Result(reason=came)
         if result.reason:
             course.drop(student)
-    return results
+        course.add_result(student, result)
 
 
 def progress(verb: str, task: Callable[[str], Any], students: list[str], limits: dict):
@@ -47,8 +54,32 @@ def progress(verb: str, task: Callable[[str], Any], students: list[str], limits:
     return tqdm(in_processes(task, students, **limits), total=len(students), desc=verb, unit="student")
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Grade one assignment."""
+def report(course: Course, limits: dict, only: list[str] | None = None) -> None:
+    """Write feedback, of some students if only theirs is new, and the report, and print its table."""
+    results = course.results()
+    anew = [s for s, result in results.items() if not result.reason and (only is None or s in only)]
+    for student, reason in progress("feedback", course.write_feedback, anew, limits):
+        results[student].notes += [reason] if reason else []
+    found = course.groups()
+    ways: dict[str, str | None] = {}
+    for group in found:
+        course.share_feedback(group)
+        ways |= ways_back(course.folder, course.name, group)
+    results = for_everybody(results, found)
+    about = {"members": course.members, "canvas_column": course.canvas_column}
+    table = write_report(course.report, course.name, results, exercises(course.master()), **about)
+    graded = [student for student in results if not results[student].reason]
+    _, without = write_zip(course.folder, course.name, graded, ways)
+    print(table)
+    print(f"\nMore in {course.report}, and for the students in {course.folder / 'feedback'}.")
+    if without:
+        print(f"Not in feedback.zip, since no zip of submissions had them: {', '.join(without)}.")
+    if nobodys := course.extended_for_nobody():
+        print(f"In course.toml there are extensions for nobody of the class: {', '.join(nobodys)}.")
+
+
+def parse(argv: list[str] | None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
+    """Read the command line, and refuse what cannot be done."""
     parser = argparse.ArgumentParser(
         prog="python -m grading", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -59,6 +90,9 @@ def main(argv: list[str] | None = None) -> int:
     which.add_argument(
         "--student", action="append", help="grade this one, leave the others as they are; may be repeated"
     )
+    which.add_argument("--rest", action="store_true", help="grade who is not graded yet, leave the others as they are")
+    which.add_argument("--part", metavar="K/N", help="grade the K-th of N parts of the class, without report")
+    which.add_argument("--join", action="store_true", help="grade nothing, join the parts, write report and feedback")
     parser.add_argument("--without-sandbox", action="store_true", help="run students' code with your own rights")
     parser.add_argument("--cell-seconds", type=int, default=60, help="time for one cell (default: %(default)s)")
     parser.add_argument("--seconds", type=int, default=600, help="time for one notebook (default: %(default)s)")
@@ -71,45 +105,59 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"there is no master source/{arguments.name}/{arguments.name}.ipynb in {arguments.course}")
     if arguments.report and not (arguments.course / "report" / arguments.name / "results.json").is_file():
         parser.error(f"{arguments.name} has not been graded yet: leave out --report")
-    if not (arguments.report or arguments.without_sandbox) and (reason := why_not()):
+    runs = not (arguments.report or arguments.join)
+    if runs and not arguments.without_sandbox and (reason := why_not()):
         parser.error(f"{reason}. Students' code would run with your rights; --without-sandbox accepts that")
-    there = {path.parent.name for path in (arguments.course / "submitted").glob(f"*/{arguments.name}")}
-    wanted = set(arguments.student or there) or {"STUDENT"}
-    if not arguments.report and (missing := sorted(wanted - there)):
-        place = f"submitted/{missing[0]}/{arguments.name}/{arguments.name}.ipynb"
+    return parser, arguments
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Grade one assignment."""
+    parser, arguments = parse(argv)
+    name, runs = arguments.name, not (arguments.report or arguments.join)
+    there = {path.parent.name for path in (arguments.course / "submitted").glob(f"*/{name}")}
+    if runs and not there:
+        place = f"submitted/{(arguments.student or ['STUDENT'])[0]}/{name}/{name}.ipynb"
         parser.error(f"nobody's work is at {place} in {arguments.course}")
 
-    folder = arguments.course.resolve()
-    config = configure(
-        folder,
-        cell_seconds=arguments.cell_seconds,
-        gib=arguments.memory,
-        sandbox=not arguments.without_sandbox,
-    )
+    folder, only = arguments.course.resolve(), bool(arguments.student or arguments.rest)
+    about = {"cell_seconds": arguments.cell_seconds, "gib": arguments.memory, "sandbox": not arguments.without_sandbox}
+    under = {**about, "seconds": arguments.seconds}
     try:
-        course = Course(folder, arguments.name, config)
+        part = Part(arguments.part) if arguments.part else None
+        work = prepare(part, folder, name) if part else folder
+        course = Course(folder, name, configure(folder, work=work, **about))
+        wanted, found = course.works(arguments.student or there)
+        if arguments.rest:
+            wanted = sorted(set(wanted) - set(course.read_results()))
+        if runs and (missing := sorted(set(wanted) - there)):
+            place = f"submitted/{missing[0]}/{name}/{name}.ipynb"
+            parser.error(f"nobody's work is at {place} in {arguments.course}")
     except ValueError as error:
         parser.error(str(error))
-    if os.geteuid() == 0 and not (arguments.report or arguments.without_sandbox):
+    if os.geteuid() == 0 and runs and not arguments.without_sandbox:
         print("You grade as root: a hole in the sandbox would be a hole in this machine.", file=sys.stderr)
     limits = {"at_a_time": arguments.at_a_time, "seconds": arguments.seconds, "log": course.logs / "kernels.txt"}
     with lent_folder() as scratch:  # also for what a process that was killed leaves behind
         tempfile.tempdir = str(scratch)
-        if not arguments.report:
-            course.write_results(grade(course, sorted(wanted), limits), beside_others=bool(arguments.student))
-        results = course.results()
-        anew = [s for s, result in results.items() if not result.reason and s in (arguments.student or results)]
-        for student, reason in progress("feedback", course.write_feedback, anew, limits):
-            results[student].notes += [reason] if reason else []
-        asked = exercises(course.master())
-        about = {"members": course.members, "canvas_column": course.canvas_column}
-        table = write_report(course.report, course.name, results, asked, **about)
-        _, without = write_zip(folder, course.name, [student for student in results if not results[student].reason])
-    tempfile.tempdir = None
-    print(table)
-    print(f"\nMore in {course.report}, and for the students in {folder / 'feedback'}.")
-    if without:
-        print(f"Not in feedback.zip, since no zip of submissions had them: {', '.join(without)}.")
+        try:
+            if part:
+                theirs, now = part.of(wanted), conditions(folder, name, under)
+                grade(course, theirs, limits)
+                write_about(part, course, theirs, now)
+                print(f"{len(theirs)} of {len(wanted)} are in part {part}, in {course.work}.")
+                return 0
+            if arguments.join:
+                course.write_results(join(course, under), beside_others=False)
+            elif runs:
+                grade(course, wanted, limits, beside_others=only)
+                for group in found:
+                    course.set_aside(group)
+            report(course, limits, wanted if only else None)
+        except JoinError as error:
+            parser.error(str(error))
+        finally:
+            tempfile.tempdir = None
     return 0
 
 

@@ -4,8 +4,10 @@ import json
 import re
 import secrets
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
-from datetime import UTC
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import nbformat
@@ -19,18 +21,24 @@ from traitlets.config.loader import PyFileConfigLoader
 from grading.alike import same_answers, uncalled_for
 from grading.check_notebook import mend, read
 from grading.collect import CAME
+from grading.groups import Group, groups
 from grading.outside import CheckedFromOutside, by_machine
 from grading.report import Result
-from grading.roster import Member, canvas_column, read_roster, read_rules, when
+from grading.roster import Member, canvas_column, in_groups, read_roster, read_rules, when
 
 ASSIGNMENTS = Path(__file__).resolve().parents[1] / "assignments"
 
 
-def configure(folder: Path, *, cell_seconds: int = 60, gib: float = 4, sandbox: bool = True) -> Config:
-    """Read nbgrader's configuration and lay this course's folders and limits over it; draw its seed if it has none."""
+def configure(
+    folder: Path, *, cell_seconds: int = 60, gib: float = 4, sandbox: bool = True, work: Path | None = None
+) -> Config:
+    """Read nbgrader's configuration and lay this course's folders and limits over it; draw its seed if it has none.
+
+    What is graded is written to ``work``, the course's own folder if nothing else is said.
+    """
     config = PyFileConfigLoader("nbgrader_config.py", path=str(ASSIGNMENTS)).load_config()
-    config.CourseDirectory.root = str(folder)
-    config.CourseDirectory.db_url = f"sqlite:///{folder / 'gradebook.db'}"
+    config.CourseDirectory.root = str(work or folder)
+    config.CourseDirectory.db_url = f"sqlite:///{(work or folder) / 'gradebook.db'}"
     config.CourseDirectory.submitted_directory = "checked"
     config.CourseDirectory.release_directory = "release"
     config.CheckedFromOutside.timeout = cell_seconds
@@ -47,12 +55,13 @@ class Course:
     """The steps of grading; each that takes one student's name can run in a process of its own.
 
     Raises:
-        ValueError: if the rules or the roster of the course cannot be read.
+        ValueError: if the rules, the roster or the groups of the course cannot be read.
     """
 
     def __init__(self, folder: Path, name: str, config: Config):
         self.folder, self.name, self.config = folder, name, config
-        self.report = folder / "report" / name
+        self.work = Path(config.CourseDirectory.root)
+        self.report = self.work / "report" / name
         self.results_file = self.report / "results.json"
         self.rules = read_rules(folder / "course.toml", name)
         self.members: list[Member] = []
@@ -60,13 +69,46 @@ class Course:
         heads: list[str] = []
         if (roster := folder / "roster.csv").is_file():
             self.members, heads, self.came = read_roster(roster)
+        if isinstance(self.rules.groups, str):
+            if not (folder / self.rules.groups).is_file():
+                raise ValueError(
+                    f"there is no table of groups {self.rules.groups} in {folder}, which course.toml names"
+                )
+            self.members = in_groups(self.members, folder / self.rules.groups)
+        elif not self.rules.groups:
+            self.members = [replace(member, group="") for member in self.members]
         self.canvas_column = canvas_column(name, self.rules, heads)
         self.logs = self.report / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
 
     def notebook(self, kind: str, student: str = ".") -> Path:
         """Return where the assignment's notebook is: as ``source``, ``release``, ``checked`` or ``autograded``."""
-        return self.folder / kind / student / self.name / f"{self.name}.ipynb"
+        return self.work / kind / student / self.name / f"{self.name}.ipynb"
+
+    def handed_in(self) -> set[str]:
+        """Name the folders of all who have handed in."""
+        return {path.parent.name for path in (self.folder / "submitted").glob(f"*/{self.name}")}
+
+    def extended_for_nobody(self) -> list[str]:
+        """Name the extensions that are nobody's, as one that is mistyped is."""
+        known = self.handed_in() | {one.folder for one in self.members} | {one.group for one in self.members}
+        return sorted(set(self.rules.extensions) - known)
+
+    def groups(self) -> list[Group]:
+        """List the groups that have handed in."""
+        there: dict[str, bytes | None] = {}
+        for student in sorted(self.handed_in()) if any(member.group for member in self.members) else ():
+            file = self.folder / "submitted" / student / self.name / f"{self.name}.ipynb"
+            there[student] = file.read_bytes() if file.is_file() else None
+        return groups(self.members, there, self.when_it_came)
+
+    def works(self, students: Iterable[str]) -> tuple[list[str], list[Group]]:
+        """Return whose files are graded if these students' work is, and the groups among them."""
+        wanted = set(students)
+        found = [group for group in self.groups() if wanted & set(group.everybody)]
+        for group in found:
+            wanted = wanted - set(group.everybody) | {group.counts}
+        return sorted(wanted), found
 
     def master(self) -> NotebookNode:
         """Read the notebook with the solutions."""
@@ -154,6 +196,23 @@ class Course:
         with self.gradebook() as gradebook, suppress(MissingEntry):
             gradebook.remove_submission(self.name, student)
 
+    def set_aside(self, group: Group) -> None:
+        """Remove what was graded of a group and is not what counts."""
+        results = self.read_results()
+        for student in group.aside:
+            if results.pop(student, None):
+                self.drop(student)
+        self._write(results)
+
+    def share_feedback(self, group: Group) -> None:
+        """Give every member of a group its page."""
+        page = self.folder / "feedback" / group.counts / self.name / f"{self.name}.html"
+        for folder in group.members if page.is_file() else ():
+            if folder != group.counts:
+                copied = self.folder / "feedback" / folder / self.name / page.name
+                copied.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(page, copied)
+
     def write_feedback(self, student: str) -> str | None:
         """Write a student's feedback; return nothing, or why that could not be done."""
         done, log = outcome(NbGraderAPI(config=self.config).generate_feedback(self.name, student))
@@ -166,8 +225,16 @@ class Course:
     def write_results(self, results: dict[str, Result], *, beside_others: bool) -> None:
         """Write to ``results.json`` what the gradebook does not hold: why a submission was not graded, and notes."""
         new = {student: {"reason": result.reason, "notes": result.notes} for student, result in results.items()}
-        text = json.dumps((self.read_results() if beside_others else {}) | new, indent=1)
-        self.results_file.write_text(text, encoding="utf-8")
+        self._write((self.read_results() if beside_others else {}) | new)
+
+    def _write(self, results: dict[str, dict]) -> None:
+        beside = self.results_file.with_suffix(".new")  # who breaks this off shall not be left with half a file
+        beside.write_text(json.dumps(results, indent=1), encoding="utf-8")
+        beside.replace(self.results_file)
+
+    def add_result(self, student: str, result: Result) -> None:
+        """Write one result beside the others."""
+        self.write_results({student: result}, beside_others=True)
 
     def read_results(self) -> dict[str, dict]:
         """Read ``results.json``; nothing before the first grading."""
@@ -179,8 +246,12 @@ class Course:
             student: Result(**one) if one["reason"] else self.result_or_reason(student, one["notes"])
             for student, one in self.read_results().items()
         }
+        found = {folder: group for group in self.groups() for folder in group.everybody}
+        for student in sorted(self.handed_in() - set(results)):
+            if student not in found or not results.keys() & set(found[student].everybody):
+                results[student] = Result(reason="it is not graded yet: --rest")
         for student, result in results.items():
-            self.add_lateness(student, result)
+            self.add_lateness(student, result, found.get(student))
         graded = {student: self.notebook("checked", student) for student, one in results.items() if not one.reason}
         notebooks = {student: nbformat.read(path, as_version=4) for student, path in graded.items() if path.is_file()}
         if notebooks:
@@ -190,16 +261,29 @@ class Course:
                 results[student].notes += uncalled_for(notebook, master) + same.get(student, [])
         return results
 
-    def add_lateness(self, student: str, result: Result) -> None:
-        """Note how late a submission came, and what that costs."""
-        folder = self.folder / "submitted" / student / self.name
+    def stamp(self, student: str) -> str:
+        """Return what is written of when a submission came; nothing if that is not known."""
+        file = self.folder / "submitted" / student / self.name / "timestamp.txt"
         member = next((one for one in self.members if one.is_in(student)), None)
+        return (
+            file.read_text(encoding="utf-8") if file.is_file() else self.came.get(member.folder, "") if member else ""
+        )
+
+    def when_it_came(self, student: str) -> datetime | None:
+        """Return when a submission came, if that is known."""
         try:
-            stamp = self.came.get(member.folder, "") if member else ""
-            if (folder / "timestamp.txt").is_file():
-                stamp = (folder / "timestamp.txt").read_text(encoding="utf-8")
-            marked = (folder / CAME).is_file() and json.loads((folder / CAME).read_text(encoding="utf-8"))["late"]
-            result.hours_late = self.rules.hours_late(student, when(stamp)) if stamp else 0
+            return when(stamp) if (stamp := self.stamp(student)) else None
+        except (ValueError, OverflowError, OSError):
+            return None
+
+    def add_lateness(self, student: str, result: Result, group: Group | None = None) -> None:
+        """Note how late a submission came, and what that costs."""
+        about = self.folder / "submitted" / student / self.name / CAME
+        together = [group.name, *group.everybody, *(one.folder for one in group.members.values())] if group else []
+        try:
+            stamp = self.stamp(student)
+            marked = about.is_file() and json.loads(about.read_text(encoding="utf-8"))["late"]
+            result.hours_late = self.rules.hours_late(student, when(stamp), *together) if stamp else 0
             result.percent_off = self.rules.percent_off(result.hours_late)
         except (ValueError, OverflowError, OSError) as error:
             result.notes.append(f"when it came cannot be read: {error}"[:200])

@@ -6,7 +6,7 @@ both find the student by the name that they gave the file or its folder, which `
 
 import json
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
 from grading.collect import CAME, WHO
@@ -18,16 +18,27 @@ def name_in_zip(came_as: str, name: str) -> str:
     return f"{PurePosixPath(came_as).stem}.html" if who and who["file"] else f"{came_as}/{name}.html"
 
 
-def write_zip(course: Path, name: str, students: Iterable[str]) -> tuple[Path, list[str]]:
-    """Write ``feedback.zip`` into the report; return where it is, and who has no place in it."""
+def write_zip(
+    course: Path, name: str, students: Iterable[str], ways: Mapping[str, str | None] | None = None
+) -> tuple[Path, list[str]]:
+    """Write ``feedback.zip`` into the report; return where it is, and who has no place in it.
+
+    ``ways`` says of some, members of groups, under what name their page goes back, or that there is none.
+    """
     path = course / "report" / name / "feedback.zip"
     without: list[str] = []
+    written: set[str] = set()
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for student in sorted(students):
             page = course / "feedback" / student / name / f"{name}.html"
-            about = course / "submitted" / student / name / CAME
-            if page.is_file() and about.is_file():
-                archive.write(page, name_in_zip(json.loads(about.read_text(encoding="utf-8"))["as"], name))
-            else:
+            came_as = (ways or {}).get(student) or _came_as(course / "submitted" / student / name / CAME)
+            if not page.is_file() or not came_as:
                 without.append(student)
+            elif (place := name_in_zip(came_as, name)) not in written:  # else a group has it there
+                archive.write(page, place)
+                written.add(place)
     return path, without
+
+
+def _came_as(about: Path) -> str | None:
+    return json.loads(about.read_text(encoding="utf-8"))["as"] if about.is_file() else None

@@ -4,7 +4,8 @@ import ast
 import builtins
 import json
 import socket
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from types import ModuleType
@@ -132,7 +133,7 @@ class CheckedFromOutside(Execute):
         try:
             connection, _ = listener.accept()
             connection.settimeout(self.timeout)
-            with connection:
+            with connection, _hung_up(connection):
                 answers = Answers(connection)
                 names = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
                 theirs = names - set(self._imported) - set(dir(builtins))
@@ -159,6 +160,16 @@ class CheckedFromOutside(Execute):
                 said = {name: str(content.get(name, ""))[:MESSAGE_LIMIT] for name in ("ename", "evalue")}
                 msg = msg | {"content": said | {"traceback": ["the rest is left out: this is too much output"]}}
         return super().process_message(msg, cell, cell_index)
+
+
+@contextmanager
+def _hung_up(connection: socket.socket) -> Iterator[None]:
+    """End a connection even where an exception still holds the frames that use it: else the kernel would wait on."""
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)
 
 
 class HideTests(ClearHiddenTests):

@@ -31,6 +31,7 @@ class Result:
     messages: dict[str, str] = field(default_factory=dict)
     hours_late: float = 0
     percent_off: float = 0
+    group: str = ""
 
     @property
     def status(self) -> str:
@@ -83,12 +84,12 @@ def write_report(
     Who is a member of the class and has no result handed in nothing.
     """
     members = list(members)
-    nothing = [one.folder for one in members if not any(one.is_in(student) for student in results)]
-    results = {student: Result(reason=NOTHING) for student in nothing} | dict(results)
+    nothing = [one for one in members if not any(one.is_in(student) for student in results)]
+    results = {one.folder: Result(reason=NOTHING, group=one.group) for one in nothing} | dict(results)
     highest = sum(sum(exercise.points.values()) for exercise in asked if not exercise.bonus)
     rows = [_row(student, result, asked, highest) for student, result in sorted(results.items())]
     heads = ["student", "status", "points", *(exercise.title for exercise in asked), "why not", "messages", "notes"]
-    heads += ["hours late", "percent taken off", "percent"]
+    heads += ["hours late", "percent taken off", "percent", "group"]
     _write(folder / "grades.csv", [heads, *rows])
 
     # A course system takes an empty field for "no grade yet"; points that are not final stay out of it.
@@ -126,6 +127,7 @@ def _row(student: str, result: Result, asked: list[Exercise], highest: float) ->
         round(result.hours_late, 1) or "",
         result.percent_off or "",
         round(100 * total / highest, 1) if total is not None and result.status == "graded" else "",
+        result.group,
     ]
 
 

@@ -1,7 +1,9 @@
 """Who belongs to the class, when work was due and when it came: what the course system knows and a zip does not.
 
 ``roster.csv`` in the course folder is the gradebook as Canvas exports it, Moodle's grading worksheet, or a table with
-a column ``student`` of folders' names. ``course.toml`` there holds the rules, all of which may be left out::
+a column ``student`` of folders' names. Who hands in together has the same ``group`` (Moodle: ``Group``) there, or in a
+table of groups: with columns ``student`` and ``group``, or as Canvas exports a group set (``name``, ``canvas_user_id``,
+``login_id``, ``group_name``). ``course.toml`` there holds the rules, all of which may be left out::
 
     [scaling]
     due = 2026-11-20T23:59:00+01:00
@@ -9,8 +11,9 @@ a column ``student`` of folders' names. ``course.toml`` there holds the rules, a
     percent_at_most = 50
     grace_minutes = 15
     canvas = "Scaling (12345)"    # the column in Canvas; without it, the one in roster.csv that is called like this
+    groups = "groups.csv"    # a table of groups in the course folder; false: everybody alone, whatever roster.csv says
 
-    [scaling.extensions]
+    [scaling.extensions]    # by student or by group; a group has the latest that it or one of its members has
     "Alice Doe_id1234" = 2026-11-27T23:59:00+01:00
 """
 
@@ -18,7 +21,7 @@ import csv
 import math
 import re
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -36,6 +39,7 @@ class Member:
     sis: str = ""
     login: str = ""
     section: str = ""
+    group: str = ""
 
     def is_in(self, student: str) -> bool:
         """Say whether this is the folder of their work: the number decides, where both have one."""
@@ -56,16 +60,13 @@ def read_roster(path: Path) -> tuple[list[Member], list[str], dict[str, str]]:
     Raises:
         ValueError: if the table has no column of names that is known.
     """
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        table = csv.DictReader(file)
-        heads = [head for head in table.fieldnames or [] if head]
-        rows = [{head: (row[head] or "").strip() for head in heads} for row in table]
+    heads, rows = _read(path)
     members: list[Member] = []
     came: dict[str, str] = {}
     for row in rows:
         if "Identifier" in row:  # Moodle
             number = row["Identifier"].removeprefix("Participant ").strip()
-            member = Member(row.get("Full name") or row["Identifier"].split()[0], number)
+            member = Member(row.get("Full name") or row["Identifier"].split()[0], number, group=row.get("Group", ""))
         elif "SIS Login ID" in row:  # Canvas; below the heads it has lines about the columns, without a number
             member = Member(row["Student"], row["ID"], row.get("SIS User ID", ""), row["SIS Login ID"], row["Section"])
             if not member.number:
@@ -74,10 +75,47 @@ def read_roster(path: Path) -> tuple[list[Member], list[str], dict[str, str]]:
             member = Member(*split(row["student"]))
         else:
             raise ValueError(f"{path.name} has no column student, Identifier or SIS Login ID, but: {', '.join(heads)}")
+        member.group = row.get("group", member.group)
         members.append(member)
         if stamp := row.get("submitted") or row.get("Last modified (submission)", "").strip("-"):
             came[member.folder] = stamp
     return members, heads, came
+
+
+def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        table = csv.DictReader(file)
+        heads = [head for head in table.fieldnames or [] if head]
+        return heads, [{head: (row[head] or "").strip() for head in heads} for row in table]
+
+
+def in_groups(members: list[Member], path: Path) -> list[Member]:
+    """Return the members with the groups of a table; who is in no line of it is alone, who is only there is added.
+
+    Raises:
+        ValueError: if the table has not the columns of one of the two kinds, or somebody is in two groups.
+    """
+    heads, rows = _read(path)
+    found = [replace(member, group="") for member in members]
+    for row in rows:
+        if {"student", "group"} <= set(heads):
+            folder, login, group = row["student"], "", row["group"]
+        elif {"name", "canvas_user_id", "group_name"} <= set(heads):
+            number = f"_id{row['canvas_user_id']}" if row["canvas_user_id"] else ""
+            folder, login, group = row["name"] + number, row.get("login_id", ""), row["group_name"]
+        else:
+            raise ValueError(
+                f"{path.name} must have columns student and group, or Canvas' name, canvas_user_id and group_name, "
+                f"got: {', '.join(heads)}"
+            )
+        member = next((one for one in found if one.is_in(folder) or (login and one.login == login)), None)
+        if member is None:
+            member = Member(*split(folder), login=login)
+            found.append(member)
+        if group and member.group not in ("", group):
+            raise ValueError(f"{path.name}: {member.folder} must be in one group, got {member.group} and {group}")
+        member.group = group or member.group
+    return found
 
 
 def when(text: str) -> datetime:
@@ -98,13 +136,14 @@ def when(text: str) -> datetime:
 
 @dataclass
 class Rules:
-    """When an assignment is due, what being late costs, and its column in Canvas."""
+    """When an assignment is due, what being late costs, its column in Canvas, and who hands in together."""
 
     due: datetime | None = None
     percent_per_day: float = 0
     percent_at_most: float = 100
     grace_minutes: float = 0
     canvas: str = ""
+    groups: bool | str = True  # as in roster.csv, nobody, or as in this table
     extensions: dict[str, datetime] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -115,10 +154,16 @@ class Rules:
             number = getattr(self, name)
             if isinstance(number, bool) or not isinstance(number, int | float) or number < 0:
                 raise ValueError(f"{name} must be a number from 0 up, got {number!r}")
+        if not isinstance(self.groups, bool | str):
+            raise ValueError(f"groups must be true, false or the name of a table, got {self.groups!r}")
 
-    def hours_late(self, student: str, came: datetime) -> float:
-        """Return the hours between the deadline, this student's own if there is one, and when the work came."""
-        due = self.extensions.get(student, self.due)
+    def hours_late(self, student: str, came: datetime, *together: str) -> float:
+        """Return the hours between the deadline and when the work came.
+
+        Whose work it is, a student's or all of ``together``'s as well, has the latest of their extensions.
+        """
+        theirs = [self.extensions[one] for one in (student, *together) if one in self.extensions]
+        due = max(theirs, key=lambda one: one.astimezone(), default=self.due)
         return 0 if due is None else max(0, (came - due.astimezone()).total_seconds() / 3600)
 
     def percent_off(self, hours: float) -> float:

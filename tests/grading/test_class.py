@@ -96,6 +96,13 @@ def test_nobody_is_left_out(graded):
     assert all(f"\n{name} " in graded.said for name in handed_in)
 
 
+@pytest.mark.parametrize("name", ["right", "wrong", "empty", "hard-coded", "exception"])
+def test_who_is_right_or_wrong_has_no_cell_that_waits_for_its_time_to_be_over(graded, name):
+    log = (graded.folder / "report/scaling/logs" / f"{name}.txt").read_text()
+    assert "Writing" in log
+    assert "Timeout waiting" not in log
+
+
 def test_nobody_called_out(graded):
     assert graded.callers == 0
 

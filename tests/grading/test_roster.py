@@ -148,3 +148,11 @@ def test_a_mark_without_a_time_is_noted_and_costs_nothing(tmp_path):
     ours.add_lateness("ada", ada)
     assert ada.notes == ["the course system marks it as late, and does not say by how much"]
     assert ada.percent_off == 0
+
+
+def test_an_extension_for_nobody_is_named(tmp_path):
+    (tmp_path / "roster.csv").write_text("student,group\nada,Team 1\n")
+    (tmp_path / "submitted/bob/scaling").mkdir(parents=True)
+    known = "".join(f'"{name}" = 2026-11-22T00:00:00Z\n' for name in ("ada", "bob", "Team 1", "adda", "Team 2"))
+    (tmp_path / "course.toml").write_text(f"[scaling.extensions]\n{known}")
+    assert Course(tmp_path, "scaling", configure(tmp_path)).extended_for_nobody() == ["Team 2", "adda"]

@@ -6,7 +6,9 @@ from threading import Thread
 import pytest
 import torch
 
+pytest.importorskip("nbgrader")
 from grading import wire
+from grading.outside import CheckedFromOutside
 from grading.wire import Answer, Answers, NoAnswerError, pack, serve, unpack
 
 
@@ -150,3 +152,23 @@ def test_a_message_that_is_too_long_is_no_answer(monkeypatch):
         theirs.sendall(b'{"value": [' + b"[]," * 400 + b'1], "changed": []}\n')
         with pytest.raises(NoAnswerError, match="no answer"):
             Answers(ours).named("anything")
+
+
+def test_a_kernel_hears_at_once_that_a_check_is_over_even_if_its_error_is_still_held(tmp_path):
+    """An error that is part of a cycle keeps the frames that it went through, and with them their open files."""
+    held: list[AssertionError] = []
+
+    def complain():
+        held.append(AssertionError("not so"))
+        raise held[0]
+
+    runner, verdict = CheckedFromOutside(timeout=60), ["not run"]
+    runner._imported = {"complain": complain}
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as kernel:
+        listener.bind(f"{tmp_path}/s")
+        listener.listen(1)
+        kernel.connect(f"{tmp_path}/s")
+        kernel.settimeout(10)
+        runner._judge(listener, "complain()", verdict)
+        assert verdict == ["not so"]
+        assert kernel.recv(1) == b""

@@ -1,0 +1,118 @@
+"""One work of several students: it is graded once, and each of them stands in the table with its points.
+
+Whatever of them hands it in counts for all. If they hand in different files, the one counts that came last; where the
+course system does not say of each when it came, that of the member who stands first in the table. The others are named
+in the notes of all of them, and stay where they are.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+
+from grading.collect import CAME, MOODLE, WHO, split
+from grading.report import Result
+from grading.roster import Member
+
+
+@dataclass
+class Group:
+    """A group that has handed in: all its members, and whose files they were. Each is named by a folder."""
+
+    name: str
+    members: dict[str, Member]
+    counts: str  # whose file is graded
+    aside: list[str] = field(default_factory=list)  # whose are not
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def everybody(self) -> list[str]:
+        """Return every folder of the group's: those of members, and one that is called like the group itself."""
+        return list(dict.fromkeys([*self.members, self.counts, *self.aside]))
+
+
+def groups(
+    members: Iterable[Member],
+    there: dict[str, bytes | None],
+    came: Callable[[str], datetime | None],
+) -> list[Group]:
+    """Sort what is ``there``, what is in each folder's notebook or nothing, by group; say whose counts in each."""
+    found: dict[str, list[Member]] = {}
+    for member in members:
+        if member.group:
+            found.setdefault(member.group, []).append(member)
+    result: list[Group] = []
+    for name, theirs in found.items():
+        folders: dict[str, Member] = {}
+        its_own = [one for one in there if split(one)[0] in (name, _as_canvas(name))]
+        for member in theirs:
+            folders[next((one for one in there if member.is_in(one) and one not in its_own), member.folder)] = member
+        handed_in = [one for one in [*folders, *its_own] if one in there]
+        files = [one for one in handed_in if there[one] is not None] or handed_in
+        if files:
+            result.append(_chosen(name, folders, files, there, came))
+    return result
+
+
+def _chosen(name: str, folders: dict[str, Member], files: list[str], there, came) -> Group:
+    if len({there[one] for one in files}) == 1:
+        return Group(name, folders, files[0], files[1:])
+    times = {one: came(one) for one in files}
+    known = [time for time in times.values() if time is not None]
+    in_time = len(known) == len(files) and len(set(known)) > 1
+    counts = max(files, key=lambda one: times[one]) if in_time else files[0]  # the first of those that came last
+    why = "it came last" if in_time else "its member stands first, and it is not known which came last"
+    aside = [one for one in files if one != counts]
+    other = [one for one in aside if there[one] != there[counts]]
+    note = f"of group {name} the file of {counts} counts ({why}); another of {', '.join(other)} does not"
+    return Group(name, folders, counts, aside, [note])
+
+
+def for_everybody(results: dict[str, Result], found: Iterable[Group]) -> dict[str, Result]:
+    """Give each member of a group what its work reached."""
+    everybody = dict(results)
+    for group in found:
+        graded = next((one for one in [group.counts, *group.aside] if one in results), None)
+        if graded is None:
+            continue
+        notes = list(group.notes)
+        if graded != group.counts:
+            notes.append(f"the file that counts is not graded yet, this is that of {graded}: --rest")
+        for folder in group.everybody:
+            everybody.pop(folder, None)
+        for folder in group.members:
+            result = results[graded]
+            everybody[folder] = replace(result, notes=[*result.notes, *notes], group=group.name)
+    return everybody
+
+
+def ways_back(course: Path, name: str, group: Group) -> dict[str, str | None]:
+    """Say what the course system would have called each member's file; nothing where it has no name for it.
+
+    Moodle has a folder for each member, and takes one for a member who handed in nothing. Canvas calls the file of a
+    group by the group's name, and gives what comes back to all of it; that is one page, under the name of the group.
+    """
+    came: dict[str, str] = {}
+    for folder in group.everybody:
+        about = course / "submitted" / folder / name / CAME
+        if about.is_file():
+            came[folder] = json.loads(about.read_text(encoding="utf-8"))["as"]
+    reached_by = came.get(group.counts)
+    ways: dict[str, str | None] = {}
+    for folder, member in group.members.items():
+        who = WHO.fullmatch(reached_by or "")
+        if folder in came:
+            ways[folder] = came[folder]
+        elif reached_by and who and MOODLE in reached_by and member.number:
+            ways[folder] = f"{member.name}_{member.number}{reached_by[who.end('number') :]}"
+        elif reached_by and who and who["name"] and _as_canvas(group.name) == who["name"].casefold():
+            ways[folder] = reached_by
+        else:
+            ways[folder] = None
+    return ways
+
+
+def _as_canvas(name: str) -> str:
+    return re.sub(r"\W", "", name).casefold()
