@@ -2,8 +2,9 @@
 
 The code is the chapter's own: its cells are read and run, so that page and record cannot differ. Each run leaves the
 mean loss of its last steps (ten, or a twelfth of all if these are more), those of the hurried model that of the last
-twenty, and the mean entropy of its heads. One thread, float32; ten minutes on one idle core. It writes after every run,
-and goes on where it was.
+twenty, and the mean entropy of its heads; a stuck run that goes on leaves the loss of the last 90, and the spread
+behind its last block. One thread, float32; a quarter of an hour on one idle core. It writes after every run, and goes
+on where it was.
 
 ``python benchmarks/dynamics.py`` writes ``benchmarks/results/dynamics.json``, which the chapter reads.
 """
@@ -53,12 +54,19 @@ HURRIED = {
     "rate 0.01, warm-up": (None, 0.01, 30, None),
     "rate 0.3": (None, 0.3, 0, None),
 }
+# Whether Adam is a new one, rate
+RESTARTED = {
+    **{f"new Adam, rate {rate}": (True, rate) for rate in (0.01, 0.003, 0.001)},
+    "old Adam, rate 0.001": (False, 0.001),
+}
 
 
 def main() -> None:
     """Run what is missing, and write."""
     code = cells()
-    kinds: dict[str, Callable[..., list[float]]] = {"hurried": hurried, "places": trained, "starts": trained}
+    kinds: dict[str, Callable[..., list[float]]] = {
+        "hurried": hurried, "places": trained, "starts": trained, "restarted": restarted,
+    }  # fmt: skip
     jobs = [
         ([name], lambda kind=kind, how=how, seed=seed: [kinds[kind](code, *how, seed)])
         for name, (kind, how, seed) in wanted().items()
@@ -68,7 +76,7 @@ def main() -> None:
 
 def wanted() -> dict[str, tuple[str, tuple[Any, ...], int]]:
     """All runs by their names: of which kind, how, seed."""
-    kinds = {"hurried": HURRIED, "places": PLACES, "starts": STARTED}
+    kinds = {"hurried": HURRIED, "places": PLACES, "starts": STARTED, "restarted": RESTARTED}
     return {
         f"{kind}: {name}, seed {seed}": (kind, how, seed)
         for kind, settings in kinds.items() for name, how in settings.items() for seed in SEEDS
@@ -99,6 +107,23 @@ def hurried(code: dict[str, Any], treat: Any, rate: float, warmup: int, clip: fl
     """Train the model of two layers; return its loss and the mean entropy of its heads at the end."""
     _, loss, heads = code["rush"](treat, rate, seed, n_warmup=warmup, clip=clip)
     return [round(loss.item(), 3), round(heads[-1].mean().item(), 3)]
+
+
+def restarted(
+    code: dict[str, Any], is_new: bool, rate: float, seed: int, steps: tuple[int, int] = (120, 1080)
+) -> list[float]:
+    """Let a stuck run, Post-LN without warm-up, go on, with a new Adam or with its own; return its loss and spread."""
+    model, adam, found = code["new_model"](post=True, seed=seed), None, []
+    for n_steps, lr, drawn in zip(steps, (0.01, rate), (seed, seed + len(SEEDS)), strict=True):
+        if adam is None or is_new:
+            adam = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.999), weight_decay=0.0)
+        source = torch.Generator().manual_seed(drawn)
+        batches = tasks.stream(stories.tell, source, batch_size=16, n=model.config.n_context)
+        config = training.TrainConfig(n_steps=n_steps, lr=lr, final_share=0.0, clip=None)
+        run = training.Training(model, config, optimizer=adam)
+        found = [each.loss for each in run.run(batches, progress=False)]
+    *_, last = diagnostics.summarise(code["look"](model)).values()
+    return [sum(found[-90:]) / len(found[-90:]), last.token_spread]
 
 
 if __name__ == "__main__":

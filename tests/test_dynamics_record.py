@@ -10,7 +10,7 @@ RECORD = json.loads((dynamics.ROOT / "benchmarks" / "results" / "dynamics.json")
 def test_the_record_holds_every_run_that_the_command_makes():
     assert list(RECORD["runs"]) == list(dynamics.wanted())
     for name, found in RECORD["runs"].items():
-        assert len(found) == (2 if name.startswith("hurried") else 1), name
+        assert len(found) == (2 if name.startswith(("hurried", "restarted")) else 1), name
         assert 1.5 < found[0] < 4.5, name
 
 
@@ -21,3 +21,12 @@ def test_the_chapters_cells_train_both_kinds_of_models():
     loss, entropy = dynamics.hurried(code, None, 0.001, 5, 1.0, seed=1)
     assert 2 < loss < 5
     assert 0.5 < entropy <= 1
+
+
+def test_a_stuck_run_goes_on_with_its_own_adam_or_with_one_that_remembers_nothing():
+    code = dynamics.cells()
+    old, new = (dynamics.restarted(code, is_new, 0.002, seed=0, steps=(3, 11)) for is_new in (False, True))
+    assert old != new
+    for loss, spread in (old, new):
+        assert 3 < loss < 6
+        assert 0 <= spread < 1
