@@ -137,6 +137,19 @@ def collapse() -> str:
     return "".join(_line(way, VALUE, 1.8) for way in ways)
 
 
+def block() -> str:
+    """A stream to which attention and a feed-forward layer add, each time a little more."""
+    parts = [_line([(8, 67), (152, 67)], INK, 1.5)]
+    for x, colour, thick in ((30, QUERY, 5), (92, VALUE, 8)):
+        parts += [
+            _line([(x, 67), (x, 40)], INK, 1.5),
+            _rectangle(x - 8, 18, 44, 22, colour),
+            _line([(x + 28, 40), (x + 28, 64)], colour, 2.5),
+            _rectangle(x + 28, 67 - thick / 2, 124 - x, thick, colour),
+        ]
+    return "".join(parts)
+
+
 def flash() -> str:
     """A matrix in tiles: of a few queries and a few keys one tile is at hand."""
     parts = []
@@ -159,6 +172,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "multi-head": multi_head,
     "positions": positions,
     "dynamics": dynamics,
+    "block": block,
     "flash": flash,
     "retrieval": retrieval,
     "walk": walk,
