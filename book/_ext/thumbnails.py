@@ -12,6 +12,7 @@ from itertools import product
 import torch
 
 from lessons_lib.softmax import softmax
+from lessons_lib.widgets.budget import PRESETS, parts
 from lessons_lib.widgets.drawing import element
 
 WIDTH, HEIGHT = 160, 90
@@ -150,6 +151,24 @@ def block() -> str:
     return "".join(parts)
 
 
+def budget() -> str:
+    """The weights of GPT-2 small as areas: dictionary, attention, feed-forward layers."""
+    of = parts(PRESETS["GPT-2 small"])
+    total, x, drawn = sum(of.values()), 12.0, []
+    for column, colours in (
+        (("embedding",), (OUTPUT,)),
+        (("queries", "keys"), (QUERY, KEY)),
+        (("feedforward",), (VALUE,)),
+    ):
+        width, y = 136 * sum(of[name] for name in column) / total, 10.0
+        for name, colour in zip(column, colours, strict=True):
+            height = 70 * 136 * of[name] / total / width
+            drawn.append(_rectangle(x, y, width - 1.5, height - 1.5, colour, 0.7))
+            y += height
+        x += width
+    return "".join(drawn)
+
+
 def flash() -> str:
     """A matrix in tiles: of a few queries and a few keys one tile is at hand."""
     parts = []
@@ -173,6 +192,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "positions": positions,
     "dynamics": dynamics,
     "block": block,
+    "budget": budget,
     "flash": flash,
     "retrieval": retrieval,
     "walk": walk,
