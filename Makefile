@@ -66,7 +66,7 @@ assignments: $(VENV)/.ready ## write the student notebooks from their masters
 	$(PY) tools/release_assignments.py
 
 chapter: $(VENV)/.ready ## lay down the files of a new chapter: make chapter NAME=attention/my-chapter
-	$(PY) tools/new_chapter.py "$(NAME)"
+	$(PY) tools/new_chapter.py "$(NAME)" "$(PART)"
 
 wheel: $(VENV)/.ready ## the library as a wheel, into _build/wheel
 	$(PY) tools/build_wheel.py

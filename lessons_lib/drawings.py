@@ -365,3 +365,78 @@ def two_memories(fast: str = "small and fast", slow: str = "large and slow") -> 
     out = d.matrix(308, memory.y + 13, 70, 34, "$O$", role="output")
     d.arrow((out.top[0], chip.middle[1] + 20), out.top, role="output")
     return d
+
+
+def residual_stream() -> Sketch:
+    """One word's vector through a block: attention and feed-forward read it through a norm and add to it.
+
+    Elhage et al., *A Mathematical Framework for Transformer Circuits*, 2021, section "High-Level Architecture".
+    """
+    d = Sketch(
+        402,
+        222,
+        alt="A thick line from left to right is the vector of one word, from its embedding to the output matrix. "
+        "Twice a branch leaves it, goes up through a norm and a layer, and comes back into a plus sign on the line: "
+        "first attention, to which arrows also lead from the same line of the other words, dashed at the top; then "
+        "the feed-forward layer, which sees this word alone.",
+    )
+    line, others = 196.0, 34.0
+    d.text((1, 10), "the other words' streams", anchor="start", small=True)
+    d.path(f"M1 {others}H401", dashed=True)
+    d.path(f"M1 {line}H138M158 {line}H328M348 {line}H401", thick=True)
+    d.text((1, line + 16), "embedding", anchor="start", small=True)
+    d.text((401, line + 16), "output matrix", anchor="end", small=True)
+    for left, name, role in ((38.0, "attention", "query"), (228.0, "feed-forward", "value")):
+        norm = d.box(left, 134, 46, 26, "norm")
+        layer = d.box(left, 76, 132, 30, name, role=role)
+        plus = d.circle((left + 110, line), 10, "+")
+        d.arrow((norm.middle[0], line), norm.bottom, gap=1)
+        d.arrow(norm.top, (norm.top[0], layer.y + layer.height))
+        d.arrow((plus.middle[0], layer.y + layer.height), plus.top, role=role)
+        d.text((plus.middle[0] + 8, 142), "adds", anchor="start", small=True)
+    for x in (64.0, 104.0, 144.0):
+        d.arrow((x, others), (x, 76), role="key")
+    d.text((160, 56), "keys and values", anchor="start", small=True)
+    return d
+
+
+def encoder_and_decoder() -> Sketch:
+    """A block of the 2017 encoder beside one of its decoder, which looks at what the encoder has made of the source.
+
+    Vaswani et al., *Attention Is All You Need*, 2017, figure 1.
+    """
+    d = Sketch(
+        402,
+        252,
+        alt="Two columns. On the left the encoder's block, from the source upwards: self-attention in which every word "
+        "sees every word, then a feed-forward layer. On the right the decoder's block, from the target upwards: "
+        "self-attention with the causal mask, then cross-attention, then a feed-forward layer. An arrow from the "
+        "encoder's top to the cross-attention carries keys and values; the queries come from the target.",
+    )
+    wide = 138.0
+    columns = (
+        (16.0, "source", ("self-attention", "feed-forward")),
+        (246.0, "target", ("self-attention, causal", "cross-attention", "feed-forward")),
+    )
+    tops = []
+    for left, name, layers in columns:
+        middle = left + wide / 2
+        d.text((middle, 242), name)
+        below = (middle, 233.0)
+        boxes = []
+        for i, layer in enumerate(layers):
+            box = d.box(left, 184 - 66 * i, wide, 30, layer, role="value" if layer == "feed-forward" else "query")
+            d.arrow(below, box.bottom, role="query" if layer == "cross-attention" else "")
+            below, boxes = box.top, [*boxes, box]
+        tops.append(boxes)
+        if name == "target":
+            d.arrow(below, (middle, 18))
+    encoded, cross = tops[0][-1], tops[1][1]
+    d.text((encoded.middle[0], 88), "what it made of it", small=True)
+    d.arrow(encoded.top, (encoded.middle[0], 98), gap=1)
+    d.path(f"M{encoded.middle[0] + 66:.0f} 88H200V{cross.middle[1]:.0f}H228", role="key")
+    d.arrow((222, cross.middle[1]), cross.left, role="key", gap=2)
+    d.text((204, 76), "keys, values", small=True)
+    d.text((cross.middle[0] + 8, cross.y + 47), "queries", anchor="start", small=True)
+    d.text((315, 8), "next word", small=True)
+    return d

@@ -30,6 +30,8 @@ DRAWINGS = {
     "grouped_heads": drawings.grouped_heads(),
     "rotated_pair": drawings.rotated_pair(),
     "two_memories": drawings.two_memories(),
+    "residual_stream": drawings.residual_stream(),
+    "encoder_and_decoder": drawings.encoder_and_decoder(),
 }
 
 
@@ -149,6 +151,24 @@ def test_each_position_turns_the_pair_further():
 def test_the_two_memories_say_what_they_are():
     said = words(drawings.two_memories("200 kB", "80 GB"))
     assert {"on the chip: 200 kB", "main memory: 80 GB", "Qi", "Kj", "Vj", "Q", "K", "V", "O"} <= set(said)
+
+
+def test_attention_alone_hears_of_other_words_and_each_layer_adds():
+    drawing = DRAWINGS["residual_stream"]
+    said, html = words(drawing), drawing.to_html()
+    assert [said.count(name) for name in ("attention", "feed-forward", "norm", "+", "adds")] == [1, 1, 2, 2, 2]
+    left, right = 38, 38 + 132  # of the box that attention is
+    tips = re.findall(r'd="M([\d.]+) [\d.]+L[^"]*" class="key tip"', html)
+    assert len(tips) == 3
+    assert all(left < float(x) < right for x in tips)
+
+
+def test_the_decoder_asks_and_the_encoder_answers():
+    drawing = DRAWINGS["encoder_and_decoder"]
+    said, html = words(drawing), drawing.to_html()
+    assert [said.count(name) for name in ("self-attention", "self-attention, causal", "feed-forward")] == [1, 1, 2]
+    assert {"cross-attention", "queries", "keys, values", "source", "target"} <= set(said)
+    assert html.count('class="key tip"') == html.count('class="query tip"') == 1
 
 
 def test_text_is_set_as_mathematics_between_dollars():

@@ -6,8 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from new_chapter import lay_down
+from new_chapter import lay_down, with_chapter
 
+yaml = pytest.importorskip("yaml")
 pytest.importorskip("nbgrader")
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -87,6 +88,25 @@ def test_it_says_what_remains(copy):
     assert all((copy / line).exists() for line in again.stdout.splitlines() if line.endswith((".ipynb", ".py", ".md")))
 
 
+def test_the_first_chapter_of_a_new_part_brings_its_caption():
+    contents = (ROOT / "_toc.yml").read_text(encoding="utf-8")
+    changed = yaml.safe_load(with_chapter(contents, "elsewhere", "patches", "Elsewhere"))["parts"]
+    parts = yaml.safe_load(contents)["parts"]
+    numbered = [i for i, part in enumerate(parts) if part.get("numbered")]
+    (new,) = [part for part in changed if part not in parts]
+    assert changed.index(new) == numbered[-1] + 1
+    assert [part for part in changed if part is not new] == parts
+    assert (new["caption"], new["numbered"]) == ("Elsewhere", 1)
+    (chapter,) = new["chapters"]
+    assert (chapter["file"], chapter["title"]) == ("book/elsewhere/patches", "Patches")
+    assert chapter["sections"] == [{"file": "book/exercises/patches/patches"}]
+
+
+def test_a_part_that_has_chapters_has_its_caption():
+    with pytest.raises(ValueError, match=r"'attention', which has chapters, and caption 'Again'"):
+        with_chapter((ROOT / "_toc.yml").read_text(encoding="utf-8"), "attention", "more", "Again")
+
+
 @pytest.mark.parametrize(
     ("place", "rule"),
     [
@@ -94,7 +114,7 @@ def test_it_says_what_remains(copy):
         ("scaling", "must read PART/NAME"),
         ("attention/Scaling", "must read PART/NAME"),
         ("../attention/x", "must read PART/NAME"),
-        ("nowhere/new", "must be one that has chapters"),
+        ("nowhere/new", "must be one that has chapters .* got 'nowhere', which has none"),
         ("attention/scaling", "must be new, got 'scaling'"),
         ("training/scaling", "must be new, got 'scaling'"),
         ("attention/build-flash", "must be new, got 'build-flash'"),

@@ -1,6 +1,7 @@
 """Lay down the files of a new chapter: notebook, master, checks and their answers, and its place in the contents.
 
     python tools/new_chapter.py attention/my-chapter
+    python tools/new_chapter.py applications/my-chapter "Elsewhere"    # the first chapter of a new part
 
 What is laid down runs, and passes the tests that every chapter must pass, except what only its author can decide.
 """
@@ -201,17 +202,20 @@ What remains, besides the words and the numbers in these files:
 Then: make test-quick, and make test."""
 
 
-def lay_down(place: str, root: Path = ROOT) -> list[Path]:
+def lay_down(place: str, caption: str = "", root: Path = ROOT) -> list[Path]:
     """Write the files of the chapter ``PART/NAME`` and its lines in the contents; return the files, as seen from root.
 
+    A part that has no chapters yet needs a caption, and comes after those that have.
+
     Raises:
-        ValueError: if the place is not of that form, the part has no chapters, or the name is taken.
+        ValueError: if the place is not of that form, the part has no chapters and no caption is given, or has some and
+            one is given, or the name is taken.
     """
     if not re.fullmatch(r"[a-z]+/[a-z]+(-[a-z0-9]+)*", place):
         raise ValueError(f"the place must read PART/NAME, in small letters and hyphens, got {place!r}")
     part, name = place.split("/")
     module = name.replace("-", "_")
-    contents = with_chapter((root / "_toc.yml").read_text(encoding="utf-8"), part, name)
+    contents = with_chapter((root / "_toc.yml").read_text(encoding="utf-8"), part, name, caption)
     page = (root / "book/instructors.md").read_text(encoding="utf-8")
     texts = {
         f"book/{place}.ipynb": notebook(chapter(install_line(root))),
@@ -233,21 +237,25 @@ def lay_down(place: str, root: Path = ROOT) -> list[Path]:
     return [*map(Path, texts), Path("_toc.yml"), Path("book/instructors.md")]
 
 
-def with_chapter(contents: str, part: str, name: str) -> str:
-    """The table of contents with the chapter after the last one of its part."""
+def with_chapter(contents: str, part: str, name: str, caption: str = "") -> str:
+    """The table of contents with the chapter after the last one of its part, or in a new part after the others."""
     lines = contents.splitlines(keepends=True)
     chapters = [at for at, line in enumerate(lines) if line.startswith(f"      - file: book/{part}/")]
-    if not chapters:
-        raise ValueError(f"the part must be one that has chapters in _toc.yml, got {part!r}")
-    end = chapters[-1] + 1
-    while end < len(lines) and lines[end].startswith("        "):
+    if bool(chapters) == bool(caption):
+        had = "has chapters" if chapters else "has none"
+        rule = "the part must be one that has chapters in _toc.yml, or come with a caption for a new one"
+        raise ValueError(f"{rule}, got {part!r}, which {had}, and caption {caption!r}")
+    numbered = [at for at, line in enumerate(lines) if line.startswith("    numbered:")]
+    end = (chapters or numbered)[-1] + (1 if chapters else 2)
+    while end < len(lines) and lines[end].startswith("        " if chapters else "      "):
         end += 1
     title = name.replace(
         "-", " "
     ).capitalize()  # as the contents say it; the page's own heading is a claim or a question
     page = f"      - file: book/{part}/{name}\n        title: {title}\n"
     exercises = f"        sections:\n          - file: book/exercises/{name}/{name}\n"
-    return "".join([*lines[:end], page, exercises, *lines[end:]])
+    new = f"  - caption: {caption}\n    numbered: 1\n    chapters:\n" if caption else ""
+    return "".join([*lines[:end], new, page, exercises, *lines[end:]])
 
 
 def with_row(page: str, row: str) -> str:
@@ -331,12 +339,12 @@ def notebook(cells: list[dict]) -> str:
     return json.dumps(whole, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
-def main(place: str) -> int:
+def main(place: str, caption: str = "") -> int:
     """Lay the files down, write the student notebook from the master, and say what remains."""
     try:
-        written = lay_down(place)
+        written = lay_down(place, caption)
     except ValueError as error:
-        print(f"usage: make chapter NAME=attention/my-chapter\n{error}", file=sys.stderr)
+        print(f'usage: make chapter NAME=attention/my-chapter [PART="New part"]\n{error}', file=sys.stderr)
         return 1
     from release_assignments import release
 
@@ -348,4 +356,4 @@ def main(place: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else ""))
+    sys.exit(main(*(sys.argv[1:3] or [""])))

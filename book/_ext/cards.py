@@ -50,6 +50,7 @@ WEIGHTS: dict[str, Callable[[], np.ndarray]] = {
     "multi-head": lambda: 0.85 * ((I - J == 2) * 0.9 + (I - J == 5) * 0.9) + 0.004,  # two questions
     "positions": lambda: softmax(2.2 * np.cos((I - J) * 1.1) - 0.25 * abs(I - J)),  # by distance
     "dynamics": lambda: np.stack([np.linalg.matrix_power(FEW, i + 1)[0] for i in range(WORDS)]),  # layer by layer
+    "block": lambda: softmax(CAUSAL + NOISE + 2.5 * (I == J)),  # itself above all, and the others
     "flash": lambda: softmax(NOISE) * (0.35 + ((I // 3 + J // 3) % 2)),  # by tiles
 }
 

@@ -26,6 +26,7 @@ QUESTIONS = {
     "multi-head": "What can several heads do that one cannot?",
     "positions": "How is a set of words told their order?",
     "dynamics": "How does training break, and what holds it?",
+    "block": "What becomes of a word, besides looking around?",
     "flash": "Why is attention slow, if it computes so little?",
 }
 

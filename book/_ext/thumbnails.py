@@ -12,6 +12,7 @@ from itertools import product
 import torch
 
 from lessons_lib.softmax import softmax
+from lessons_lib.widgets.budget import PRESETS, parts
 from lessons_lib.widgets.drawing import element
 from lessons_lib.widgets.gpt import GPTExplorer
 
@@ -138,6 +139,37 @@ def collapse() -> str:
     return "".join(_line(way, VALUE, 1.8) for way in ways)
 
 
+def block() -> str:
+    """A stream to which attention and a feed-forward layer add, each time a little more."""
+    parts = [_line([(8, 67), (152, 67)], INK, 1.5)]
+    for x, colour, thick in ((30, QUERY, 5), (92, VALUE, 8)):
+        parts += [
+            _line([(x, 67), (x, 40)], INK, 1.5),
+            _rectangle(x - 8, 18, 44, 22, colour),
+            _line([(x + 28, 40), (x + 28, 64)], colour, 2.5),
+            _rectangle(x + 28, 67 - thick / 2, 124 - x, thick, colour),
+        ]
+    return "".join(parts)
+
+
+def budget() -> str:
+    """The weights of GPT-2 small as areas: dictionary, attention, feed-forward layers."""
+    of = parts(PRESETS["GPT-2 small"])
+    total, x, drawn = sum(of.values()), 12.0, []
+    for column, colours in (
+        (("embedding",), (OUTPUT,)),
+        (("queries", "keys"), (QUERY, KEY)),
+        (("feedforward",), (VALUE,)),
+    ):
+        width, y = 136 * sum(of[name] for name in column) / total, 10.0
+        for name, colour in zip(column, colours, strict=True):
+            height = 70 * 136 * of[name] / total / width
+            drawn.append(_rectangle(x, y, width - 1.5, height - 1.5, colour, 0.7))
+            y += height
+        x += width
+    return "".join(drawn)
+
+
 def flash() -> str:
     """A matrix in tiles: of a few queries and a few keys one tile is at hand."""
     parts = []
@@ -171,6 +203,8 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "multi-head": multi_head,
     "positions": positions,
     "dynamics": dynamics,
+    "block": block,
+    "budget": budget,
     "flash": flash,
     "retrieval": retrieval,
     "walk": walk,

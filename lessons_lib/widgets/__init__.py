@@ -18,10 +18,12 @@ files, in reading order::
     hero         the same heads, as arcs over a sentence
     clocks       rotary positions
     collapse     what depth does to tokens
+    budget       where the weights of a GPT are
     tiles        FlashAttention's forward pass
     gpt          a language model and the grammar that it learned
 """
 
+from lessons_lib.widgets.budget import BudgetExplorer
 from lessons_lib.widgets.clocks import ClocksExplorer
 from lessons_lib.widgets.collapse import CollapseExplorer
 from lessons_lib.widgets.gpt import GPTExplorer
@@ -36,6 +38,7 @@ from lessons_lib.widgets.tiles import TilesExplorer
 from lessons_lib.widgets.walk import WalkExplorer
 
 __all__ = [
+    "BudgetExplorer",
     "ClocksExplorer",
     "CollapseExplorer",
     "GPTExplorer",

@@ -1,6 +1,7 @@
 """One example of every explorer: each is put through all that an explorer must do."""
 
 from lessons_lib.widgets import (
+    BudgetExplorer,
     ClocksExplorer,
     CollapseExplorer,
     GPTExplorer,
@@ -68,6 +69,20 @@ def examples():
         (
             CollapseExplorer(depth=5, residual=0.5, temperature=0.7),
             {"depth": 9, "residual": 0.8, "temperature": 2.0, "norm": "before", "causal": True, "seed": 4},
+        ),
+        (
+            BudgetExplorer(layers=5, heads=8, head_width=48, group=2, eighths=20, vocab=9990, tied=False, tokens=77),
+            {
+                "kind": "qwen3",
+                "layers": 7,
+                "heads": 12,
+                "head_width": 96,
+                "group": 4,
+                "eighths": 28,
+                "vocab": 5000,
+                "tied": True,
+                "tokens": 1000,
+            },
         ),
         (
             TilesExplorer(n=7, block_q=3, block_k=2, step=9),
