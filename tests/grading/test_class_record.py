@@ -9,15 +9,22 @@ RECORD = json.loads((ROOT / "benchmarks/results/grading-class.json").read_text(e
 
 
 def test_the_guide_tells_the_record():
-    run = RECORD["runs"][0]
-    peak, each = run["peak_MiB"], run["processor_seconds"] / run["graded"]
-    assert (run["students"], run["graded"], run["part"], run["jobs"]) == (200, 40, "1/5", 2)
+    runs = RECORD["runs"][:2]  # whoever measures their own machine adds to them
+    assert [(run["students"], run["graded"], run["part"], run["jobs"]) for run in runs] == [
+        (200, 40, "1/5", 2),
+        (200, 40, "2/5", 2),
+    ]
+    seconds = sum(run["processor_seconds"] for run in runs)
+    each = seconds / sum(run["graded"] for run in runs)
+    grading, kernel, together = (max(run["peak_MiB"][what] for run in runs) for what in runs[0]["peak_MiB"])
+    loads = [f"{run['load']:.0f}" for run in runs]
+    minutes = [f"{run['seconds']['grading'] / 60:.0f}" for run in runs]
+    size = sum(run["MiB"]["gradebook.db"] + run["MiB"]["checked and autograded"] for run in runs)
     for said in (
-        f"{run['processor_seconds']} seconds of processor time, {each:.0f} for each",
-        f"(load {run['load']:.0f}), that was {run['seconds']['grading'] / 60:.0f} minutes",
-        f"at most {peak['one grading process, resident']} MiB, a kernel {peak['one kernel, resident']}",
-        f"together {peak['all together, proportional']} MiB",
-        f"take {run['MiB']['gradebook.db'] + run['MiB']['checked and autograded']:.1f} MiB",
+        f"{seconds} seconds of processor time, {each:.0f} for each",
+        f"(load {' and '.join(loads)}) the two parts took {' and '.join(minutes)} minutes",
+        f"at most {grading} MiB, a kernel {kernel}, all of it together {together} MiB",
+        f"take {size:.1f} MiB",
     ):
         assert said in GUIDE, said
-    assert 12 < run["students"] * each / 2 / 60 < 16, "a quarter of an hour on two idle cores"
+    assert 12 < 200 * each / 2 / 60 < 16, "a quarter of an hour on two idle cores"
