@@ -102,7 +102,7 @@ They live in a notebook of their own, with hints and with checks that name the l
 [exercises on TITLE](../exercises/NAME/NAME.ipynb).
 
 1. What is asked on paper. *Paper, ★☆☆, 10 minutes.*
-2. What is asked in code. *Code with a check, ★★☆, 20 minutes.*
+2. What is asked in code. *Code with a check, ★☆☆, 20 minutes.*
 3. What is asked and has no end. *Open, ★★★, 60 minutes.*"""
 NOT_PROVED = """\
 ## What we used and did not prove
@@ -290,7 +290,7 @@ def master() -> list[dict]:
         ASKED.format(number=number, title=title, kind=kind, stars=stars, minutes=minutes, points=points)
         for number, title, kind, stars, minutes, points in (
             (1, "A claim to derive", "On paper", "★☆☆", 10, 3),
-            (2, "A hole to fill", "Code", "★★☆", 20, 3),
+            (2, "A hole to fill", "Code", "★☆☆", 20, 3),
             (3, "A question of your own", "Open", "★★★", 60, 6),
         )
     ]
