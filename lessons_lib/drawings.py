@@ -432,7 +432,7 @@ def encoder_and_decoder() -> Sketch:
         if name == "target":
             d.arrow(below, (middle, 18))
     encoded, cross = tops[0][-1], tops[1][1]
-    d.text((encoded.middle[0], 88), "what it made of it", small=True)
+    d.text((encoded.middle[0], 88), "the source, encoded", small=True)
     d.arrow(encoded.top, (encoded.middle[0], 98), gap=1)
     d.path(f"M{encoded.middle[0] + 66:.0f} 88H200V{cross.middle[1]:.0f}H228", role="key")
     d.arrow((222, cross.middle[1]), cross.left, role="key", gap=2)

@@ -36,7 +36,8 @@ class Config(NamedTuple):
     tied: bool
 
 
-# GPT-2: Radford et al., Language Models are Unsupervised Multitask Learners, 2019, table 2 and section 2.3.
+# GPT-2: Radford et al., Language Models are Unsupervised Multitask Learners, 2019, table 2 and section 2.3; the heads
+# are those of the files hparams.json published with the weights.
 # Llama 3: Llama Team, The Llama 3 Herd of Models, 2024, table 3, arXiv:2407.21783; the vocabulary to the word is that
 # of the files on the Hugging Face hub. Qwen3: config.json of Qwen/Qwen3-8B there.
 PRESETS = {

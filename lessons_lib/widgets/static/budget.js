@@ -177,7 +177,7 @@ function treemap(scope, config) {
     { class: "x-panel" },
     drawing,
     legend,
-    html("figcaption", {}, "The whole area is all weights. Left the dictionary, then attention, then feed-forward."),
+    html("figcaption", {}, "The area is all weights: left the dictionary and the rest, then attention, feed-forward."),
   );
 }
 
