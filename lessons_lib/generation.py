@@ -120,7 +120,7 @@ def kept_tokens(
 def chances(
     logits: Float[Tensor, "*batch vocab"],
     *,
-    temperature: float = 1.0,
+    temperature: float | int = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
 ) -> Float[Tensor, "*batch vocab"]:
@@ -134,6 +134,7 @@ def chances(
     Raises:
         ValueError: if the temperature is negative, or as :func:`kept_tokens` does.
     """
+    temperature = float(temperature)  # 0 is a natural thing to write
     if not temperature >= 0:
         raise ValueError(f"temperature must not be negative (0 is greedy), got {temperature}")
     kept = kept_tokens(logits, temperature=temperature or 1.0, top_k=top_k, top_p=top_p)
