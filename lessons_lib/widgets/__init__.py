@@ -8,6 +8,7 @@ files, in reading order::
     drawing      still pictures, as SVG
     assemble     one script in two forms
     explorer     what every explorer is
+    trained      models that a script carries, and their heads switched off
     retrieval    a look-up by vectors
     temperature  softmax between the best score and no preference
     plane        lengths and angles of keys and query

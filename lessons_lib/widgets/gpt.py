@@ -9,18 +9,17 @@ import traitlets
 from jaxtyping import Float
 from torch import Tensor
 
-from lessons_lib.generation import kept_tokens
+from lessons_lib.generation import chances
 from lessons_lib.gpt import GPT, GPTConfig
-from lessons_lib.softmax import softmax
 from lessons_lib.stories import VOCABULARY, encode, next_word
-from lessons_lib.widgets.assemble import read
 from lessons_lib.widgets.drawing import element, picture, text
 from lessons_lib.widgets.explorer import Card, Explorer
+from lessons_lib.widgets.trained import HEADS, carried, known_words, loaded
 from lessons_lib.widgets.traits import Real, Whole
 
 LONGEST = 96
-HEADS = tuple(f"{layer}.{head}" for layer in (1, 2) for head in (1, 2, 3, 4))
 ROWS = 8  # of the still picture
+SCRIPT = "gpt_model.js"
 
 
 class GPTExplorer(Explorer):
@@ -68,10 +67,7 @@ class GPTExplorer(Explorer):
 
     @traitlets.validate("words")
     def _words_are_known(self, proposal: Any) -> str:
-        words = proposal["value"].split(" ")
-        unknown = [word for word in words if word not in VOCABULARY]
-        if unknown:
-            raise traitlets.TraitError(f"words must be of stories.VOCABULARY, with single spaces, got {unknown[0]!r}")
+        words = known_words("words", proposal["value"])
         if len(words) > LONGEST:
             raise traitlets.TraitError(f"words must be 1 to {LONGEST}, got {len(words)}")
         return proposal["value"]
@@ -81,10 +77,7 @@ class GPTExplorer(Explorer):
         model = language_model(self.off).double()
         with torch.no_grad():
             logits = model(self._seen()[None, 1 - model.config.n_context :])[0, -1]
-        kept = kept_tokens(logits, temperature=self.temperature or 1.0, top_k=self.top_k, top_p=self.top_p)
-        if self.temperature == 0:
-            return torch.nn.functional.one_hot(logits.argmax(), len(VOCABULARY)).double()
-        return softmax(logits, kept, temperature=self.temperature)
+        return chances(logits, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
 
     def grammar(self) -> Float[Tensor, " vocabulary"]:
         """Return how likely the grammar makes each word there; ``NaN`` once the text has left it."""
@@ -117,17 +110,10 @@ def language_model(off: list[str] | tuple[str, ...] = ()) -> GPT:
     Its weights are whole numbers from -127 to 127 times the step of their row; biases and norms are as trained.
     ``model_record`` says how it was trained and what the rounding costs.
     """
-    described = _model()
+    described = carried(SCRIPT)
     parameters = {name: unpacked(packed) for name, packed in described["parameters"].items()}
     config = GPTConfig.from_json(json.dumps(described["config"]))
-    for layer, head in ((int(layer), int(head)) for layer, head in (name.split(".") for name in off)):
-        own = slice(config.head_width * (head - 1), config.head_width * head)
-        parameters[f"blocks.{layer - 1}.attention.sublayer.w_o.weight"][:, own] = 0.0
-    with torch.device("cpu"), torch.random.fork_rng(devices=[]):  # what is replaced at once leaves no trace
-        model = GPT(config)
-    model.load_state_dict(parameters | {"head.weight": parameters["embedding.weight"]}, assign=True)
-    model.head.weight = model.embedding.weight
-    return model.eval()
+    return loaded(config, parameters, off)
 
 
 def model_record() -> dict[str, Any]:
@@ -137,7 +123,7 @@ def model_record() -> dict[str, Any]:
     grammar itself, all on the same held-out rows; ``kl_of_rounding`` is the mean divergence of the next word as the
     rounded model expects it from the next word as the trained one does.
     """
-    return _model()["record"]
+    return carried(SCRIPT)["record"]
 
 
 def unpacked(packed: dict[str, Any]) -> Float[Tensor, "*shape"]:
@@ -150,8 +136,3 @@ def unpacked(packed: dict[str, Any]) -> Float[Tensor, "*shape"]:
 
 def _numbers(text: str, dtype: torch.dtype) -> Tensor:
     return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=dtype)
-
-
-def _model() -> dict[str, Any]:
-    """What the script knows of the model."""
-    return json.loads(read("gpt_model.js").removeprefix("export const MODEL = ").rstrip(";\n"))

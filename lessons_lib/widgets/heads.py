@@ -1,7 +1,7 @@
 """The heads explorer: what eight trained heads look at in a sentence of the reader's, and what each is good for."""
 
 import base64
-import json
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -12,13 +12,13 @@ from torch import Tensor
 
 from lessons_lib.diagnostics import observe
 from lessons_lib.gpt import GPT, GPTConfig
-from lessons_lib.widgets.assemble import read
+from lessons_lib.stories import encode
 from lessons_lib.widgets.drawing import element, picture, text
 from lessons_lib.widgets.explorer import Card, Explorer
+from lessons_lib.widgets.trained import HEADS, carried, known_words, loaded
 from lessons_lib.widgets.traits import Whole
 
 LONGEST = 16
-HEADS = tuple(f"{layer}.{head}" for layer in (1, 2) for head in (1, 2, 3, 4))
 
 
 class HeadsExplorer(Explorer):
@@ -54,19 +54,14 @@ class HeadsExplorer(Explorer):
 
     @traitlets.validate("words")
     def _words_are_known(self, proposal: Any) -> str:
-        words = proposal["value"].split(" ")
-        known = _model()["vocabulary"].split()
-        unknown = [word for word in words if word not in known]
-        if unknown:
-            raise traitlets.TraitError(f"words must be of stories.VOCABULARY, with single spaces, got {unknown[0]!r}")
+        words = known_words("words", proposal["value"])
         if not 2 <= len(words) <= LONGEST:
             raise traitlets.TraitError(f"words must be 2 to {LONGEST}, got {len(words)}")
         return proposal["value"]
 
     def weights(self) -> Float[Tensor, "8 n n"]:
         """Return the weights of the eight heads, in the order of their names."""
-        model, words = _gpt(self.off), _model()["vocabulary"].split()
-        tokens = torch.tensor([[words.index(word) for word in self.words.split()]])
+        model, tokens = head_model(self.off), encode(self.words)[None]
         with observe(model) as seen, torch.no_grad():
             model(tokens)
         return torch.cat([seen.weights[f"blocks.{layer}.attention.sublayer"][0] for layer in (0, 1)])
@@ -99,21 +94,11 @@ def story_model() -> dict[str, np.ndarray]:
     return {
         name: packed["step"]
         * np.frombuffer(base64.b64decode(packed["base64"]), np.int8).reshape(packed["shape"]).astype(np.float64)
-        for name, packed in _model()["parameters"].items()
+        for name, packed in carried("heads_model.js")["parameters"].items()
     }
 
 
-def _gpt(off: list[str]) -> GPT:
-    """The model, in which the heads that are off add nothing."""
+def head_model(off: Iterable[str] = ()) -> GPT:
+    """Return the explorer's model, in evaluation mode; what heads in ``off`` would add is zero."""
     parameters = {name: torch.tensor(value) for name, value in story_model().items()}
-    for layer, head in ((int(layer), int(head)) for layer, head in (name.split(".") for name in off)):
-        parameters[f"blocks.{layer - 1}.attention.sublayer.w_o.weight"][:, 8 * (head - 1) : 8 * head] = 0.0
-    with torch.device("cpu"), torch.random.fork_rng(devices=[]):  # what is replaced at once leaves no trace
-        model = GPT(GPTConfig(72, 16, 32, 2, 4, feedforward="none", norm="rms", bias=False))
-    model.load_state_dict(parameters | {"head.weight": parameters["embedding.weight"]}, assign=True)
-    return model.eval()
-
-
-def _model() -> dict[str, Any]:
-    """What the script knows of the model."""
-    return json.loads(read("heads_model.js").removeprefix("export const MODEL = ").rstrip(";\n"))
+    return loaded(GPTConfig(72, 16, 32, 2, 4, feedforward="none", norm="rms", bias=False), parameters, off)

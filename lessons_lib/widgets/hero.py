@@ -10,9 +10,11 @@ import traitlets
 from jaxtyping import Float
 from torch import Tensor
 
+from lessons_lib.stories import VOCABULARY, encode
 from lessons_lib.widgets.assemble import in_page, page_scripts, read
 from lessons_lib.widgets.drawing import element, picture, text
-from lessons_lib.widgets.heads import HEADS, HeadsExplorer, _gpt, _model
+from lessons_lib.widgets.heads import HeadsExplorer, head_model
+from lessons_lib.widgets.trained import HEADS, known_words
 from lessons_lib.widgets.traits import Whole
 
 LONGEST = 8
@@ -80,10 +82,8 @@ class Hero(HeadsExplorer):
 
     def next_word(self) -> Float[Tensor, " vocabulary"]:
         """Return the probabilities of the word after the one that asks."""
-        words = _model()["vocabulary"].split()
-        tokens = torch.tensor([[words.index(word) for word in self.words.split()]])
         with torch.no_grad():
-            return _gpt(self.off)(tokens).softmax(-1)[0, self._asks()]
+            return head_model(self.off)(encode(self.words)[None]).softmax(-1)[0, self._asks()]
 
     def arcs(self) -> list[Arc]:
         """Return the weights that are drawn, in the order of the heads."""
@@ -100,8 +100,7 @@ class Hero(HeadsExplorer):
         ]
         drawn = [self._drawn(arc, [middle[arc.origin], middle[arc.to]]) for arc in arcs]
         p = self.next_word()
-        known = _model()["vocabulary"].split()
-        likely = ", ".join(f"<b>{known[i]}</b> ({p[i]:.0%})" for i in p.argsort(descending=True)[:5].tolist())
+        likely = ", ".join(f"<b>{VOCABULARY[i]}</b> ({p[i]:.0%})" for i in p.argsort(descending=True)[:5].tolist())
         said = f"arcs from the words that are read to those that read them, on the way to {words[asks]}"
         return (
             picture(ends[-1], 182, said, *drawn, *names)
@@ -148,10 +147,7 @@ class Hero(HeadsExplorer):
 
 def _checked(name: str, words: str) -> str:
     """The words, if they are of the vocabulary and not too many."""
-    known = _model()["vocabulary"].split()
-    unknown = [word for word in words.split(" ") if word not in known]
-    if unknown:
-        raise traitlets.TraitError(f"{name} must be of stories.VOCABULARY, with single spaces, got {unknown[0]!r}")
-    if not 2 <= len(words.split(" ")) <= LONGEST:
-        raise traitlets.TraitError(f"{name} must be 2 to {LONGEST} words, got {len(words.split(' '))}")
+    n_words = len(known_words(name, words))
+    if not 2 <= n_words <= LONGEST:
+        raise traitlets.TraitError(f"{name} must be 2 to {LONGEST} words, got {n_words}")
     return words
