@@ -13,6 +13,7 @@ from einops import rearrange, repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from lessons_lib.generation import check_beginnings, check_learned_positions
 from lessons_lib.gpt import GPT
 from lessons_lib.modes import evaluating
 from lessons_lib.rope_scaling import DynamicNTK
@@ -76,8 +77,7 @@ def _best(scores: Tensor, n_beams: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _check(model: GPT, tokens: Tensor, n_new: int, n_beams: int, use_cache: bool) -> None:
-    if tokens.ndim != 2 or not tokens.numel():
-        raise ValueError(f"tokens must be (b, n), and hold something to continue, got {tuple(tokens.shape)}")
+    check_beginnings(tokens)
     check_size("n_new", n_new, at_least=1)
     check_size("n_beams", n_beams, at_least=1)
     config, length = model.config, tokens.shape[1] + n_new
@@ -85,11 +85,7 @@ def _check(model: GPT, tokens: Tensor, n_new: int, n_beams: int, use_cache: bool
         raise ValueError(
             f"n_beams must be at most {config.vocab_size**n_new}, the number of texts of {n_new} tokens, got {n_beams}"
         )
-    if config.position == "learned" and length > config.n_context:
-        raise ValueError(
-            f"n_new must be at most {config.n_context - tokens.shape[1]}: {tokens.shape[1]} tokens and n_new must fit "
-            f"into the model's n_context={config.n_context} learned positions, got {n_new}"
-        )
+    check_learned_positions(config, tokens.shape[1], n_new)
     scaling = config.rope_scaling
     if isinstance(scaling, DynamicNTK) and length - 1 > scaling.n_trained and use_cache:
         raise ValueError(

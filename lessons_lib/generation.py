@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lessons_lib.gpt import GPT
+from lessons_lib.gpt import GPT, GPTConfig
 from lessons_lib.modes import evaluating
 from lessons_lib.rope_scaling import DynamicNTK
 from lessons_lib.rules import LeftPadding
@@ -144,6 +144,21 @@ def chances(
     return softmax(at_least_single(logits), kept, temperature=temperature)
 
 
+def check_beginnings(tokens: Tensor) -> None:
+    """Refuse what no text can begin with."""
+    if tokens.ndim != 2 or not tokens.numel():
+        raise ValueError(f"tokens must be (b, n), and hold something to continue, got {tuple(tokens.shape)}")
+
+
+def check_learned_positions(config: GPTConfig, n: int, n_new: int, *, otherwise: str = "") -> None:
+    """Refuse texts of ``n`` and ``n_new`` tokens where learned positions end before; say what to do ``otherwise``."""
+    if config.position == "learned" and n + n_new > config.n_context:
+        raise ValueError(
+            f"n_new must be at most {config.n_context - n}: {n} tokens and n_new must fit into the model's "
+            f"n_context={config.n_context} learned positions, got {n_new}{otherwise}"
+        )
+
+
 def _choose(
     logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: torch.Generator | None
 ) -> Tensor:
@@ -163,8 +178,7 @@ def _check(
     lengths: Tensor | None,
     window: int | None,
 ) -> None:
-    if tokens.ndim != 2 or not tokens.numel():
-        raise ValueError(f"tokens must be (b, n), and hold something to continue, got {tuple(tokens.shape)}")
+    check_beginnings(tokens)
     check_size("n_new", n_new, at_least=0)
     if window is not None:
         check_size("window", window, at_least=1)
@@ -179,14 +193,11 @@ def _check(
 
     shortest, longest = int(lengths.min()), int(lengths.max())
     config, scaling = model.config, model.config.rope_scaling
-    if config.position == "learned" and min(longest + n_new, window or math.inf) > config.n_context:
-        if window is not None:
-            raise ValueError(
-                f"window must be at most n_context={config.n_context}, the number of learned positions, got {window}"
-            )
+    if window is None:
+        check_learned_positions(config, longest, n_new, otherwise="; or go on with a window of them in view")
+    elif config.position == "learned" and min(longest + n_new, window) > config.n_context:
         raise ValueError(
-            f"n_new must be at most {config.n_context - longest}: {longest} tokens and n_new must fit into the model's "
-            f"n_context={config.n_context} learned positions, got {n_new}; or go on with a window of them in view"
+            f"window must be at most n_context={config.n_context}, the number of learned positions, got {window}"
         )
     ragged = shortest < longest
     in_view = min(longest + n_new - 1, window or math.inf)

@@ -84,15 +84,12 @@ def ablated(
     _check_heads(model, heads)
     if how not in get_args(Ablation):
         raise ValueError(f"how must be one of {get_args(Ablation)}, got {how!r}")
-    z = gathered(model, tokens)
-    by = {head: z[head] for head in heads}
     if how == "zero":
-        by = {head: torch.zeros_like(z) for head, z in by.items()}
-    elif how == "mean":
-        by = {head: z.mean(dim=0, keepdim=True) for head, z in by.items()}
+        by = dict.fromkeys(heads, torch.zeros(model.config.head_width))
     else:
-        others = _somebody_else(len(tokens), generator, tokens.device)
-        by = {head: z[others] for head, z in by.items()}
+        z = gathered(model, tokens)
+        others = None if how == "mean" else _somebody_else(len(tokens), generator, tokens.device)
+        by = {head: z[head].mean(dim=0) if others is None else z[head][others] for head in heads}
     with replacing(model, by), evaluating(model):
         return model(tokens)
 

@@ -160,15 +160,16 @@ class LatentAttention(nn.Module):
                 output is the same up to rounding.
         """
         latent, k_rotary, q, q_rotary = self._remember_and_ask(x, cache, positions)
-        scale = 1 / math.sqrt(self.d_head + self.d_rotary)
         if absorbed:
             q = torch.einsum("bhnd,hdc->bhnc", q, self._of_heads(self.w_k))
             k = torch.cat([latent, k_rotary], dim=-1)[:, None]
-            mixed = attention(torch.cat([q, q_rotary], dim=-1), k, latent[:, None], mask, scale=scale)
+            mixed = attention(torch.cat([q, q_rotary], dim=-1), k, latent[:, None], mask, scale=self._scale)
             heads = torch.einsum("bhnc,hdc->bhnd", mixed, self._of_heads(self.w_v))
         else:
             v = rearrange(self.w_v(latent), "b m (h d) -> b h m d", h=self.n_heads)
-            heads = attention(torch.cat([q, q_rotary], dim=-1), self._keys(latent, k_rotary), v, mask, scale=scale)
+            heads = attention(
+                torch.cat([q, q_rotary], dim=-1), self._keys(latent, k_rotary), v, mask, scale=self._scale
+            )
         return self.w_o(rearrange(heads, "b h n d -> b n (h d)"))
 
     def weights(
@@ -181,8 +182,13 @@ class LatentAttention(nn.Module):
     ) -> Float[Tensor, "b h n m"]:
         """Return the weights that ``forward`` averages with; the cache is only looked at."""
         latent, k_rotary, q, q_rotary = self._remember_and_ask(x, copy(cache), positions)
-        scale = 1 / math.sqrt(self.d_head + self.d_rotary)
-        return attention_weights(torch.cat([q, q_rotary], dim=-1), self._keys(latent, k_rotary), mask, scale=scale)
+        return attention_weights(
+            torch.cat([q, q_rotary], dim=-1), self._keys(latent, k_rotary), mask, scale=self._scale
+        )
+
+    @property
+    def _scale(self) -> float:
+        return 1 / math.sqrt(self.d_head + self.d_rotary)
 
     def _remember_and_ask(
         self, x: Tensor, cache: LatentCache | None, positions: Tensor | None

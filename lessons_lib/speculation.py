@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lessons_lib.generation import chances
+from lessons_lib.generation import chances, check_beginnings
 from lessons_lib.gpt import GPT
 from lessons_lib.modes import evaluating
 from lessons_lib.rope_scaling import DynamicNTK
@@ -168,8 +168,7 @@ def _one_row(
 
 
 def _check(model: GPT, draft: GPT, tokens: Tensor, n_new: int, n_draft: int) -> None:
-    if tokens.ndim != 2 or not tokens.numel():
-        raise ValueError(f"tokens must be (b, n), and hold something to continue, got {tuple(tokens.shape)}")
+    check_beginnings(tokens)
     check_size("n_new", n_new, at_least=0)
     check_size("n_draft", n_draft, at_least=1)
     if model.config.vocab_size != draft.config.vocab_size:
