@@ -30,6 +30,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
+from benchmarks.records import processor
 from lessons_lib.attention import attention
 from lessons_lib.flash import flash_attention
 from lessons_lib.masks import causal
@@ -136,12 +137,6 @@ def measure(direction: str, is_causal: bool, n: int) -> tuple[list[dict], list[d
         for name in names
     ]
     return rows, [{"implementation": name, **problem} for name in IMPLEMENTATIONS if name not in names]
-
-
-def processor() -> str:
-    """The processor's name, as its maker gives it."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def main() -> None:

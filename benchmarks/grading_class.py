@@ -35,7 +35,8 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
-ROOT = Path(__file__).resolve().parents[1]
+from benchmarks.records import ROOT, processor
+
 RESULT = ROOT / "benchmarks" / "results" / "grading-class.json"
 NAME, CODE = "scaling", ("scale", "softmax", "backward")
 TICK = os.sysconf("SC_CLK_TCK")
@@ -162,12 +163,6 @@ def measure(course: Path, command: list[str], finished: Callable[[], bool]) -> d
         "processes_at_once": watch.at_once,
         "load": round(statistics.mean(watch.load), 1),
     }
-
-
-def processor() -> str:
-    """Return the name of the processor, as Linux has it."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next((line.partition(": ")[2] for line in lines if line.startswith("model name")), platform.machine())
 
 
 def grade(course: Path, jobs: int, option: list[str], folder: Path) -> dict:

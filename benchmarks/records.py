@@ -69,3 +69,9 @@ def write(out: Path, name: str, runs: Mapping[str, Sequence[float]], **about: ob
         for line, found in runs.items()
     )
     out.write_text(json.dumps(report, indent=2)[:-2] + ',\n  "runs": {\n' + lines + "\n  }\n}\n", encoding="utf-8")
+
+
+def processor() -> str:
+    """The processor's name, as its maker gives it."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())

@@ -222,6 +222,12 @@ def collect(course: Path, name: str) -> tuple[dict[str, Taken], list[str]]:
     return taken, nobodys
 
 
+def came_as(course: Path, who: str, name: str) -> str | None:
+    """Return what a submission came as; nothing if it was not collected, but laid there."""
+    about = course / "submitted" / who / name / CAME
+    return json.loads(about.read_text(encoding="utf-8"))["as"] if about.is_file() else None
+
+
 def main(argv: list[str] | None = None) -> int:
     """Collect one assignment; the status is 1 if somebody has no notebook."""
     parser = argparse.ArgumentParser(

@@ -85,6 +85,10 @@ class Course:
         """Return where the assignment's notebook is: as ``source``, ``release``, ``checked`` or ``autograded``."""
         return self.work / kind / student / self.name / f"{self.name}.ipynb"
 
+    def submitted(self, student: str) -> Path:
+        """Return the folder of what a student has handed in."""
+        return self.folder / "submitted" / student / self.name
+
     def handed_in(self) -> set[str]:
         """Name the folders of all who have handed in."""
         return {path.parent.name for path in (self.folder / "submitted").glob(f"*/{self.name}")}
@@ -98,7 +102,7 @@ class Course:
         """List the groups that have handed in."""
         there: dict[str, bytes | None] = {}
         for student in sorted(self.handed_in()) if any(member.group for member in self.members) else ():
-            file = self.folder / "submitted" / student / self.name / f"{self.name}.ipynb"
+            file = self.submitted(student) / f"{self.name}.ipynb"
             there[student] = file.read_bytes() if file.is_file() else None
         return groups(self.members, there, self.when_it_came)
 
@@ -141,7 +145,7 @@ class Course:
             ValueError: if it cannot be graded.
         """
         shutil.rmtree(self.notebook("checked", student).parent, ignore_errors=True)
-        handed_in = self.folder / "submitted" / student / self.name
+        handed_in = self.submitted(student)
         file = handed_in / f"{self.name}.ipynb"
         if not file.is_file() or any(place.is_symlink() for place in (file, handed_in, handed_in.parent)):
             raise ValueError(f"there is no file {self.name}.ipynb in it")
@@ -263,7 +267,7 @@ class Course:
 
     def stamp(self, student: str) -> str:
         """Return what is written of when a submission came; nothing if that is not known."""
-        file = self.folder / "submitted" / student / self.name / "timestamp.txt"
+        file = self.submitted(student) / "timestamp.txt"
         member = next((one for one in self.members if one.is_in(student)), None)
         return (
             file.read_text(encoding="utf-8") if file.is_file() else self.came.get(member.folder, "") if member else ""
@@ -278,7 +282,7 @@ class Course:
 
     def add_lateness(self, student: str, result: Result, group: Group | None = None) -> None:
         """Note how late a submission came, and what that costs."""
-        about = self.folder / "submitted" / student / self.name / CAME
+        about = self.submitted(student) / CAME
         together = [group.name, *group.everybody, *(one.folder for one in group.members.values())] if group else []
         try:
             stamp = self.stamp(student)

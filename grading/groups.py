@@ -5,14 +5,13 @@ course system does not say of each when it came, that of the member who stands f
 in the notes of all of them, and stay where they are.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from grading.collect import CAME, MOODLE, WHO, split
+from grading.collect import MOODLE, WHO, came_as, split
 from grading.report import Result
 from grading.roster import Member
 
@@ -94,11 +93,7 @@ def ways_back(course: Path, name: str, group: Group) -> dict[str, str | None]:
     Moodle has a folder for each member, and takes one for a member who handed in nothing. Canvas calls the file of a
     group by the group's name, and gives what comes back to all of it; that is one page, under the name of the group.
     """
-    came: dict[str, str] = {}
-    for folder in group.everybody:
-        about = course / "submitted" / folder / name / CAME
-        if about.is_file():
-            came[folder] = json.loads(about.read_text(encoding="utf-8"))["as"]
+    came = {folder: way for folder in group.everybody if (way := came_as(course, folder, name)) is not None}
     reached_by = came.get(group.counts)
     ways: dict[str, str | None] = {}
     for folder, member in group.members.items():

@@ -4,12 +4,11 @@ Moodle takes it under *Upload multiple feedback files in a zip*, Canvas under *U
 both find the student by the name that they gave the file or its folder, which ``grading.collect`` has kept.
 """
 
-import json
 import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 
-from grading.collect import CAME, WHO
+from grading.collect import WHO, came_as
 
 
 def name_in_zip(came_as: str, name: str) -> str:
@@ -31,14 +30,10 @@ def write_zip(
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for student in sorted(students):
             page = course / "feedback" / student / name / f"{name}.html"
-            came_as = (ways or {}).get(student) or _came_as(course / "submitted" / student / name / CAME)
-            if not page.is_file() or not came_as:
+            way = (ways or {}).get(student) or came_as(course, student, name)
+            if not page.is_file() or not way:
                 without.append(student)
-            elif (place := name_in_zip(came_as, name)) not in written:  # else a group has it there
+            elif (place := name_in_zip(way, name)) not in written:  # else a group has it there
                 archive.write(page, place)
                 written.add(place)
     return path, without
-
-
-def _came_as(about: Path) -> str | None:
-    return json.loads(about.read_text(encoding="utf-8"))["as"] if about.is_file() else None

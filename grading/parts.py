@@ -103,13 +103,13 @@ def conditions(course: Path, name: str, limits: dict[str, Any]) -> dict[str, Any
     }
 
 
-def _file(course: Path, student: str, name: str) -> Path:
-    return course / "submitted" / student / name / f"{name}.ipynb"
+def _file(course: Course, student: str) -> Path:
+    return course.submitted(student) / f"{course.name}.ipynb"
 
 
 def write_about(part: Part, course: Course, students: list[str], under: dict[str, Any]) -> None:
     """Write what is in a part, once it is graded."""
-    theirs = {student: digest(_file(course.folder, student, course.name)) for student in students}
+    theirs = {student: digest(_file(course, student)) for student in students}
     about = {"part": str(part), "conditions": under, "students": theirs}
     (course.work / "part.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
 
@@ -135,7 +135,7 @@ def complaints(found: dict[str, dict], wanted: Iterable[str], course: Course, he
     for folder, about in found.items():
         for student, its_digest in about["students"].items():
             places[student].append(folder)
-            if its_digest != digest(_file(course.folder, student, course.name)):
+            if its_digest != digest(_file(course, student)):
                 yield f"{student}'s file is another than in part {parts[folder]}: {again} {parts[folder]}"
     for student, folders in places.items():
         if len(folders) > 1:
