@@ -95,6 +95,12 @@ IDEA = (
         "### What often goes wrong\n\nThe common wrong claim, when it *is* true, and the experiment that refutes it.",
     ),
 )
+CLAIMS = """\
+## The claims in one table
+
+| what is said | what holds |
+|---|---|
+| What one reads elsewhere | [half true](#a-question): if |"""
 EXERCISES = """\
 ## Exercises
 
@@ -279,6 +285,7 @@ def chapter(install: str) -> list[dict]:
         cell("colab", "code", install, tags=["remove-cell"]),
         cell("imports", "code", IMPORTS),
         *(cell(name, kind, text, **metadata) for name, kind, metadata, text in IDEA),
+        cell("claims", "markdown", CLAIMS),
         cell("exercises", "markdown", EXERCISES),
         cell("not-proved", "markdown", NOT_PROVED),
     ]

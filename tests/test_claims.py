@@ -1,0 +1,99 @@
+"""The page of claims: every chapter has one table, every row says where it is shown, and the page gathers them all."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+yaml = pytest.importorskip("yaml")
+
+ROOT = Path(__file__).resolve().parents[1]
+TABLE = """## The claims in one table
+
+| what is said | what holds |
+|---|---|
+| It is linear | [no](#is-it-linear): quadratic |
+| It extends | [half](#does-it): by practice [1] |
+"""
+SOURCE = "**Sources.** [1] Doe, Roe, *On Examples*, 2017, [arXiv:1706.00001](https://arxiv.org/abs/1706.00001)."
+
+
+@pytest.fixture
+def claims(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "book/_ext")
+    import claims
+
+    return claims
+
+
+def chapter(at: Path, *cells: str) -> Path:
+    at.parent.mkdir(parents=True, exist_ok=True)
+    at.write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": [cell]} for cell in cells]}))
+    return at
+
+
+# --- the book's own -------------------------------------------------------------------------------------------------
+
+
+def test_every_chapter_has_its_table_and_the_page_has_them_all_once(claims):
+    from sources import chapters
+
+    written = claims.written(ROOT)
+    assert len(chapters(ROOT)) >= 11
+    for path in chapters(ROOT).values():
+        rows = claims.claimed(path)
+        assert len(rows) >= 10, path
+        for row in rows:
+            assert written.count(claims.elsewhere(row, path, ROOT)) == 1, row
+
+
+def test_every_row_leads_to_a_section_of_its_chapter_that_is_there(claims):
+    from sources import chapters, texts
+
+    for path in chapters(ROOT).values():
+        headings = {line.lstrip("# ") for text in texts(path) for line in text.splitlines() if line.startswith("##")}
+        slugs = {re.sub(r"[^\w -]", "", re.sub(r"\$.*?\$", "", h).lower()).replace(" ", "-") for h in headings}
+        for row in claims.claimed(path):
+            to = re.findall(r"\]\(#([^)]*)\)", row)
+            assert to, f"{row} of {path.name} says nowhere where it is shown"
+            assert set(to) <= slugs, row
+
+
+def test_the_page_is_gathered_not_copied_and_its_counts_add_up(claims):
+    page = (ROOT / f"{claims.PAGE}.md").read_text(encoding="utf-8")
+    assert page.count(claims.MARK) == 1
+    assert claims.COLUMNS not in page
+    numbers = [int(n) for n in re.findall(r"^\| [^|]+ \| (\d+) \|$", page, re.MULTILINE)]
+    assert sum(numbers) == int(re.search(r"(\d+) statements and pieces of code", page)[1])
+    contents = yaml.safe_load((ROOT / "_toc.yml").read_text())["parts"]
+    assert {"file": claims.PAGE} in [page for part in contents for page in part["chapters"]]
+
+
+# --- how it is read -------------------------------------------------------------------------------------------------
+
+
+def test_links_and_citations_read_the_same_outside_of_the_chapter(claims, tmp_path):
+    path = chapter(tmp_path / "book/one.ipynb", TABLE, SOURCE)
+    one, two = (claims.elsewhere(row, path, tmp_path) for row in claims.claimed(path))
+    assert one == "| It is linear | [no](/book/one.ipynb#is-it-linear): quadratic |"
+    assert two == (
+        "| It extends | [half](/book/one.ipynb#does-it): by practice "
+        "([Doe et al. 2017](https://arxiv.org/abs/1706.00001)) |"
+    )
+
+
+@pytest.mark.parametrize(
+    ("cells", "rule"),
+    [
+        ([SOURCE], "must have one table"),
+        ([TABLE, TABLE], "must have one table"),
+        ([TABLE.replace("what holds", "what the runs say")], "must have the columns"),
+        ([TABLE.replace(" | [no]", " [no]")], "must have two cells"),
+        ([TABLE.replace("quadratic", "{glue:text}`order`")], "must read the same outside"),
+        ([TABLE.replace("quadratic", "see {doc}`masks`")], "must read the same outside"),
+    ],
+)
+def test_a_table_that_cannot_be_gathered_is_refused(claims, tmp_path, cells, rule):
+    with pytest.raises(ValueError, match=rf"one\.ipynb.*{rule}"):
+        claims.claimed(chapter(tmp_path / "one.ipynb", *cells))
