@@ -45,7 +45,7 @@ class ScalingExplorer(Explorer):
     seed = Whole(0, min=0, max=2**31 - 1).tag(sync=True)
 
     def still(self) -> str:
-        """Draw the law of the scores beside the standard normal curve."""
+        """Draw the normal curve with the variance of the scores beside the standard one."""
         std = SCALES[self.scaling](self.width) * math.sqrt(self.width)
 
         def bell(spread: float, look: str) -> str:

@@ -82,7 +82,7 @@ const EVERYTHING = ["width", "scaling", "seed", "n_keys"];
 const short = (/** @type {number} */ x) => (x >= 100 || Number.isInteger(x) ? x.toFixed(0) : x.toPrecision(2));
 
 /**
- * All scores as a histogram, the normal curve that they should follow, and the standard one, both as high as 1. The
+ * All scores as a histogram, the normal curve of their variance, and the standard one, both as high as 1. The
  * axis stays: what lies beyond it is not drawn.
  * @param {Scope} scope @param {() => Matrix} now
  */
@@ -136,7 +136,7 @@ function spread(scope, now) {
     html(
       "figcaption",
       {},
-      `Scores of ${QUERIES} queries, and the normal curve of theory. Both curves are equally high.`,
+      `Scores of ${QUERIES} queries, and the normal curve of the same variance. Both curves are equally high.`,
     ),
   );
 }
