@@ -69,16 +69,20 @@ class CollapseExplorer(Explorer):
         return found
 
     def still(self) -> str:
-        """Draw how different the tokens are after each layer, down to 10^-12."""
-        spreads = self.spreads()
+        """Draw how different the tokens are after each layer, down to 10^-12, and a dot at ``depth``."""
+        spreads = type(self)(**{**self._state(), "depth": LAYERS}).spreads()
+        end = next((t for t, spread in enumerate(spreads) if spread < 1e-12), LAYERS)  # below is rounding
         heights = [12 + 112 * min(12.0, -math.log10(max(spread, 1e-12))) / 12 for spread in spreads]
         points = [(44 + 268 * t / LAYERS, y) for t, y in enumerate(heights)]
-        line = element("path", class_="x-line x-first", d="M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points))
-        dot = element("circle", class_="x-dot x-first", cx=points[-1][0], cy=points[-1][1], r=4)
+        line = element(
+            "path", class_="x-line x-first", d="M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in points[: end + 1])
+        )
+        dot = element("circle", class_="x-dot x-first", cx=points[self.depth][0], cy=points[self.depth][1], r=4)
         axis = element("path", class_="x-axis", d="M44 12V124H312")
         levels = [text(name, x=38, y=16 + 112 * i / 3, anchor="end") for i, name in enumerate(_LEVELS)]
         marks = [text(str(t), x=44 + 268 * t / LAYERS, y=142, anchor="middle") for t in range(0, LAYERS + 1, 8)]
-        said = f"spread of the tokens after {self.depth} layers: {spreads[-1]:.2g}, from {spreads[0]:.2g} before them"
+        before, now = spreads[0], spreads[self.depth]
+        said = f"spread of the tokens after {self.depth} layers: {now:.2g}, from {before:.2g} before them"
         return picture(320, 148, said, axis, *levels, *marks, line, dot)
 
 

@@ -5,6 +5,7 @@ tolerances are for eight layers at most; colder or deeper stacks are tested by w
 """
 
 import math
+import re
 from itertools import pairwise
 
 import pytest
@@ -185,6 +186,15 @@ def test_a_later_assignment_that_breaks_a_rule_leaves_the_old_value():
 def test_the_still_picture_says_the_spread():
     explorer = CollapseExplorer(depth=3)
     assert f"after 3 layers: {explorer.spreads()[3]:.2g}" in explorer.still()
+
+
+def test_the_still_curve_goes_on_beyond_the_present_depth_until_only_rounding_is_left():
+    below = next(t for t, spread in enumerate(CollapseExplorer(depth=32).spreads()) if spread < 1e-12)
+    for depth in (2, 9):
+        (line,) = re.findall(r'd="(M[^"VH]*L[^"VH]*)"', CollapseExplorer(depth=depth).still())
+        assert line.count("L") == below
+    (line,) = re.findall(r'd="(M[^"VH]*L[^"VH]*)"', CollapseExplorer(depth=2, residual=1.0).still())
+    assert line.count("L") == 32
 
 
 # --- what a reader sees -----------------------------------------------------------------------------------------------

@@ -93,7 +93,7 @@ function described({ step: { doing, rows, keys }, rows: after, rescale }) {
   if (doing === "write")
     return `Divide by the sum and write: outputs ${few(rows)} and their log-sum-exps. The tiles are forgotten.`;
   if (keys[0] === 0) return "The first tile: nothing to shrink yet. Each sum is relative to its maximum.";
-  if (!rescale) return "The tile is added, relative to the old maximum; nothing is rescaled.";
+  if (!rescale) return "The tile is added, relative to the new maximum; nothing is rescaled.";
   const least = rows.reduce((a, b) => (after[b].factor < after[a].factor ? b : a));
   return (
     "Sum and output shrink by e to the old maximum minus the new one; then the tile is added. " +
