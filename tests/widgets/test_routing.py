@@ -303,6 +303,7 @@ def test_a_guess_comes_before_what_happens_without_balance(show):
         page.get_by_role("button", name="5 experts").press("Enter")
         assert not page.get_by_role("group", name="guess").is_visible()
         assert page.locator("svg path").count() == LENGTH
+        assert page.evaluate("document.activeElement.textContent").startswith("You said 5.")
         assert page.get_by_text("You said 5. In this layer 12,288 new words use the eight like 4.6").is_visible()
         assert figure(page, "you said, without balance") == "5"
         assert figure(page, "in effect, new words").count(",") == 2
@@ -359,6 +360,18 @@ def test_a_later_word_pushes_out_an_earlier_one_s_second_choice(show):
             slider.press("ArrowRight")
             said.add("pushes out" in page.locator(".r-last").inner_text())
         assert said == {True, False}
+
+
+@pytest.mark.browser
+def test_on_a_phone_words_and_experts_are_shown_in_turn_and_tapped(show):
+    with show(RoutingExplorer("0.01", 1, 1, 2, query=3), width=360, has_touch=True) as page:
+        page.locator("svg text", has_text=RECORDED["texts"][2].split()[8]).first.tap()
+        assert RECORDED["texts"][2].split()[state(page, "query")] == RECORDED["texts"][2].split()[8]
+        assert not page.locator(".r-experts").is_visible()
+        page.get_by_role("button", name="Experts").tap()
+        assert page.locator(".r-experts").is_visible()
+        page.get_by_role("button", name="Move biases").tap()
+        assert sorted(set(state(page, "bias")))[0] == -RATE
 
 
 @pytest.mark.browser

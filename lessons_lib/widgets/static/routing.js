@@ -140,8 +140,13 @@ function guess(scope) {
   const words =
     "These routers were trained with nothing that asks for balance. On new words, as how many equally busy experts will " +
     "the eight work? Say first:";
+  const answer = html("p", { tabindex: -1 });
+  const say = (/** @type {number} */ many) => {
+    scope.write("guess", many);
+    answer.focus(); // what was pressed is gone
+  };
   const buttons = Array.from({ length: EXPERTS }, (_, i) =>
-    button(String(i + 1), () => scope.write("guess", i + 1), `${i + 1} experts`),
+    button(String(i + 1), () => say(i + 1), `${i + 1} experts`),
   );
   const asked = html(
     "div",
@@ -149,7 +154,6 @@ function guess(scope) {
     html("p", {}, words),
     html("div", { class: "x-bench" }, ...buttons),
   );
-  const answer = html("p");
   const box = html("div", { class: "r-guess" }, asked, answer);
   scope.when([...TRAINED, "guess"], () => {
     const said = scope.read("guess");
