@@ -15,6 +15,7 @@ from lessons_lib.softmax import softmax
 from lessons_lib.widgets.budget import PRESETS, parts
 from lessons_lib.widgets.drawing import element
 from lessons_lib.widgets.gpt import GPTExplorer
+from lessons_lib.widgets.routing import EXPERTS, RoutingExplorer
 
 WIDTH, HEIGHT = 160, 90
 QUERY, KEY, VALUE, OUTPUT, INK = (f"var(--{name})" for name in ("query", "key", "value", "output", "ink"))
@@ -193,6 +194,23 @@ def gpt() -> str:
     return _line([(22, 4), (22, 88)], INK, 1.5) + "".join(bars)
 
 
+def routing() -> str:
+    """The words of a story on the left, and on the right the eight experts that were trained without balance."""
+    experts = RoutingExplorer("none", story=4, words=9).routing().experts[:, 0].tolist()
+    asked = [experts.count(expert) for expert in range(EXPERTS)]
+    favourite = asked.index(max(asked))
+    drawn = []
+    for i, expert in enumerate(experts):
+        colour = KEY if expert == favourite else QUERY
+        y, door = 10 + 9 * i, 10 + 10 * expert
+        drawn += [_line([(42, y), (110, door)], colour, 1.5), _rectangle(22, y - 3, 18, 6, colour)]
+    doors = [
+        _rectangle(112, 6 + 10 * expert, 8 + 5 * many, 8, KEY if expert == favourite else QUERY, 1 if many else 0.25)
+        for expert, many in enumerate(asked)
+    ]
+    return "".join([*drawn, *doors])
+
+
 DRAWINGS: dict[str, Callable[[], str]] = {
     "why-attention": why_attention,
     "information": information,
@@ -210,6 +228,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "walk": walk,
     "collapse": collapse,
     "gpt": gpt,
+    "routing": routing,
 }
 
 

@@ -22,6 +22,7 @@ files, in reading order::
     budget       where the weights of a GPT are
     tiles        FlashAttention's forward pass
     gpt          a language model and the grammar that it learned
+    routing      which experts the words of a story are sent to
 """
 
 from lessons_lib.widgets.budget import BudgetExplorer
@@ -33,6 +34,7 @@ from lessons_lib.widgets.hero import Hero
 from lessons_lib.widgets.masks import MasksExplorer
 from lessons_lib.widgets.plane import PlaneExplorer
 from lessons_lib.widgets.retrieval import RetrievalExplorer
+from lessons_lib.widgets.routing import RoutingExplorer
 from lessons_lib.widgets.scaling import ScalingExplorer
 from lessons_lib.widgets.temperature import TemperatureExplorer
 from lessons_lib.widgets.tiles import TilesExplorer
@@ -48,6 +50,7 @@ __all__ = [
     "MasksExplorer",
     "PlaneExplorer",
     "RetrievalExplorer",
+    "RoutingExplorer",
     "ScalingExplorer",
     "TemperatureExplorer",
     "TilesExplorer",

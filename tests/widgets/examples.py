@@ -9,6 +9,7 @@ from lessons_lib.widgets import (
     MasksExplorer,
     PlaneExplorer,
     RetrievalExplorer,
+    RoutingExplorer,
     ScalingExplorer,
     TemperatureExplorer,
     TilesExplorer,
@@ -121,6 +122,20 @@ def examples():
                 "top_k": 7,
                 "top_p": 0.5,
                 "seed": 8,
+            },
+        ),
+        (
+            RoutingExplorer("none", 2, 1, 2, 20, 7, 1.5, guess=3),
+            {
+                "balance": "bias",
+                "top_k": 1,
+                "layer": 2,
+                "story": 4,
+                "words": 9,
+                "query": 3,
+                "capacity": 0.75,
+                "bias": [0.5, -0.5, 0.0, 0.0, 0.1, 0.0, 0.0, -0.2],
+                "guess": 6,
             },
         ),
     ]
