@@ -22,8 +22,10 @@ files, in reading order::
     budget       where the weights of a GPT are
     tiles        FlashAttention's forward pass
     gpt          a language model and the grammar that it learned
+    birth        an induction head at twenty steps of its training
 """
 
+from lessons_lib.widgets.birth import BirthExplorer
 from lessons_lib.widgets.budget import BudgetExplorer
 from lessons_lib.widgets.clocks import ClocksExplorer
 from lessons_lib.widgets.collapse import CollapseExplorer
@@ -39,6 +41,7 @@ from lessons_lib.widgets.tiles import TilesExplorer
 from lessons_lib.widgets.walk import WalkExplorer
 
 __all__ = [
+    "BirthExplorer",
     "BudgetExplorer",
     "ClocksExplorer",
     "CollapseExplorer",
