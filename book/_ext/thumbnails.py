@@ -12,6 +12,7 @@ from itertools import product
 import torch
 
 from lessons_lib.softmax import softmax
+from lessons_lib.widgets.birth import birth_record
 from lessons_lib.widgets.budget import PRESETS, parts
 from lessons_lib.widgets.drawing import element
 from lessons_lib.widgets.gpt import GPTExplorer
@@ -194,6 +195,22 @@ def gpt() -> str:
     return _line([(22, 4), (22, 88)], INK, 1.5) + "".join(bars)
 
 
+def birth() -> str:
+    """What three runs get right, step by step, and the score of the head that makes the difference in the first."""
+    curves, parts = birth_record()["curves"], [_line([(12, 8), (12, 82), (152, 82)], INK, 1)]
+    for seed, measure, colour, width in (
+        ("2", "accuracy", QUERY, 1.2),
+        ("1", "accuracy", QUERY, 1.2),
+        ("0", "induction", KEY, 2.5),
+        ("0", "accuracy", QUERY, 2.5),
+    ):
+        points = curves[seed][measure][::2]
+        parts.append(
+            _line([(12 + 140 * i / (len(points) - 1), 82 - 70 * y) for i, y in enumerate(points)], colour, width)
+        )
+    return "".join(parts)
+
+
 def routing() -> str:
     """The words of a story on the left, and on the right the eight experts that were trained without balance."""
     experts = RoutingExplorer("none", story=4, words=9).routing().experts[:, 0].tolist()
@@ -228,6 +245,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "walk": walk,
     "collapse": collapse,
     "gpt": gpt,
+    "birth": birth,
     "routing": routing,
 }
 

@@ -22,9 +22,11 @@ files, in reading order::
     budget       where the weights of a GPT are
     tiles        FlashAttention's forward pass
     gpt          a language model and the grammar that it learned
+    birth        an induction head at twenty steps of its training
     routing      which experts the words of a story are sent to
 """
 
+from lessons_lib.widgets.birth import BirthExplorer
 from lessons_lib.widgets.budget import BudgetExplorer
 from lessons_lib.widgets.clocks import ClocksExplorer
 from lessons_lib.widgets.collapse import CollapseExplorer
@@ -41,6 +43,7 @@ from lessons_lib.widgets.tiles import TilesExplorer
 from lessons_lib.widgets.walk import WalkExplorer
 
 __all__ = [
+    "BirthExplorer",
     "BudgetExplorer",
     "ClocksExplorer",
     "CollapseExplorer",

@@ -1,6 +1,7 @@
 """One example of every explorer: each is put through all that an explorer must do."""
 
 from lessons_lib.widgets import (
+    BirthExplorer,
     BudgetExplorer,
     ClocksExplorer,
     CollapseExplorer,
@@ -122,6 +123,17 @@ def examples():
                 "top_k": 7,
                 "top_p": 0.5,
                 "seed": 8,
+            },
+        ),
+        (
+            BirthExplorer(step=120, symbols="LUMBERJACKLUMBERJACKL", query=14, hide=["values"], guess=80),
+            {
+                "step": 50,
+                "symbols": "ABCDEFGHABCDEFGHABCD77",
+                "query": 3,
+                "hide": ["queries", "keys"],
+                "forced": True,
+                "guess": 200,
             },
         ),
         (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lessons_lib.widgets import GPTExplorer, HeadsExplorer, WalkExplorer
+from lessons_lib.widgets import BirthExplorer, GPTExplorer, HeadsExplorer, WalkExplorer
 
 ROOT = Path(__file__).parents[2]
 BOOK = (ROOT / "book/_static/book.js").read_text(encoding="utf-8")
@@ -83,6 +83,14 @@ def test_model_and_explorer_weigh_less_than_what_a_page_may_add(put_off):
     assert len(gzip.compress(page.encode())) < 20_000
 
 
+def test_the_steps_of_a_run_weigh_less_than_what_a_page_may_add(put_off):
+    """257 kB, most of them weights, which nothing makes smaller."""
+    page, files = put_off(BirthExplorer().to_html(), "parts")
+    assert [key.split("-")[0] for key in files] == ["birth_model"]
+    assert sum(len(gzip.compress(text.encode())) for text in files.values()) < 262_000
+    assert len(gzip.compress(page.encode())) < 20_000
+
+
 @pytest.mark.browser
 def test_it_is_fetched_when_the_reader_comes_near_and_once(book):
     page = book(WalkExplorer(), GPTExplorer(), GPTExplorer("the king", 1))
@@ -123,6 +131,18 @@ def test_a_story_from_a_stranger_does_no_harm(book, address):
     card.locator(".x-body").wait_for()
     assert card.evaluate(STATE)["words"] == GPTExplorer().words
     assert not re.search("NaN|undefined|emperor", card.locator(".x-body").inner_html())
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    "address", ["symbols=<script>alert(1)</script>", "symbols=", "symbols=bird&step=120", "hide=[7]"]
+)
+def test_symbols_from_a_stranger_do_no_harm(book, address):
+    page = book(BirthExplorer(), at=f"#explore=birth&{address}")
+    card = page.locator("div.explorer")
+    card.locator(".x-body").wait_for()
+    assert card.evaluate(STATE)["symbols"] == BirthExplorer().symbols
+    assert not re.search("NaN|undefined|alert", card.locator(".x-body").inner_html())
 
 
 @pytest.mark.browser
