@@ -414,9 +414,9 @@ def test_a_guess_is_marked_and_answered_once_the_step_has_come(show):
         assert page.locator(".b-guess").get_attribute("d") == ""
         slider.fill("200")
         assert page.locator(".b-guess").get_attribute("d").startswith("M218 ")
-        assert figures(page)["half is right by step"] == "later"
+        assert figures(page)["the run: half right by step"] == "later"
         page.get_by_role("slider", name=LABEL).press("ArrowRight")
-        assert figures(page)["half is right by step"] == "120"
+        assert figures(page)["the run: half right by step"] == "120"
 
 
 @pytest.mark.browser

@@ -79,7 +79,7 @@ function render(context) {
     ["right in yours", () => `${right().filter(Boolean).length} of ${known()}`],
     ["layer 1, previous symbol", () => shown(score(ran.weights[0], previous(symbols())))],
     ["layer 2, induction", () => shown(score(ran.weights[1], followers(symbols())))],
-    ["half is right by step", () => (scope.read("step") < ownBirth ? "later" : String(ownBirth))],
+    ["the run: half right by step", () => (scope.read("step") < ownBirth ? "later" : String(ownBirth))],
   ]);
   scope.add(
     html(
