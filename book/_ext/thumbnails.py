@@ -170,6 +170,19 @@ def budget() -> str:
     return "".join(drawn)
 
 
+def complexity() -> str:
+    """The work of a block for texts of one, two and three widths: what the weights do, and a square of pairs beside it."""
+    parts, x = [], 10.0
+    for n in (1, 2, 3):
+        high, wide = 21.0 * n, 2.4
+        parts += [
+            _rectangle(x, 80 - high, 6 * wide, high, VALUE, 0.7),
+            _rectangle(x + 6 * wide + 1, 80 - high, 14 * n, high, KEY, 0.9),
+        ]
+        x += 6 * wide + 14 * n + 9
+    return "".join(parts) + _line([(6, 80), (154, 80)], INK, 1)
+
+
 def flash() -> str:
     """A matrix in tiles: of a few queries and a few keys one tile is at hand."""
     parts = []
@@ -205,6 +218,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "dynamics": dynamics,
     "block": block,
     "budget": budget,
+    "complexity": complexity,
     "flash": flash,
     "retrieval": retrieval,
     "walk": walk,
