@@ -13,6 +13,7 @@ import torch
 
 from lessons_lib.softmax import softmax
 from lessons_lib.widgets.budget import PRESETS, parts
+from lessons_lib.widgets.cost import CostExplorer
 from lessons_lib.widgets.drawing import element
 from lessons_lib.widgets.gpt import GPTExplorer
 
@@ -171,7 +172,7 @@ def budget() -> str:
 
 
 def complexity() -> str:
-    """The work of a block for texts of one, two and three widths: what the weights do, and a square of pairs beside it."""
+    """The work of a block for three lengths: what its weights do, and beside it a square of pairs."""
     parts, x = [], 10.0
     for n in (1, 2, 3):
         high, wide = 21.0 * n, 2.4
@@ -181,6 +182,20 @@ def complexity() -> str:
         ]
         x += 6 * wide + 14 * n + 9
     return "".join(parts) + _line([(6, 80), (154, 80)], INK, 1)
+
+
+def cost() -> str:
+    """What Llama 3 8B takes to write, for 1, 64 and 256 texts: arithmetic above, weights and caches below."""
+    bars = []
+    for i, texts in enumerate((1, 64, 256)):
+        took = CostExplorer(texts=texts).seconds()
+        y, scale = 10 + 26 * i, 136 / 14.6e-3
+        bars += [
+            _rectangle(12, y, max(1.5, scale * (took["matrices"] + took["pairs"])), 8, VALUE, 0.8),
+            _rectangle(12, y + 10, scale * took["weights"], 8, OUTPUT, 0.8),
+            _rectangle(12 + scale * took["weights"], y + 10, scale * took["caches"], 8, QUERY, 0.8),
+        ]
+    return _line([(10, 6), (10, 84)], INK, 1.5) + "".join(bars)
 
 
 def flash() -> str:
@@ -219,6 +234,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "block": block,
     "budget": budget,
     "complexity": complexity,
+    "cost": cost,
     "flash": flash,
     "retrieval": retrieval,
     "walk": walk,
