@@ -62,8 +62,8 @@ function render(context) {
         select(scope.value("mode"), {
           label: "Task",
           options: [
-            ["read", "read the texts"],
-            ["write", "write a token of each"],
+            ["read", "reading"],
+            ["write", "writing"],
           ],
         }),
       ),
