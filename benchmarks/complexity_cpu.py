@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +54,7 @@ def loop(decay: Tensor, added: Tensor) -> Tensor:
     return torch.stack(states, 1)
 
 
-def rivals(n: int) -> dict[str, Callable[[], object]]:
+def rivals(n: int) -> dict[str, Callable[[], Any]]:
     """Each way to mix ``n`` tokens, its inputs filled in."""
     x = torch.randn(1, n, WIDTH)
     q, k, v = torch.randn(3, 1, HEADS, n, WIDTH // HEADS).unbind()
