@@ -440,3 +440,78 @@ def encoder_and_decoder() -> Sketch:
     d.text((cross.middle[0] + 8, cross.y + 47), "queries", anchor="start", small=True)
     d.text((315, 8), "next word", small=True)
     return d
+
+
+def work_of_a_block(lengths: Sequence[float] = (1, 2, 6)) -> Sketch:
+    """The FLOPs of a block as areas: ``n`` high, and for each token ``2 d``, ``4 d`` and ``n`` wide, times ``4 d``.
+
+    Args:
+        lengths: of the texts, in widths ``d`` of the stream.
+
+    Raises:
+        ValueError: if there is no length, or one is not positive or greater than 12.
+    """
+    if not lengths or min(lengths) <= 0 or max(lengths) > 12:
+        raise ValueError(f"lengths must be positive and at most 12, one at least, got {list(lengths)}")
+    told = ", ".join(f"{n:g}" for n in lengths)
+    unit, left, gap = min(24.0, 330 / (6 + max(lengths))), 62.0, 22.0
+    d = Sketch(
+        402,
+        30 + sum(n * unit + gap for n in lengths),
+        alt=f"For texts of {told} times d tokens a rectangle each, as high as the text is long. It is divided into "
+        "projections, 2 d wide, the feed-forward layer, 4 d wide, and pairs, as wide as the text is long: so the part "
+        "for pairs is a square, and at six times d it is as large as the two others together.",
+    )
+    y = 26.0
+    for x, name in ((1, "projections"), (4, "feed-forward")):
+        d.text((left + x * unit, 8), name, small=True)
+    d.text((left + 6 * unit + 4, 8), "pairs", anchor="start", small=True)
+    for n in lengths:
+        times = "" if n == 1 else f"{n:g} "
+        d.text((left - 8, y + n * unit / 2), f"$n = {times}d$", anchor="end", small=True)
+        for x, width, role in ((0, 2, "query"), (2, 4, "value"), (6, n, "key")):
+            d.box(left + x * unit, y, width * unit, n * unit, role=role)
+        y += n * unit + gap
+    for x, width in ((0, 2), (2, 4), (6, lengths[-1])):
+        times = "" if width == 1 else f"{width:g} "
+        d.text((left + (x + width / 2) * unit, y - gap + 10), f"${times}d$", small=True)
+    return d
+
+
+def scan_rounds(n: int = 8) -> Sketch:
+    """A linear recurrence in rounds: each step is joined with the one 1, 2, 4, … before, which stands for as many.
+
+    Hillis and Steele, *Data Parallel Algorithms*, 1986.
+
+    Args:
+        n: steps, a power of two.
+
+    Raises:
+        ValueError: if ``n`` is none of 2, 4, 8, 16.
+    """
+    if n not in (2, 4, 8, 16):
+        raise ValueError(f"n must be 2, 4, 8 or 16, got {n}")
+    rounds = n.bit_length() - 1
+    d = Sketch(
+        402,
+        46 + 62 * rounds,
+        alt=f"A row of {n} circles, the steps. Below it {rounds} more rows. Into each circle of the next row goes the "
+        f"circle above it, and one that stands further left: 1 place in the first round, then twice as far each time. "
+        f"After {rounds} rounds each circle stands for all steps up to it.",
+    )
+    left, right = 66.0, 384.0
+    places = [left + (right - left) * i / (n - 1) for i in range(n)]
+    rows = [20.0 + 62 * r for r in range(rounds + 1)]
+    for r in range(rounds):
+        for i in range(n):
+            d.arrow((places[i], rows[r]), (places[i], rows[r + 1]), gap=11)
+            if i >= 2**r:
+                d.arrow((places[i - 2**r], rows[r]), (places[i], rows[r + 1]), gap=13, role="query")
+        d.text((1, (rows[r] + rows[r + 1]) / 2), f"round {r + 1}", anchor="start", small=True)
+    for r, y in enumerate(rows):
+        for i, x in enumerate(places):
+            d.circle((x, y), 9, role="output" if i < 2**r else "")
+    d.text((1, rows[0]), "steps", anchor="start", small=True)
+    d.text((1, rows[-1]), "states", anchor="start", small=True)
+    d.text(((left + right) / 2, rows[-1] + 20), "filled: stands for all steps from the first", small=True)
+    return d

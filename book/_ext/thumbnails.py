@@ -14,6 +14,7 @@ import torch
 from lessons_lib.softmax import softmax
 from lessons_lib.widgets.birth import birth_record
 from lessons_lib.widgets.budget import PRESETS, parts
+from lessons_lib.widgets.cost import CostExplorer
 from lessons_lib.widgets.drawing import element
 from lessons_lib.widgets.gpt import GPTExplorer
 from lessons_lib.widgets.routing import EXPERTS, RoutingExplorer
@@ -172,6 +173,33 @@ def budget() -> str:
     return "".join(drawn)
 
 
+def complexity() -> str:
+    """The work of a block for three lengths: what its weights do, and beside it a square of pairs."""
+    parts, x = [], 10.0
+    for n in (1, 2, 3):
+        high, wide = 21.0 * n, 2.4
+        parts += [
+            _rectangle(x, 80 - high, 6 * wide, high, VALUE, 0.7),
+            _rectangle(x + 6 * wide + 1, 80 - high, 14 * n, high, KEY, 0.9),
+        ]
+        x += 6 * wide + 14 * n + 9
+    return "".join(parts) + _line([(6, 80), (154, 80)], INK, 1)
+
+
+def cost() -> str:
+    """What Llama 3 8B takes to write, for 1, 64 and 256 texts: arithmetic above, weights and caches below."""
+    bars = []
+    for i, texts in enumerate((1, 64, 256)):
+        took = CostExplorer(texts=texts).seconds()
+        y, scale = 10 + 26 * i, 136 / 14.6e-3
+        bars += [
+            _rectangle(12, y, max(1.5, scale * (took["matrices"] + took["pairs"])), 8, VALUE, 0.8),
+            _rectangle(12, y + 10, scale * took["weights"], 8, OUTPUT, 0.8),
+            _rectangle(12 + scale * took["weights"], y + 10, scale * took["caches"], 8, QUERY, 0.8),
+        ]
+    return _line([(10, 6), (10, 84)], INK, 1.5) + "".join(bars)
+
+
 def flash() -> str:
     """A matrix in tiles: of a few queries and a few keys one tile is at hand."""
     parts = []
@@ -240,6 +268,8 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "dynamics": dynamics,
     "block": block,
     "budget": budget,
+    "complexity": complexity,
+    "cost": cost,
     "flash": flash,
     "retrieval": retrieval,
     "walk": walk,
