@@ -23,7 +23,7 @@ from lessons_lib.initialise import drawn_from, initialise_normal
 from lessons_lib.training import evaluate, next_token_losses, train
 
 CHAPTER = ROOT / "book" / "transformer" / "modern.ipynb"
-CELLS = "compare-choices", "compare-post", "compare-build", "compare-learn"
+CELLS = "kept-old", "compare-choices", "compare-post", "compare-build", "compare-learn"
 RATES = 0.008, 0.016
 TRIED, SEEDS = 10, (0, 1, 2)
 GATES, GATE_STARTS, GATE_SEEDS = ("gelu", "swiglu"), (0.02, 0.144), (0, 1)
