@@ -30,7 +30,7 @@ def test_the_rate_that_is_run_is_the_better_of_the_two(code):
 
 
 def test_the_chapters_cells_train_a_variant_and_a_gate(code):
-    tried, also_tried, (rate, loss) = modern.tuned(code, code["new"], seeds=(3,), n_steps=12)
+    tried, also_tried, (rate, loss) = modern.tuned(code, code["new"], seeds=(3,), n_steps=26)
     assert rate in modern.RATES
     assert all(0.3 < one < 3.5 for one in (*tried, *also_tried, loss))
-    assert len(modern.gated(code, "swiglu", 0.02, 0.008, n_steps=11)) == len(modern.GATE_SEEDS)
+    assert len(modern.gated(code, "swiglu", 0.02, 0.008, n_steps=24)) == len(modern.GATE_SEEDS)
