@@ -442,6 +442,69 @@ def encoder_and_decoder() -> Sketch:
     return d
 
 
+def experts() -> Sketch:
+    """A word's vector, a router that weighs four experts, and the two that answer.
+
+    Shazeer et al., *Outrageously Large Neural Networks*, 2017, figure 1.
+    """
+    d = Sketch(
+        402,
+        196,
+        alt="On the left a word's vector. An arrow leads down from it to the router, whose four probabilities are "
+        "bars, two of them tall. Of four experts in a column those two get the vector by an arrow each; the other two "
+        "are dashed, and no arrow leads to them. The two answers meet in a plus sign on the right.",
+    )
+    word = d.matrix(4, 40, 26, 60, "$x$", role="query")
+    router = d.box(4, 140, 66, 28, "router", role="key")
+    d.arrow(word.bottom, (word.middle[0], router.y))
+    plus = d.circle((352, word.middle[1]), 11, "+")
+    for i, p in enumerate((0.08, 0.55, 0.05, 0.32)):
+        left, top, chosen = 120.0, 6 + 38.0 * i, p > 0.3
+        if chosen:
+            box = d.box(left, top, 92, 28, f"expert {i + 1}", role="value")
+            d.arrow(word.right, box.left, role="query")
+            d.arrow(box.right, (plus.left[0] + 4, plus.middle[1] + (4 if i > 1 else -4)), f"$w_{i + 1}$", role="value")
+        else:
+            d.path(f"M{left} {top}h92v28h-92z", dashed=True)
+            d.text((left + 46, top + 14), f"expert {i + 1}")
+        d.matrix(120 + 24.0 * i, 192 - 40 * p, 16, 40 * p, role="key" if chosen else "")
+    d.arrow(router.right, (118, router.middle[1] + 20), role="key")
+    d.text((224, 180), "probabilities $p$", anchor="start", small=True)
+    d.arrow(plus.right, (398, plus.middle[1]), role="value")
+    return d
+
+
+def drafted(kept: Sequence[bool] = (True, True, False, False), words: Sequence[str] = ()) -> Sketch:
+    """Four drafted words that the large model judges in one call: kept up to the first refusal, redrawn there.
+
+    Leviathan et al., *Fast Inference from Transformers via Speculative Decoding*, 2022, figure 1.
+    """
+    words = words or ("sat", "on", "a", "mat")
+    n_kept = list(kept).index(False) if False in kept else len(kept)
+    d = Sketch(
+        402,
+        150,
+        alt=f"Three rows. In the first the small model has drafted {', '.join(words)} one after the other. In the "
+        f"second the large model judges them all in one call: the first {n_kept} are kept, the next is refused. In the "
+        f"third stands what is written: the first {n_kept}, and a word of the large model's own.",
+    )
+    for y, name in ((26, "drafted"), (72, "judged"), (118, "written")):
+        d.text((66, y), name, anchor="end", small=True)
+    d.text((92, 72), "one call", small=True)
+    for i, word in enumerate(words):
+        x = 124 + 70.0 * i
+        top = d.box(x, 12, 56, 28, word, role="query")
+        if i:
+            d.arrow((x - 14, 26), top.left, gap=1)
+        verdict = "kept" if i < n_kept else "refused" if i == n_kept else "dropped"
+        d.text((x + 28, 72), verdict, small=True)
+        d.arrow(top.bottom, (x + 28, 64), gap=2)
+        if i <= n_kept:
+            below = d.box(x, 104, 56, 28, word if i < n_kept else "the", role="query" if i < n_kept else "output")
+            d.arrow((x + 28, 80), below.top, gap=2)
+    return d
+
+
 def work_of_a_block(lengths: Sequence[float] = (1, 2, 6)) -> Sketch:
     """The FLOPs of a block as areas: ``n`` high, and for each token ``2 d``, ``4 d`` and ``n`` wide, times ``4 d``.
 

@@ -32,6 +32,8 @@ DRAWINGS = {
     "two_memories": drawings.two_memories(),
     "residual_stream": drawings.residual_stream(),
     "encoder_and_decoder": drawings.encoder_and_decoder(),
+    "experts": drawings.experts(),
+    "drafted": drawings.drafted(),
     "work_of_a_block": drawings.work_of_a_block(),
     "work_of_a_block of one length": drawings.work_of_a_block([3]),
     "scan_rounds": drawings.scan_rounds(),
@@ -192,6 +194,22 @@ def test_the_decoder_asks_and_the_encoder_answers():
     assert [said.count(name) for name in ("self-attention", "self-attention, causal", "feed-forward")] == [1, 1, 2]
     assert {"cross-attention", "queries", "keys, values", "source", "target"} <= set(said)
     assert html.count('class="key tip"') == html.count('class="query tip"') == 1
+
+
+def test_two_of_four_experts_answer_and_have_a_weight():
+    drawing = DRAWINGS["experts"]
+    said, html = words(drawing), drawing.to_html()
+    assert [f"expert {i}" for i in (1, 2, 3, 4)] == [text for text in said if text.startswith("expert")]
+    assert {"w2", "w4"} <= set(said)
+    assert html.count('class="dashed"') == 2
+
+
+@pytest.mark.parametrize(("kept", "left"), [((True, False, True, True), 1), ((True,) * 4, 4), ((False,) * 4, 0)])
+def test_drafted_words_are_kept_up_to_the_first_refusal(kept, left):
+    said = words(drawings.drafted(kept, ("a", "b", "c", "d")))
+    assert said.count("kept") == left
+    assert said.count("refused") == said.count("the") == (left < 4)
+    assert [said.count(word) for word in "abcd"] == [2] * left + [1] * (4 - left)
 
 
 def test_text_is_set_as_mathematics_between_dollars():

@@ -155,6 +155,17 @@ def block() -> str:
     return "".join(parts)
 
 
+def modern() -> str:
+    """A word goes to two of four experts, and what they say is added up."""
+    parts = [_rectangle(10, 33, 10, 24, QUERY), element("circle", cx=140, cy=45, r=7, fill=OUTPUT)]
+    for i, weight in enumerate((0.0, 3.5, 0.0, 2.0)):
+        y = 8 + 20 * i
+        if weight:
+            parts += [_line([(20, 45), (62, y + 7)], QUERY, weight), _line([(98, y + 7), (133, 45)], VALUE, weight)]
+        parts.append(_rectangle(62, y, 36, 14, VALUE if weight else INK, 1 if weight else 0.15))
+    return "".join(parts)
+
+
 def budget() -> str:
     """The weights of GPT-2 small as areas: dictionary, attention, feed-forward layers."""
     of = parts(PRESETS["GPT-2 small"])
@@ -267,6 +278,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "positions": positions,
     "dynamics": dynamics,
     "block": block,
+    "modern": modern,
     "budget": budget,
     "complexity": complexity,
     "cost": cost,
