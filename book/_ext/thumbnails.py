@@ -152,6 +152,13 @@ def block() -> str:
     return "".join(parts)
 
 
+def train_gpt() -> str:
+    """A loss that falls through the lines of what counting reaches, on to a floor."""
+    falling = [(14 + 2 * i, 12 + 66 * (1 - 0.5 ** (i / 9))) for i in range(67)]
+    lines = [_line([(14, y), (148, y)], colour, 1) for y, colour in ((44, KEY), (60, KEY), (80, INK))]
+    return "".join(lines) + _line(falling, QUERY, 2.5)
+
+
 def budget() -> str:
     """The weights of GPT-2 small as areas: dictionary, attention, feed-forward layers."""
     of = parts(PRESETS["GPT-2 small"])
@@ -205,6 +212,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "dynamics": dynamics,
     "block": block,
     "budget": budget,
+    "train-gpt": train_gpt,
     "flash": flash,
     "retrieval": retrieval,
     "walk": walk,
