@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +43,14 @@ WORKER = ROOT / "tests" / "data_parallel_worker.py"
 def main() -> None:
     """Run what is missing, and write."""
     code = cells()
+    on_stories: Callable[..., list[float]] = told
+    on_english: Callable[..., list[float]] = written
     jobs = [
-        ([f"stories: {name}, seed {seed}"], lambda how=how, seed=seed: [told(code, *how, seed)])
+        ([f"stories: {name}, seed {seed}"], lambda how=how, seed=seed: [on_stories(code, *how, seed)])
         for name, how in STORIES.items() for seed in SEEDS
     ]  # fmt: skip
     jobs += [
-        ([f"english: {name}, seed {seed}"], lambda how=how, seed=seed: [written(code, *how, seed)])
+        ([f"english: {name}, seed {seed}"], lambda how=how, seed=seed: [on_english(code, *how, seed)])
         for name, how in ENGLISH.items() for seed in SEEDS
     ]  # fmt: skip
     record(__doc__, "train-gpt", [(["two processes"], lambda: [[apart()]]), *jobs])
