@@ -155,6 +155,13 @@ def block() -> str:
     return "".join(parts)
 
 
+def train_gpt() -> str:
+    """A loss that falls through the lines of what counting reaches, on to a floor."""
+    falling = [(14 + 2 * i, 12 + 66 * (1 - 0.5 ** (i / 9))) for i in range(67)]
+    lines = [_line([(14, y), (148, y)], colour, 1) for y, colour in ((44, KEY), (60, KEY), (80, INK))]
+    return "".join(lines) + _line(falling, QUERY, 2.5)
+
+
 def modern() -> str:
     """A word goes to two of four experts, and what they say is added up."""
     parts = [_rectangle(10, 33, 10, 24, QUERY), element("circle", cx=140, cy=45, r=7, fill=OUTPUT)]
@@ -280,6 +287,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "block": block,
     "modern": modern,
     "budget": budget,
+    "train-gpt": train_gpt,
     "complexity": complexity,
     "cost": cost,
     "flash": flash,
