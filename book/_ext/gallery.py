@@ -27,6 +27,7 @@ QUESTIONS = {
     "positions": "How is a set of words told their order?",
     "dynamics": "How does training break, and what holds it?",
     "block": "What becomes of a word, besides looking around?",
+    "patterns": "You see a bright line in an attention map. What do you know?",
     "flash": "Why is attention slow, if it computes so little?",
 }
 

@@ -152,6 +152,19 @@ def block() -> str:
     return "".join(parts)
 
 
+def patterns() -> str:
+    """A map: weight on the first token, on the token before, and where a passage comes again a second line."""
+    n = 8
+    weights = [[0.15 * (j <= i) for j in range(n)] for i in range(n)]
+    for i in range(n):
+        weights[i][0] = 0.45
+        if i:
+            weights[i][i - 1] = 0.7
+        if i >= 4:
+            weights[i][i - 3] = 1.0
+    return _table(40, 5, 10, weights, QUERY)
+
+
 def budget() -> str:
     """The weights of GPT-2 small as areas: dictionary, attention, feed-forward layers."""
     of = parts(PRESETS["GPT-2 small"])
@@ -204,6 +217,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "positions": positions,
     "dynamics": dynamics,
     "block": block,
+    "patterns": patterns,
     "budget": budget,
     "flash": flash,
     "retrieval": retrieval,

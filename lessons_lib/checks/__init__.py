@@ -19,6 +19,7 @@ The files, in reading order, which is the book's::
     positions        rotations, biases, longer contexts
     dynamics         what goes wrong in training
     block            the weights of a GPT, what writes its logits, the way back through a norm
+    patterns         what a head looks at, the circuit that continues a passage, other maps with the same output
     flash            exact attention to keys that come in pieces
     build_attention  the assignment of Part I
     build_flash      the assignment of Part III
