@@ -35,6 +35,8 @@ TRAINED = {
     "one layer": ({"n_layers": 1}, 1500, 0.005, 300, 1),
     "one layer, width 128": ({"n_layers": 1, "d": 128}, 600, 0.005, 150, 1),
     "one layer, four heads": ({"n_layers": 1, "n_heads": 4}, 900, 0.005, 300, 1),
+    "places in the stream, 0.02": ({"in_stream": 0.02}, 600, 0.005, 200, 2),
+    "places in the stream, 0.5": ({"in_stream": 0.5}, 600, 0.005, 200, 2),
 }
 TELLERS = 4
 
