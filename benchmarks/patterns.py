@@ -67,9 +67,7 @@ def cells() -> dict[str, Any]:
     return defined(CHAPTER, CELLS, given)
 
 
-def born(
-    code: dict[str, Any], build: dict[str, Any], n_steps: int, lr: float, every: int, seed: int
-) -> list[float]:
+def born(code: dict[str, Any], build: dict[str, Any], n_steps: int, lr: float, every: int, seed: int) -> list[float]:
     """Train one model of repetition; return three numbers for each look at it."""
     rows = code["learn"](code["new_model"](**build, seed=seed), n_steps, lr, every, seed)
     return rows[:, 1:].flatten().tolist()
