@@ -2,15 +2,16 @@
 
 The code is the chapter's own: its cells are read and run, so that page and record cannot differ. A run of the task of
 repetition leaves the share that is predicted right, the best previous-token score of its first layer and the best
-induction score of its last, at the first step, after every so many, and at the end. A storyteller leaves, for each of its
-eight heads, the weight on the subject across a noun of the other number and how likely the right number is without the
-head; then the same for the whole model, and for each pair of heads without both. One thread, float32; about three
+induction score of its last, at the first step, after every so many, and at the end. A storyteller leaves, for each of
+its eight heads, the weight on the subject across a noun of the other number and how likely the right number is without
+the head; then the same for the whole model, and for each pair of heads without both. One thread, float32; about three
 minutes on one idle core. It writes after every run, and goes on where it was.
 
 ``python benchmarks/patterns.py`` writes ``benchmarks/results/patterns.json``, which the chapter reads.
 """
 
 from collections.abc import Callable
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -48,12 +49,12 @@ def main() -> None:
     record(__doc__, "patterns", jobs)
 
 
-def wanted() -> dict[str, Callable[[dict[str, Any]], list[float]]]:
+def wanted() -> dict[str, Callable[..., list[float]]]:
     """All runs by their names: what takes the chapter's code and gives the numbers."""
-    runs = {f"storyteller, seed {seed}": lambda code, seed=seed: told(code, seed) for seed in range(TELLERS)}
-    for name, (build, *how, seeds) in TRAINED.items():
+    runs = {f"storyteller, seed {seed}": partial(told, seed=seed) for seed in range(TELLERS)}
+    for name, (build, n_steps, lr, every, seeds) in TRAINED.items():
         for seed in range(seeds):
-            runs[f"{name}, seed {seed}"] = lambda code, build=build, how=how, seed=seed: born(code, build, *how, seed)
+            runs[f"{name}, seed {seed}"] = partial(born, build=build, n_steps=n_steps, lr=lr, every=every, seed=seed)
     return runs
 
 

@@ -454,8 +454,8 @@ def induction_circuit(words: Sequence[str] = ("the", "cat", "sat", "the", "cat")
         402,
         236,
         alt=f"Five words in a row, {', '.join(words)}. In layer 1 each word gets a note of the word before it: the "
-        f"third word, {words[2]}, has the note {words[1]}. In layer 2 an arrow leads from the last word, {words[4]}, to "
-        f"the note at {words[2]}, since note and word agree; what is there, {words[2]}, is the next word.",
+        f"third word, {words[2]}, has the note {words[1]}. In layer 2 an arrow leads from the last word, {words[4]}, "
+        f"to the note at {words[2]}, since note and word agree; what is there, {words[2]}, is the next word.",
     )
     wide, left = 62.0, 44.0
     middles = [left + 36 + 72 * i for i in range(len(words))]

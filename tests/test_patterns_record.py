@@ -17,6 +17,6 @@ def test_the_record_holds_every_run_that_the_command_makes():
 def test_the_chapters_cells_train_what_the_command_asks_for():
     code = patterns.cells()
     for build in ({}, {"n_layers": 1, "n_heads": 4}, {"in_stream": 0.5}):
-        found = patterns.born(code, build, n_steps=4, lr=0.001, every=3, seed=1)
+        found = patterns.born(code, build, n_steps=52, lr=0.001, every=51, seed=1)
         assert len(found) == 3 * 2
         assert all(0 <= number <= 1 for number in found)
