@@ -442,6 +442,40 @@ def encoder_and_decoder() -> Sketch:
     return d
 
 
+def induction_circuit(words: Sequence[str] = ("the", "cat", "sat", "the", "cat")) -> Sketch:
+    """Two layers that say what followed: a note at each word of who stood before it, and a last word that looks it up.
+
+    Raises:
+        ValueError: unless there are five words, the last of which is the second.
+    """
+    if len(words) != 5 or words[4] != words[1]:
+        raise ValueError(f"words must be five, the last one the second again, got {tuple(words)}")
+    d = Sketch(
+        402,
+        236,
+        alt=f"Five words in a row, {', '.join(words)}. In layer 1 each word gets a note of the word before it: the "
+        f"third word, {words[2]}, has the note {words[1]}. In layer 2 an arrow leads from the last word, {words[4]}, "
+        f"to the note at {words[2]}, since note and word agree; what is there, {words[2]}, is the next word.",
+    )
+    wide, left = 62.0, 44.0
+    middles = [left + 36 + 72 * i for i in range(len(words))]
+    d.text((1, 211), "stream", anchor="start", small=True)
+    d.text((1, 133), "layer 1", anchor="start", small=True)
+    d.text((1, 20), "layer 2", anchor="start", small=True)
+    for i, (x, word) in enumerate(zip(middles, words, strict=True)):
+        box = d.box(x - wide / 2, 197, wide, 28, word, role="value" if i == 2 else "query" if i == 4 else "")
+        if i:
+            note = d.box(x - wide / 2, 118, wide, 30, f"after {words[i - 1]}", role="key" if i == 2 else "")
+            d.arrow((middles[i - 1] + 8, 197), (x - 10, 148), role="key" if i == 2 else "")
+            d.path(f"M{x} {box.y}V{note.y + note.height}", fine=True)
+    d.path(f"M{middles[4]} 118V64H{middles[2] + 9}", role="query")
+    d.arrow((middles[2] + 9, 64), (middles[2] + 9, 118), role="query")
+    d.text(((middles[2] + middles[4]) / 2 + 6, 52), f"who stands after {words[4]}?", small=True)
+    d.arrow((middles[2] - 12, 118), (middles[2] - 12, 34), role="value")
+    d.text((middles[2] - 12, 20), words[2])
+    return d
+
+
 def experts() -> Sketch:
     """A word's vector, a router that weighs four experts, and the two that answer.
 

@@ -32,6 +32,7 @@ DRAWINGS = {
     "two_memories": drawings.two_memories(),
     "residual_stream": drawings.residual_stream(),
     "encoder_and_decoder": drawings.encoder_and_decoder(),
+    "induction_circuit": drawings.induction_circuit(),
     "experts": drawings.experts(),
     "drafted": drawings.drafted(),
     "work_of_a_block": drawings.work_of_a_block(),
@@ -194,6 +195,17 @@ def test_the_decoder_asks_and_the_encoder_answers():
     assert [said.count(name) for name in ("self-attention", "self-attention, causal", "feed-forward")] == [1, 1, 2]
     assert {"cross-attention", "queries", "keys, values", "source", "target"} <= set(said)
     assert html.count('class="key tip"') == html.count('class="query tip"') == 1
+
+
+def test_the_last_word_asks_for_the_note_that_names_it():
+    drawing = DRAWINGS["induction_circuit"]
+    said, html = words(drawing), drawing.to_html()
+    assert said.count("after cat") == 1
+    assert said.count("sat") == 2  # as a word, and as what comes next
+    assert "who stands after cat?" in said
+    assert html.count('class="query tip"') == html.count('class="value tip"') == 1
+    with pytest.raises(ValueError, match="words must be five, the last one the second again"):
+        drawings.induction_circuit(["a", "b", "c", "a", "d"])
 
 
 def test_two_of_four_experts_answer_and_have_a_weight():

@@ -155,6 +155,19 @@ def block() -> str:
     return "".join(parts)
 
 
+def patterns() -> str:
+    """A map: weight on the first token, on the token before, and where a passage comes again a second line."""
+    n = 8
+    weights = [[0.15 * (j <= i) for j in range(n)] for i in range(n)]
+    for i in range(n):
+        weights[i][0] = 0.45
+        if i:
+            weights[i][i - 1] = 0.7
+        if i >= 4:
+            weights[i][i - 3] = 1.0
+    return _table(40, 5, 10, weights, QUERY)
+
+
 def train_gpt() -> str:
     """A loss that falls through the lines of what counting reaches, on to a floor."""
     falling = [(14 + 2 * i, 12 + 66 * (1 - 0.5 ** (i / 9))) for i in range(67)]
@@ -285,6 +298,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "positions": positions,
     "dynamics": dynamics,
     "block": block,
+    "patterns": patterns,
     "modern": modern,
     "budget": budget,
     "train-gpt": train_gpt,
