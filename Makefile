@@ -75,6 +75,7 @@ bench: book ## measure pages and attention on this machine (with a GPU, also mak
 	PYTHONPATH=tools $(PY) benchmarks/site.py
 	$(PY) benchmarks/flash_cpu.py
 	$(PY) benchmarks/efficient_cpu.py
+	$(PY) benchmarks/complexity_cpu.py
 	$(PY) benchmarks/generation_cpu.py
 	$(PY) benchmarks/training_cpu.py
 

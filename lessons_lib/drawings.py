@@ -440,3 +440,175 @@ def encoder_and_decoder() -> Sketch:
     d.text((cross.middle[0] + 8, cross.y + 47), "queries", anchor="start", small=True)
     d.text((315, 8), "next word", small=True)
     return d
+
+
+def induction_circuit(words: Sequence[str] = ("the", "cat", "sat", "the", "cat")) -> Sketch:
+    """Two layers that say what followed: a note at each word of who stood before it, and a last word that looks it up.
+
+    Raises:
+        ValueError: unless there are five words, the last of which is the second.
+    """
+    if len(words) != 5 or words[4] != words[1]:
+        raise ValueError(f"words must be five, the last one the second again, got {tuple(words)}")
+    d = Sketch(
+        402,
+        236,
+        alt=f"Five words in a row, {', '.join(words)}. In layer 1 each word gets a note of the word before it: the "
+        f"third word, {words[2]}, has the note {words[1]}. In layer 2 an arrow leads from the last word, {words[4]}, "
+        f"to the note at {words[2]}, since note and word agree; what is there, {words[2]}, is the next word.",
+    )
+    wide, left = 62.0, 44.0
+    middles = [left + 36 + 72 * i for i in range(len(words))]
+    d.text((1, 211), "stream", anchor="start", small=True)
+    d.text((1, 133), "layer 1", anchor="start", small=True)
+    d.text((1, 20), "layer 2", anchor="start", small=True)
+    for i, (x, word) in enumerate(zip(middles, words, strict=True)):
+        box = d.box(x - wide / 2, 197, wide, 28, word, role="value" if i == 2 else "query" if i == 4 else "")
+        if i:
+            note = d.box(x - wide / 2, 118, wide, 30, f"after {words[i - 1]}", role="key" if i == 2 else "")
+            d.arrow((middles[i - 1] + 8, 197), (x - 10, 148), role="key" if i == 2 else "")
+            d.path(f"M{x} {box.y}V{note.y + note.height}", fine=True)
+    d.path(f"M{middles[4]} 118V64H{middles[2] + 9}", role="query")
+    d.arrow((middles[2] + 9, 64), (middles[2] + 9, 118), role="query")
+    d.text(((middles[2] + middles[4]) / 2 + 6, 52), f"who stands after {words[4]}?", small=True)
+    d.arrow((middles[2] - 12, 118), (middles[2] - 12, 34), role="value")
+    d.text((middles[2] - 12, 20), words[2])
+    return d
+
+
+def experts() -> Sketch:
+    """A word's vector, a router that weighs four experts, and the two that answer.
+
+    Shazeer et al., *Outrageously Large Neural Networks*, 2017, figure 1.
+    """
+    d = Sketch(
+        402,
+        196,
+        alt="On the left a word's vector. An arrow leads down from it to the router, whose four probabilities are "
+        "bars, two of them tall. Of four experts in a column those two get the vector by an arrow each; the other two "
+        "are dashed, and no arrow leads to them. The two answers meet in a plus sign on the right.",
+    )
+    word = d.matrix(4, 40, 26, 60, "$x$", role="query")
+    router = d.box(4, 140, 66, 28, "router", role="key")
+    d.arrow(word.bottom, (word.middle[0], router.y))
+    plus = d.circle((352, word.middle[1]), 11, "+")
+    for i, p in enumerate((0.08, 0.55, 0.05, 0.32)):
+        left, top, chosen = 120.0, 6 + 38.0 * i, p > 0.3
+        if chosen:
+            box = d.box(left, top, 92, 28, f"expert {i + 1}", role="value")
+            d.arrow(word.right, box.left, role="query")
+            d.arrow(box.right, (plus.left[0] + 4, plus.middle[1] + (4 if i > 1 else -4)), f"$w_{i + 1}$", role="value")
+        else:
+            d.path(f"M{left} {top}h92v28h-92z", dashed=True)
+            d.text((left + 46, top + 14), f"expert {i + 1}")
+        d.matrix(120 + 24.0 * i, 192 - 40 * p, 16, 40 * p, role="key" if chosen else "")
+    d.arrow(router.right, (118, router.middle[1] + 20), role="key")
+    d.text((224, 180), "probabilities $p$", anchor="start", small=True)
+    d.arrow(plus.right, (398, plus.middle[1]), role="value")
+    return d
+
+
+def drafted(kept: Sequence[bool] = (True, True, False, False), words: Sequence[str] = ()) -> Sketch:
+    """Four drafted words that the large model judges in one call: kept up to the first refusal, redrawn there.
+
+    Leviathan et al., *Fast Inference from Transformers via Speculative Decoding*, 2022, figure 1.
+    """
+    words = words or ("sat", "on", "a", "mat")
+    n_kept = list(kept).index(False) if False in kept else len(kept)
+    d = Sketch(
+        402,
+        150,
+        alt=f"Three rows. In the first the small model has drafted {', '.join(words)} one after the other. In the "
+        f"second the large model judges them all in one call: the first {n_kept} are kept, the next is refused. In the "
+        f"third stands what is written: the first {n_kept}, and a word of the large model's own.",
+    )
+    for y, name in ((26, "drafted"), (72, "judged"), (118, "written")):
+        d.text((66, y), name, anchor="end", small=True)
+    d.text((92, 72), "one call", small=True)
+    for i, word in enumerate(words):
+        x = 124 + 70.0 * i
+        top = d.box(x, 12, 56, 28, word, role="query")
+        if i:
+            d.arrow((x - 14, 26), top.left, gap=1)
+        verdict = "kept" if i < n_kept else "refused" if i == n_kept else "dropped"
+        d.text((x + 28, 72), verdict, small=True)
+        d.arrow(top.bottom, (x + 28, 64), gap=2)
+        if i <= n_kept:
+            below = d.box(x, 104, 56, 28, word if i < n_kept else "the", role="query" if i < n_kept else "output")
+            d.arrow((x + 28, 80), below.top, gap=2)
+    return d
+
+
+def work_of_a_block(lengths: Sequence[float] = (1, 2, 6)) -> Sketch:
+    """The FLOPs of a block as areas: ``n`` high, and for each token ``2 d``, ``4 d`` and ``n`` wide, times ``4 d``.
+
+    Args:
+        lengths: of the texts, in widths ``d`` of the stream.
+
+    Raises:
+        ValueError: if there is no length, or one is not positive or greater than 12.
+    """
+    if not lengths or min(lengths) <= 0 or max(lengths) > 12:
+        raise ValueError(f"lengths must be positive and at most 12, one at least, got {list(lengths)}")
+    told = ", ".join(f"{n:g}" for n in lengths)
+    unit, left, gap = min(24.0, 330 / (6 + max(lengths))), 62.0, 22.0
+    d = Sketch(
+        402,
+        30 + sum(n * unit + gap for n in lengths),
+        alt=f"For texts of {told} times d tokens a rectangle each, as high as the text is long. It is divided into "
+        "projections, 2 d wide, the feed-forward layer, 4 d wide, and pairs, as wide as the text is long: so the part "
+        "for pairs is a square, and at six times d it is as large as the two others together.",
+    )
+    y = 26.0
+    for x, name in ((1, "projections"), (4, "feed-forward")):
+        d.text((left + x * unit, 8), name, small=True)
+    d.text((left + 6 * unit + 4, 8), "pairs", anchor="start", small=True)
+    for n in lengths:
+        times = "" if n == 1 else f"{n:g} "
+        d.text((left - 8, y + n * unit / 2), f"$n = {times}d$", anchor="end", small=True)
+        for x, width, role in ((0, 2, "query"), (2, 4, "value"), (6, n, "key")):
+            d.box(left + x * unit, y, width * unit, n * unit, role=role)
+        y += n * unit + gap
+    for x, width in ((0, 2), (2, 4), (6, lengths[-1])):
+        times = "" if width == 1 else f"{width:g} "
+        d.text((left + (x + width / 2) * unit, y - gap + 10), f"${times}d$", small=True)
+    return d
+
+
+def scan_rounds(n: int = 8) -> Sketch:
+    """A linear recurrence in rounds: each step is joined with the one 1, 2, 4, … before, which stands for as many.
+
+    Hillis and Steele, *Data Parallel Algorithms*, 1986.
+
+    Args:
+        n: steps, a power of two.
+
+    Raises:
+        ValueError: if ``n`` is none of 2, 4, 8, 16.
+    """
+    if n not in (2, 4, 8, 16):
+        raise ValueError(f"n must be 2, 4, 8 or 16, got {n}")
+    rounds = n.bit_length() - 1
+    d = Sketch(
+        402,
+        46 + 62 * rounds,
+        alt=f"A row of {n} circles, the steps. Below it {rounds} more rows. Into each circle of the next row goes the "
+        f"circle above it, and one that stands further left: 1 place in the first round, then twice as far each time. "
+        f"After {rounds} rounds each circle stands for all steps up to it.",
+    )
+    left, right = 66.0, 384.0
+    places = [left + (right - left) * i / (n - 1) for i in range(n)]
+    rows = [20.0 + 62 * r for r in range(rounds + 1)]
+    for r in range(rounds):
+        for i in range(n):
+            d.arrow((places[i], rows[r]), (places[i], rows[r + 1]), gap=11)
+            if i >= 2**r:
+                d.arrow((places[i - 2**r], rows[r]), (places[i], rows[r + 1]), gap=13, role="query")
+        d.text((1, (rows[r] + rows[r + 1]) / 2), f"round {r + 1}", anchor="start", small=True)
+    for r, y in enumerate(rows):
+        for i, x in enumerate(places):
+            d.circle((x, y), 9, role="output" if i < 2**r else "")
+    d.text((1, rows[0]), "steps", anchor="start", small=True)
+    d.text((1, rows[-1]), "states", anchor="start", small=True)
+    d.text(((left + right) / 2, rows[-1] + 20), "filled: stands for all steps from the first", small=True)
+    return d

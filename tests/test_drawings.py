@@ -32,6 +32,13 @@ DRAWINGS = {
     "two_memories": drawings.two_memories(),
     "residual_stream": drawings.residual_stream(),
     "encoder_and_decoder": drawings.encoder_and_decoder(),
+    "induction_circuit": drawings.induction_circuit(),
+    "experts": drawings.experts(),
+    "drafted": drawings.drafted(),
+    "work_of_a_block": drawings.work_of_a_block(),
+    "work_of_a_block of one length": drawings.work_of_a_block([3]),
+    "scan_rounds": drawings.scan_rounds(),
+    "scan_rounds of two": drawings.scan_rounds(2),
 }
 
 
@@ -153,6 +160,25 @@ def test_the_two_memories_say_what_they_are():
     assert {"on the chip: 200 kB", "main memory: 80 GB", "Qi", "Kj", "Vj", "Q", "K", "V", "O"} <= set(said)
 
 
+@pytest.mark.parametrize("lengths", [(1, 2, 6), (3,)])
+def test_the_parts_of_a_blocks_work_have_the_areas_of_their_flops(lengths):
+    html = drawings.work_of_a_block(lengths).to_html()
+    sizes = re.findall(r'<rect [^>]*width="([\d.]+)" height="([\d.]+)" rx="5" class="(\w+) filled"', html)
+    areas = {role: [float(w) * float(h) for w, h, of in sizes if of == role] for role in ("query", "value", "key")}
+    unit = areas["query"][0] / (2 * lengths[0])
+    for i, n in enumerate(lengths):
+        assert [areas[of][i] / unit for of in areas] == pytest.approx([2 * n, 4 * n, n**2], rel=0.01)
+
+
+@pytest.mark.parametrize(("n", "rounds"), [(2, 1), (4, 2), (16, 4)])
+def test_in_each_round_steps_are_joined_with_those_twice_as_far(n, rounds):
+    drawing = drawings.scan_rounds(n)
+    assert [said for said in words(drawing) if said.startswith("round")] == [f"round {r + 1}" for r in range(rounds)]
+    html = drawing.to_html()
+    assert html.count('class="query tip"') == sum(n - 2**r for r in range(rounds))
+    assert html.count('class="output filled"') == sum(2**r for r in range(rounds + 1))
+
+
 def test_attention_alone_hears_of_other_words_and_each_layer_adds():
     drawing = DRAWINGS["residual_stream"]
     said, html = words(drawing), drawing.to_html()
@@ -169,6 +195,33 @@ def test_the_decoder_asks_and_the_encoder_answers():
     assert [said.count(name) for name in ("self-attention", "self-attention, causal", "feed-forward")] == [1, 1, 2]
     assert {"cross-attention", "queries", "keys, values", "source", "target"} <= set(said)
     assert html.count('class="key tip"') == html.count('class="query tip"') == 1
+
+
+def test_the_last_word_asks_for_the_note_that_names_it():
+    drawing = DRAWINGS["induction_circuit"]
+    said, html = words(drawing), drawing.to_html()
+    assert said.count("after cat") == 1
+    assert said.count("sat") == 2  # as a word, and as what comes next
+    assert "who stands after cat?" in said
+    assert html.count('class="query tip"') == html.count('class="value tip"') == 1
+    with pytest.raises(ValueError, match="words must be five, the last one the second again"):
+        drawings.induction_circuit(["a", "b", "c", "a", "d"])
+
+
+def test_two_of_four_experts_answer_and_have_a_weight():
+    drawing = DRAWINGS["experts"]
+    said, html = words(drawing), drawing.to_html()
+    assert [f"expert {i}" for i in (1, 2, 3, 4)] == [text for text in said if text.startswith("expert")]
+    assert {"w2", "w4"} <= set(said)
+    assert html.count('class="dashed"') == 2
+
+
+@pytest.mark.parametrize(("kept", "left"), [((True, False, True, True), 1), ((True,) * 4, 4), ((False,) * 4, 0)])
+def test_drafted_words_are_kept_up_to_the_first_refusal(kept, left):
+    said = words(drawings.drafted(kept, ("a", "b", "c", "d")))
+    assert said.count("kept") == left
+    assert said.count("refused") == said.count("the") == (left < 4)
+    assert [said.count(word) for word in "abcd"] == [2] * left + [1] * (4 - left)
 
 
 def test_text_is_set_as_mathematics_between_dollars():
@@ -210,6 +263,9 @@ def test_a_matrix_says_its_shape_at_its_sides():
         (lambda: drawings.split_heads(7), "n_heads must be between 2 and 6, got 7"),
         (lambda: drawings.grouped_heads(8, (3,)), "n_kv_heads must divide n_heads 8, got 3"),
         (lambda: drawings.grouped_heads(8, ()), "one to three panels"),
+        (lambda: drawings.work_of_a_block(()), "one at least, got \\[\\]"),
+        (lambda: drawings.work_of_a_block((1, 13)), "at most 12"),
+        (lambda: drawings.scan_rounds(6), "n must be 2, 4, 8 or 16, got 6"),
         (lambda: drawings.rotated_pair(()), "positions must be between 1 and 4, got 0"),
     ],
 )

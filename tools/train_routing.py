@@ -1,8 +1,8 @@
 """Train mixtures of experts on stories, balanced in four ways, and write what their routers say as a script.
 
 Eight models of two layers and 24 runs, as each is trained with three seeds: three minutes on an idle core. The same
-seeds on the same machine give the same file. It holds, of the models with the first seed, the score of each expert for
-each word of a few new stories, in eight bits; and of all of them how evenly they use their experts on more new stories.
+seeds on the same machine give the same numbers. The file holds, of the models with the first seed, the score of each
+expert for each word of a few new stories, in eight bits; and of all of them how evenly they use their experts on more.
 """
 
 import argparse

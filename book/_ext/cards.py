@@ -51,6 +51,7 @@ WEIGHTS: dict[str, Callable[[], np.ndarray]] = {
     "positions": lambda: softmax(2.2 * np.cos((I - J) * 1.1) - 0.25 * abs(I - J)),  # by distance
     "dynamics": lambda: np.stack([np.linalg.matrix_power(FEW, i + 1)[0] for i in range(WORDS)]),  # layer by layer
     "block": lambda: softmax(CAUSAL + NOISE + 2.5 * (I == J)),  # itself above all, and the others
+    "complexity": lambda: np.where(J <= I, 0.1 + 0.8 * I / WORDS, 0.004),  # each word meets one word more
     "flash": lambda: softmax(NOISE) * (0.35 + ((I // 3 + J // 3) % 2)),  # by tiles
 }
 

@@ -27,6 +27,10 @@ QUESTIONS = {
     "positions": "How is a set of words told their order?",
     "dynamics": "How does training break, and what holds it?",
     "block": "What becomes of a word, besides looking around?",
+    "train-gpt": "How good can a language model get, and how would you know?",
+    "patterns": "You see a bright line in an attention map. What do you know?",
+    "modern": "Of eight changes since 2017, which can one see?",
+    "complexity": "At which length do pairs of words cost more than the words?",
     "flash": "Why is attention slow, if it computes so little?",
 }
 

@@ -14,6 +14,7 @@ import torch
 from lessons_lib.softmax import softmax
 from lessons_lib.widgets.birth import birth_record
 from lessons_lib.widgets.budget import PRESETS, parts
+from lessons_lib.widgets.cost import CostExplorer
 from lessons_lib.widgets.drawing import element
 from lessons_lib.widgets.gpt import GPTExplorer
 from lessons_lib.widgets.reader import PatternExplorer
@@ -155,6 +156,37 @@ def block() -> str:
     return "".join(parts)
 
 
+def patterns() -> str:
+    """A map: weight on the first token, on the token before, and where a passage comes again a second line."""
+    n = 8
+    weights = [[0.15 * (j <= i) for j in range(n)] for i in range(n)]
+    for i in range(n):
+        weights[i][0] = 0.45
+        if i:
+            weights[i][i - 1] = 0.7
+        if i >= 4:
+            weights[i][i - 3] = 1.0
+    return _table(40, 5, 10, weights, QUERY)
+
+
+def train_gpt() -> str:
+    """A loss that falls through the lines of what counting reaches, on to a floor."""
+    falling = [(14 + 2 * i, 12 + 66 * (1 - 0.5 ** (i / 9))) for i in range(67)]
+    lines = [_line([(14, y), (148, y)], colour, 1) for y, colour in ((44, KEY), (60, KEY), (80, INK))]
+    return "".join(lines) + _line(falling, QUERY, 2.5)
+
+
+def modern() -> str:
+    """A word goes to two of four experts, and what they say is added up."""
+    parts = [_rectangle(10, 33, 10, 24, QUERY), element("circle", cx=140, cy=45, r=7, fill=OUTPUT)]
+    for i, weight in enumerate((0.0, 3.5, 0.0, 2.0)):
+        y = 8 + 20 * i
+        if weight:
+            parts += [_line([(20, 45), (62, y + 7)], QUERY, weight), _line([(98, y + 7), (133, 45)], VALUE, weight)]
+        parts.append(_rectangle(62, y, 36, 14, VALUE if weight else INK, 1 if weight else 0.15))
+    return "".join(parts)
+
+
 def budget() -> str:
     """The weights of GPT-2 small as areas: dictionary, attention, feed-forward layers."""
     of = parts(PRESETS["GPT-2 small"])
@@ -171,6 +203,33 @@ def budget() -> str:
             y += height
         x += width
     return "".join(drawn)
+
+
+def complexity() -> str:
+    """The work of a block for three lengths: what its weights do, and beside it a square of pairs."""
+    parts, x = [], 10.0
+    for n in (1, 2, 3):
+        high, wide = 21.0 * n, 2.4
+        parts += [
+            _rectangle(x, 80 - high, 6 * wide, high, VALUE, 0.7),
+            _rectangle(x + 6 * wide + 1, 80 - high, 14 * n, high, KEY, 0.9),
+        ]
+        x += 6 * wide + 14 * n + 9
+    return "".join(parts) + _line([(6, 80), (154, 80)], INK, 1)
+
+
+def cost() -> str:
+    """What Llama 3 8B takes to write, for 1, 64 and 256 texts: arithmetic above, weights and caches below."""
+    bars = []
+    for i, texts in enumerate((1, 64, 256)):
+        took = CostExplorer(texts=texts).seconds()
+        y, scale = 10 + 26 * i, 136 / 14.6e-3
+        bars += [
+            _rectangle(12, y, max(1.5, scale * (took["matrices"] + took["pairs"])), 8, VALUE, 0.8),
+            _rectangle(12, y + 10, scale * took["weights"], 8, OUTPUT, 0.8),
+            _rectangle(12 + scale * took["weights"], y + 10, scale * took["caches"], 8, QUERY, 0.8),
+        ]
+    return _line([(10, 6), (10, 84)], INK, 1.5) + "".join(bars)
 
 
 def flash() -> str:
@@ -253,7 +312,12 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "positions": positions,
     "dynamics": dynamics,
     "block": block,
+    "patterns": patterns,
+    "modern": modern,
     "budget": budget,
+    "train-gpt": train_gpt,
+    "complexity": complexity,
+    "cost": cost,
     "flash": flash,
     "retrieval": retrieval,
     "walk": walk,

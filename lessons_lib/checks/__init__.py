@@ -19,6 +19,10 @@ The files, in reading order, which is the book's::
     positions        rotations, biases, longer contexts
     dynamics         what goes wrong in training
     block            the weights of a GPT, what writes its logits, the way back through a norm
+    train_gpt        a text in pairs, counts that lean on fewer words, a cut by min-p
+    patterns         what a head looks at, the circuit that continues a passage, other maps with the same output
+    modern           the balance of a router, drafts, latent keys
+    complexity       what a block costs, enough to do for a device, steps joined
     flash            exact attention to keys that come in pieces
     build_attention  the assignment of Part I
     build_flash      the assignment of Part III

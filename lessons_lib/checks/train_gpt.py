@@ -1,17 +1,154 @@
-"""Checks of the exercises on train gpt."""
+"""Checks of the exercises on training a GPT."""
 
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
-from lessons_lib.checks import ask, check, compare_number
+from lessons_lib.checks import ask, check, compare, normal
 
 
 @check
-def twice(answer: Callable[[int], int], *, seed: int = 0, cases: int = 5) -> None:
-    """Check that a number is doubled."""
+def pairs(answer: Callable[[Tensor, list[int], int], tuple[Tensor, Tensor]], *, seed: int = 0, cases: int = 5) -> None:
+    """Check how a long text is cut into inputs and targets."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
-        n = int(torch.randint(3, 1000, (), generator=generator))
-        got, mistakes = ask("twice", answer, n, where=f"n={n}"), {"that is the square": n**2}
-        compare_number("twice", got, 2 * n, mistakes, where=f"n={n}")
+        b, n = (torch.randperm(4, generator=generator)[:2] + 3).tolist()
+        length = int(torch.randint(30, 50, (), generator=generator))
+        tokens = torch.randperm(length, generator=generator)
+        starts = torch.randint(1, length - n - 1, (b,), generator=generator).tolist()
+        starts[-1] = length - n - 1  # the last target is the text's last word
+        where = f"a text of {length}, starts={starts}, n={n}"
+        returns = "the pair (inputs, targets)"
+        inputs, targets = ask("pairs", answer, tokens, starts, n, where=where, returns=returns, parts=2)
+        rows = torch.stack([tokens[start : start + n + 1] for start in starts]).double()
+        right, later = rows[:, :-1], rows[:, 1:]
+        before = torch.stack([tokens[start - 1 : start - 1 + n] for start in starts]).double()
+        compare(
+            "inputs",
+            inputs,
+            right,
+            {
+                "inputs and targets are exchanged: the inputs begin at the starts": later,
+                "a row begins at its start, not one before": before,
+                "the rows lie one after the other in the text: use the starts": tokens[: b * n].reshape(b, n).double(),
+            },
+            where=where,
+        )
+        compare(
+            "targets",
+            targets,
+            later,
+            {
+                "these are the inputs again: shift them by one, or the model learns to repeat": right,
+                "the shift goes the wrong way: the target is the word that comes next, not the one before": before,
+                "the last target is the next word of the text, not the first of the row": right.roll(-1, 1),
+            },
+            where=where,
+        )
+
+
+@check
+def leaning(answer: Callable[[Tensor, float, Tensor], Tensor], *, seed: int = 0, cases: int = 5) -> None:
+    """Check counts of pairs that lean on the chances of single words."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        words = int(torch.randint(5, 12, (), generator=generator))
+        counts = torch.poisson(torch.full((words, words), 1.2), generator=generator).double()
+        counts[0, :2] = torch.tensor([1.0, 4.0])
+        unseen = int(torch.randint(1, words, (), generator=generator))
+        counts[unseen] = 0.0
+        below = normal(words, generator=generator).softmax(-1)
+        discount = 0.2 + 0.7 * float(torch.rand((), generator=generator, dtype=torch.float64))
+        where = f"V={words}, discount={discount:.3g}"
+        got = ask("leaning", answer, counts, discount, below, where=where)
+        total, seen = counts.sum(-1, keepdim=True), counts > 0
+        kinds = seen.sum(-1, keepdim=True)
+        total = total.where(total > 0, torch.ones_like(total))
+        taken = (counts - discount).clamp_min(0) / total
+        saved = discount * kinds / total
+
+        def full(q: Tensor, empty: Tensor = below, which: Tensor = kinds == 0) -> Tensor:
+            """The same, with what an unseen context gives."""
+            return torch.where(which, empty, q)
+
+        wanted = full(taken + saved * below)
+        empty_rows = isinstance(got, Tensor) and got.shape == wanted.shape and bool(got[kinds[:, 0] == 0].isnan().any())
+        alone = "a context that was never seen leaves everything to the single words"
+        assert not empty_rows, f"leaning is wrong: {alone}, got NaN ({where})"
+        even, backed = torch.full_like(below, 1 / words), taken + saved * below
+        columns = counts.T
+        total_of_columns = columns.sum(-1, keepdim=True).clamp_min(1.0)
+        kinds_of_columns = (columns > 0).sum(-1, keepdim=True)
+        turned = (columns - discount).clamp_min(0) / total_of_columns
+        turned = turned + discount * kinds_of_columns / total_of_columns * below
+        compare(
+            "leaning",
+            got,
+            wanted,
+            {
+                alone: [backed, full(backed, even)],
+                "what is saved is missing: give it out as the single words would": [full(taken), taken],
+                "the single words have chances of their own; do not give out what is saved evenly": [
+                    full(taken + saved * even),
+                    full(taken + saved * even, even),
+                ],
+                "the discount is missing": [full(counts / total), counts / total],
+                "nothing is taken from a count of zero": full((counts - discount) / total + saved * below),
+                "what is saved grows with the number of different words seen after the context, not with all words": (
+                    full(taken + discount * words / total * below)
+                ),
+                "what is saved is the discount once for each different word seen after the context": [
+                    full(taken + discount / total * below),
+                    full(taken + discount * below),
+                ],
+                "divide by how often the context was seen": full((taken + saved * below) * total),
+                "a row is a context, and a column what followed": torch.where(kinds_of_columns == 0, below, turned),
+            },
+            where=where,
+        )
+
+
+@check
+def min_p(answer: Callable[[Tensor, float, float], Tensor], *, seed: int = 0, cases: int = 6) -> None:
+    """Check the chances of words under min-p at a temperature."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        n, words = (torch.randperm(6, generator=generator)[:2] + 4).tolist()
+        logits = 2.5 * normal(n, words, generator=generator)
+        logits[0] += 900.0 if case % 3 == 2 else 0.0  # large logits are as good as small ones
+        p, temperature = (0.15, 0.5) if case % 2 else (0.08, 1.8)
+        if case > 1:
+            p = 0.05 + 0.4 * float(torch.rand((), generator=generator, dtype=torch.float64))
+        where = f"n={n}, V={words}, p={p:.3g}, T={temperature}"
+        got = ask("min_p", answer, logits, p, temperature, where=where)
+        bent, plain = (logits / temperature).softmax(-1), logits.softmax(-1)
+        best, best_plain = bent.amax(-1, keepdim=True), plain.amax(-1, keepdim=True)
+
+        def drawn(kept: Tensor, q: Tensor = bent) -> Tensor:
+            return torch.where(kept, q, 0.0) / torch.where(kept, q, 0.0).sum(-1, keepdim=True)
+
+        order = bent.argsort(-1, descending=True)
+        ordered = bent.gather(-1, order)
+        nucleus = (ordered.cumsum(-1) - ordered < p).gather(-1, order.argsort(-1))
+        other_way = (logits * temperature).softmax(-1)
+        compare(
+            "min_p",
+            got,
+            drawn(bent >= p * best),
+            {
+                "the chances of the words that stay must sum to one": torch.where(bent >= p * best, bent, 0.0),
+                "compare the chances at the temperature: divide the logits by it first": drawn(plain >= p * best_plain),
+                "the temperature is missing": drawn(plain >= p * best_plain, plain),
+                "the chances are those at the temperature too": drawn(bent >= p * best, plain),
+                "a word stays if it has p times the chance of the best one, not a chance of p": drawn(bent >= p),
+                "that is top-p: min-p compares each word with the best one": drawn(nucleus),
+                "the best word is that of the same row": drawn(bent >= p * best.max()),
+                "the temperature divides the logits": drawn(
+                    other_way >= p * other_way.amax(-1, keepdim=True), other_way
+                ),
+                "these are the words that go": drawn(bent < p * best).nan_to_num(),
+                "nothing has been cut": bent,
+            },
+            where=where,
+        )

@@ -20,6 +20,7 @@ files, in reading order::
     clocks       rotary positions
     collapse     what depth does to tokens
     budget       where the weights of a GPT are
+    cost         what a model waits for when it reads and writes
     tiles        FlashAttention's forward pass
     gpt          a language model and the grammar that it learned
     birth        an induction head at twenty steps of its training
@@ -31,6 +32,7 @@ from lessons_lib.widgets.birth import BirthExplorer
 from lessons_lib.widgets.budget import BudgetExplorer
 from lessons_lib.widgets.clocks import ClocksExplorer
 from lessons_lib.widgets.collapse import CollapseExplorer
+from lessons_lib.widgets.cost import CostExplorer
 from lessons_lib.widgets.gpt import GPTExplorer
 from lessons_lib.widgets.heads import HeadsExplorer
 from lessons_lib.widgets.hero import Hero
@@ -49,6 +51,7 @@ __all__ = [
     "BudgetExplorer",
     "ClocksExplorer",
     "CollapseExplorer",
+    "CostExplorer",
     "GPTExplorer",
     "HeadsExplorer",
     "Hero",

@@ -5,6 +5,7 @@ from lessons_lib.widgets import (
     BudgetExplorer,
     ClocksExplorer,
     CollapseExplorer,
+    CostExplorer,
     GPTExplorer,
     HeadsExplorer,
     MasksExplorer,
@@ -86,6 +87,10 @@ def examples():
                 "tied": True,
                 "tokens": 1000,
             },
+        ),
+        (
+            CostExplorer("GPT-2 XL", "A100", "read", 300, 5),
+            {"model": "Qwen3 8B", "device": "H100", "mode": "write", "tokens": 5000, "texts": 40},
         ),
         (
             TilesExplorer(n=7, block_q=3, block_k=2, step=9),

@@ -71,7 +71,7 @@ def check_routes(javascript, cases):
 
 @pytest.mark.browser
 def test_the_script_routes_as_the_library_does(javascript):
-    cases = explorers(120)
+    cases = explorers(60)
     assert {e.routing().dropped.any().item() for e in cases} == {True, False}
     check_routes(javascript, cases)
 

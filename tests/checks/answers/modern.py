@@ -1,22 +1,219 @@
-"""Answers to the exercises on modern: right ones in any style, wrong ones with what they must be told."""
+"""Answers to the exercises on what changed since 2017: right ones in any style, wrong ones with what they are told."""
 
+import math
+
+import numpy as np
 import torch
 
 from lessons_lib.checks import modern as check
+from lessons_lib.feedforward import Router
 
-RIGHT = {check.twice: [lambda n: 2 * n, lambda n: n + n, lambda n: float(2 * n), lambda n: torch.tensor(2 * n)]}
+# --- right answers ----------------------------------------------------------------------------------------------------
 
-WRONG = {
-    check.twice: [
-        (lambda n: n * n, "that is the square"),
-        (lambda n: 2 * n + 1, ", wanted "),
-        (lambda n: 2 * n - 1, ", wanted "),
-        (lambda n: n, ", wanted "),
-        (lambda n: n / 2, ", wanted "),
-        (lambda n: 2, "twice is 2, wanted "),
-        (lambda n: -2 * n, "twice is -"),
-        (lambda n: str(2 * n), "must be a number, got str"),
-        (lambda n: [2 * n], "must be a number, got list"),
-        (lambda n: torch.tensor([2 * n]), "a tensor must have shape"),
-    ]
+
+def balance_loss(p, k):
+    n, n_experts = p.shape
+    f = p.topk(k, dim=-1).indices.flatten().bincount(minlength=n_experts) / (n * k)
+    return n_experts * (f.to(p) * p.mean(0)).sum()
+
+
+def balance_in_a_loop(p, k):
+    n, n_experts = p.shape
+    asked = [0] * n_experts
+    for row in p.tolist():
+        for i in sorted(range(n_experts), key=lambda i: -row[i])[:k]:
+            asked[i] += 1
+    return n_experts * sum(asked[i] / (n * k) * p[:, i].mean().item() for i in range(n_experts))
+
+
+def balance_of_a_router(p, k):
+    return Router(p.shape[-1], k, capacity_factor=None, renormalise=False)(p.log()).balance_loss
+
+
+def words_per_call(alpha, k):
+    return sum(alpha**j for j in range(k + 1))
+
+
+def words_by_chances(alpha, k):
+    exactly = [alpha**j * (1 - alpha) for j in range(k)] + [alpha**k]
+    return sum((j + 1) * chance for j, chance in enumerate(exactly))
+
+
+def words_by_formula(alpha, k):
+    return k + 1 if alpha == 1 else (1 - alpha ** (k + 1)) / (1 - alpha)
+
+
+def best_draft(alpha, c, most):
+    gains = [words_per_call(alpha, k) / (1 + k * c) for k in range(most + 1)]
+    return gains.index(max(gains))
+
+
+def best_by_steps(alpha, c, most):
+    """Go on while another word pays: it adds alpha to the k, and c, and the gain has one hill."""
+    k = 0
+    while k < most and alpha ** (k + 1) * (1 + k * c) > c * words_per_call(alpha, k):
+        k += 1
+    return k
+
+
+def ask_latent(q, c, w_uk, w_uv):
+    absorbed = torch.einsum("hd,hdc->hc", q, w_uk)
+    weights = (absorbed @ c.T / math.sqrt(q.shape[-1])).softmax(-1)
+    return absorbed, torch.einsum("hvc,hc->hv", w_uv, weights @ c)
+
+
+def head_by_head(q, c, w_uk, w_uv):
+    carried = [w.T @ one for w, one in zip(w_uk, q, strict=True)]
+    outputs = [w @ (c.T @ torch.softmax(c @ one / q.shape[-1] ** 0.5, 0)) for w, one in zip(w_uv, carried, strict=True)]
+    return [torch.stack(carried), torch.stack(outputs)]
+
+
+def with_keys_made(q, c, w_uk, w_uv):
+    keys, values = torch.einsum("mc,hdc->hmd", c, w_uk), torch.einsum("mc,hvc->hmv", c, w_uv)
+    out = torch.nn.functional.scaled_dot_product_attention(q[:, None], keys, values)[:, 0]
+    return (q[:, None] @ w_uk)[:, 0], out
+
+
+RIGHT = {
+    check.balance_loss: [
+        balance_loss,
+        balance_in_a_loop,
+        balance_of_a_router,
+        lambda p, k: balance_loss(p.float(), k),
+        lambda p, k: np.float64(balance_loss(p, k)),
+    ],
+    check.words_per_call: [
+        words_per_call,
+        words_by_chances,
+        words_by_formula,
+        lambda alpha, k: torch.tensor([alpha**j for j in range(k + 1)], dtype=torch.float64).sum(),
+    ],
+    check.best_draft: [
+        best_draft,
+        best_by_steps,
+        lambda *given: float(best_draft(*given)),
+        lambda alpha, c, most: torch.tensor([words_per_call(alpha, k) / (1 + k * c) for k in range(most + 1)]).argmax(),
+    ],
+    check.ask_latent: [
+        ask_latent,
+        head_by_head,
+        with_keys_made,
+        lambda *given: [part.float() for part in ask_latent(*given)],
+    ],
 }
+
+# --- wrong answers ----------------------------------------------------------------------------------------------------
+
+WRONG = {}
+
+
+def shares(p, k):
+    return torch.zeros_like(p).scatter(-1, p.topk(k, dim=-1).indices, 1.0)
+
+
+WRONG[check.balance_loss] = [
+    (lambda p, k: k * balance_loss(p, k), "of which each word makes k"),
+    (lambda p, k: balance_loss(p, k) / p.shape[1], "the factor E"),
+    (lambda p, k: len(p) * balance_loss(p, k), "not a sum"),
+    (lambda p, k: len(p) * k * balance_loss(p, k), "not a count"),
+    (lambda p, k: k * balance_loss(p, k) / p.shape[1], "not k"),
+    (lambda p, k: p.shape[1] * p.mean(0).square().sum(), "squares the mean probabilities"),
+    (lambda p, k: p.shape[1] * (shares(p, k).mean(0) / k).square().sum(), "squares the shares"),
+    (lambda p, k: balance_loss(p, 1), "not one"),
+    (
+        lambda p, k: p.shape[1] * (shares(p, k).mean(0) / k * (p * shares(p, k)).mean(0)).sum(),
+        "chosen or not",
+    ),
+    (
+        lambda p, k: (
+            p.shape[1]
+            * ((shares(p, k).mean(0) / k) * (p * shares(p, k) / (p * shares(p, k)).sum(-1, keepdim=True)).mean(0)).sum()
+        ),
+        "not divided by the sum",
+    ),
+    (lambda p, k: p.shape[1], "then multiply by E"),
+    (lambda p, k: 1.0, ", wanted "),
+    (lambda p, k: p.shape[1] * p.mean(0) * shares(p, k).mean(0) / k, "must have shape"),
+    (lambda p, k: None, "did you forget to return"),
+]
+
+WRONG[check.words_per_call] = [
+    (lambda alpha, k: words_per_call(alpha, k) - 1, "a word of its own"),
+    (lambda alpha, k: words_per_call(alpha, k - 1), "all k may be kept"),
+    (lambda alpha, k: 1 + k * alpha, "kept from the first on"),
+    (lambda alpha, k: k * alpha, "and the large model adds one of its own"),
+    (lambda alpha, k: 1 / (1 - alpha) if alpha < 1 else math.inf, "the sum ends"),
+    (lambda alpha, k: alpha**k, "the chance that all are kept"),
+    (lambda alpha, k: 1 + k * alpha**k, "spoilt them all"),
+    (lambda alpha, k: words_per_call(1 - alpha, k), "not refused"),
+    (lambda alpha, k: words_per_call(alpha, k + 1), "terms, from the power 0 on"),
+    (lambda alpha, k: k + 1, ", wanted "),
+    (lambda alpha, k: words_per_call(alpha, k) if alpha < 1 else 2.5, ", wanted "),
+    (lambda alpha, k: [words_per_call(alpha, k)], "must be a number, got list"),
+]
+
+
+def best(gain):
+    return lambda alpha, c, most: max(range(most + 1), key=lambda k: gain(words_per_call(alpha, k), k, c))
+
+
+WRONG[check.best_draft] = [
+    (best(lambda words, k, c: words), "the drafts take time too"),
+    (lambda alpha, c, most: max(1, best_draft(alpha, c, most)), "nothing is allowed"),
+    (best(lambda words, k, c: words / (k * c) if k else 0.0), "the large model takes time too"),
+    (best(lambda words, k, c: (words - 1) / (1 + k * c)), "own word counts too"),
+    (best(lambda words, k, c: words / (1 + c)), "the drafts take time too"),
+    (best(lambda words, k, c: words - 1 - k * c), "not a difference"),
+    (lambda alpha, c, most: best_draft(alpha, c, most - 1), "itself included"),
+    (lambda alpha, c, most: words_per_call(alpha, best_draft(alpha, c, most)), "not the gain"),
+    (best(lambda words, k, c: words / (1 + (k + 1) * c)), "best_draft is"),
+    (lambda alpha, c, most: 0, ", wanted "),
+    (lambda alpha, c, most: best_draft(alpha, c, 50 * most), ", wanted "),
+    (lambda alpha, c, most: [best_draft(alpha, c, most)], "must be a number, got list"),
+    (lambda alpha, c, most: best_draft(alpha, c, most) + 1, ", wanted "),
+]
+
+
+def carried_by(way):
+    """Wrong absorbed queries beside right outputs."""
+    return lambda q, c, w_uk, w_uv: (way(q, w_uk), ask_latent(q, c, w_uk, w_uv)[1])
+
+
+def averaged(weights):
+    """Right absorbed queries beside outputs of other weights; ``weights`` gets scores, d, d_c."""
+
+    def answer(q, c, w_uk, w_uv):
+        absorbed = torch.einsum("hd,hdc->hc", q, w_uk)
+        a = weights(absorbed @ c.T, q.shape[-1], c.shape[-1])
+        return absorbed, torch.einsum("hm,mc,hvc->hv", a, c, w_uv)
+
+    return answer
+
+
+WRONG[check.ask_latent] = [
+    (carried_by(lambda q, w: torch.einsum("hd,hdc->hc", q, w) / q.shape[-1] ** 0.5), "the root belongs to the scores"),
+    (carried_by(lambda q, w: q @ w[0]), "a matrix of its own"),
+    (carried_by(lambda q, w: torch.einsum("d,hdc->hc", q[0], w)), "its own query"),
+    (carried_by(lambda q, w: torch.einsum("hd,gdc->hc", q, w)), "not all of them"),
+    (carried_by(lambda q, w: torch.einsum("hd,hdc->hc", q, w).softmax(-1)), "by the keys' matrix alone"),
+    (carried_by(lambda q, w: q), "must have shape"),
+    (averaged(lambda s, d, width: s.softmax(-1)), "divided by the root of d"),
+    (averaged(lambda s, d, width: (s / width**0.5).softmax(-1)), "not of d_c"),
+    (averaged(lambda s, d, width: (s / d).softmax(-1)), "not by d"),
+    (averaged(lambda s, d, width: (s / d**0.5).softmax(0)), "not over the heads"),
+    (averaged(lambda s, d, width: s / d**0.5), "come out of a softmax"),
+    (averaged(lambda s, d, width: torch.full_like(s, 1 / s.shape[-1])), "not all alike"),
+    (averaged(lambda s, d, width: (s / d**0.5).softmax(-1) / s.shape[-1]), "do not divide by the number"),
+    (
+        lambda q, c, w_uk, w_uv: (
+            ask_latent(q, c, w_uk, w_uv)[0],
+            torch.einsum(
+                "hm,mc,vc->hv", ((q[:, None] @ w_uk)[:, 0] @ c.T / q.shape[-1] ** 0.5).softmax(-1), c, w_uv[0]
+            ),
+        ),
+        "for the values",
+    ),
+    (lambda *given: ask_latent(*given)[1], "return the pair"),
+    (lambda *given: (*ask_latent(*given), given[1]), "got 3 things"),
+    (lambda q, c, w_uk, w_uv: (ask_latent(q, c, w_uk, w_uv)[0], c), "must have shape"),
+]

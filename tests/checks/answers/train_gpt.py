@@ -1,22 +1,199 @@
-"""Answers to the exercises on train gpt: right ones in any style, wrong ones with what they must be told."""
+"""Answers to the exercises on training a GPT: right ones in any style, wrong ones with what they must be told."""
 
 import torch
+from torch.nn.functional import softmax
 
 from lessons_lib.checks import train_gpt as check
 
-RIGHT = {check.twice: [lambda n: 2 * n, lambda n: n + n, lambda n: float(2 * n), lambda n: torch.tensor(2 * n)]}
+# --- right answers ----------------------------------------------------------------------------------------------------
 
-WRONG = {
-    check.twice: [
-        (lambda n: n * n, "that is the square"),
-        (lambda n: 2 * n + 1, ", wanted "),
-        (lambda n: 2 * n - 1, ", wanted "),
-        (lambda n: n, ", wanted "),
-        (lambda n: n / 2, ", wanted "),
-        (lambda n: 2, "twice is 2, wanted "),
-        (lambda n: -2 * n, "twice is -"),
-        (lambda n: str(2 * n), "must be a number, got str"),
-        (lambda n: [2 * n], "must be a number, got list"),
-        (lambda n: torch.tensor([2 * n]), "a tensor must have shape"),
-    ]
+
+def pairs(tokens, starts, n):
+    rows = tokens[torch.tensor(starts)[:, None] + torch.arange(n + 1)]
+    return rows[:, :-1], rows[:, 1:]
+
+
+def by_slices(tokens, starts, n):
+    inputs = torch.stack([tokens[s : s + n] for s in starts])
+    return [inputs, torch.stack([tokens[s + 1 : s + 1 + n] for s in starts])]
+
+
+def by_windows(tokens, starts, n):
+    rows = tokens.unfold(0, n + 1, 1)[starts]
+    return rows[..., :n], rows[..., 1:]
+
+
+def leaning(counts, discount, below):
+    total = counts.sum(-1, keepdim=True)
+    q = (counts - discount).clamp_min(0) + discount * (counts > 0).sum(-1, keepdim=True) * below
+    return torch.where(total > 0, q / total.clamp_min(1), below)
+
+
+def in_a_loop(counts, discount, below):
+    rows = []
+    for row in counts:
+        if row.sum() == 0:
+            rows.append(below.clone())
+            continue
+        seen = (row > 0).sum()
+        rows.append(
+            torch.stack(
+                [(max(c - discount, 0) + discount * seen * b) / row.sum() for c, b in zip(row, below, strict=True)]
+            )
+        )
+    return torch.stack(rows)
+
+
+def saved_first(counts, discount, below):
+    kept = torch.relu(counts - discount)
+    total = counts.sum(1)
+    share = torch.where(total > 0, kept.sum(1) / total.clamp(min=1), 0.0)
+    return kept / total.clamp(min=1)[:, None] + (1 - share)[:, None] * below
+
+
+def min_p(logits, p, temperature):
+    q = (logits / temperature).softmax(-1)
+    q = q * (q >= p * q.max(-1, keepdim=True).values)
+    return q / q.sum(-1, keepdim=True)
+
+
+def by_logits(logits, p, temperature):
+    z = logits / temperature
+    low = z < z.amax(-1, keepdim=True) + torch.log(torch.tensor(p, dtype=torch.float64))
+    return softmax(z.masked_fill(low, -torch.inf), -1)
+
+
+def row_by_row(logits, p, temperature):
+    out = torch.zeros_like(logits)
+    for i, row in enumerate(logits):
+        q = torch.softmax(row / temperature, 0)
+        kept = [j for j in range(len(q)) if q[j] >= p * max(q)]
+        out[i, kept] = q[kept] / q[kept].sum()
+    return out
+
+
+RIGHT = {
+    check.pairs: [pairs, by_slices, by_windows, lambda *given: tuple(part.int() for part in pairs(*given))],
+    check.leaning: [leaning, in_a_loop, saved_first, lambda *given: leaning(*given).float()],
+    check.min_p: [min_p, by_logits, row_by_row, lambda *given: min_p(*given).float()],
 }
+
+# --- wrong answers ----------------------------------------------------------------------------------------------------
+
+WRONG = {}
+
+
+def cut(tokens, starts, n, first=0, second=1):
+    return tuple(torch.stack([tokens[s + shift : s + shift + n] for s in starts]) for shift in (first, second))
+
+
+WRONG[check.pairs] = [
+    (lambda t, s, n: cut(t, s, n, 0, 0), "these are the inputs again"),
+    (lambda t, s, n: cut(t, s, n, 0, -1), "the shift goes the wrong way"),
+    (lambda t, s, n: cut(t, s, n, 1, 0), "inputs and targets are exchanged"),
+    (lambda t, s, n: cut(t, s, n, -1, 0), "a row begins at its start"),
+    (lambda t, s, n: (cut(t, s, n)[0], cut(t, s, n)[0].roll(-1, 1)), "not the first of the row"),
+    (lambda t, s, n: (t[: len(s) * n].reshape(-1, n), cut(t, s, n)[1]), "use the starts"),
+    (lambda t, s, n: cut(t, s, n - 1), "inputs must have shape"),
+    (lambda t, s, n: (cut(t, s, n)[0], cut(t, s, n - 1)[1]), "targets must have shape"),
+    (lambda t, s, n: (cut(t, s, n)[0], cut(t, s, n)[1][:, -1]), "targets must have shape"),
+    (lambda t, s, n: (cut(t, s, n)[0], cut(t, s, n)[1].flip(1)), "right shape and wrong values"),
+    (lambda t, s, n: cut(t, s, n)[0], "got one Tensor"),
+    (lambda t, s, n: (*cut(t, s, n), n), "got 3 things"),
+    (lambda t, s, n: [part.tolist() for part in cut(t, s, n)], "inputs must be a tensor, got list"),
+    (lambda t, s, n: None, "did you forget to return"),
+    (lambda t, s, n: (t.zero_(), t), "changed its arguments"),
+]
+
+
+def parts(counts, discount):
+    total = counts.sum(-1, keepdim=True)
+    whole = total.clamp_min(1)
+    kinds = (counts > 0).sum(-1, keepdim=True)
+    return total, (counts - discount).clamp_min(0) / whole, discount * kinds / whole
+
+
+def with_rows(way):
+    """A wrong mixture of what is taken and what is saved; unseen contexts are right."""
+
+    def answer(counts, discount, below):
+        total, taken, saved = parts(counts, discount)
+        return torch.where(total > 0, way(counts, taken, saved, below, total.clamp_min(1), discount), below)
+
+    return answer
+
+
+def unseen_as(row):
+    """Right but for contexts that were never seen."""
+
+    def answer(counts, discount, below):
+        return torch.where(counts.sum(-1, keepdim=True) > 0, leaning(counts, discount, below), row(below))
+
+    return answer
+
+
+WRONG[check.leaning] = [
+    (unseen_as(torch.zeros_like), "never seen leaves everything"),
+    (unseen_as(lambda below: torch.full_like(below, 1 / len(below))), "never seen leaves everything"),
+    (
+        lambda c, d, b: ((c - d).clamp_min(0) + d * (c > 0).sum(-1, keepdim=True) * b) / c.sum(-1, keepdim=True),
+        "never seen leaves everything",
+    ),
+    (with_rows(lambda c, t, s, b, n, d: t), "what is saved is missing"),
+    (with_rows(lambda c, t, s, b, n, d: t + s / len(b)), "do not give out what is saved evenly"),
+    (with_rows(lambda c, t, s, b, n, d: c / n), "the discount is missing"),
+    (with_rows(lambda c, t, s, b, n, d: (c - d) / n + s * b), "nothing is taken from a count of zero"),
+    (with_rows(lambda c, t, s, b, n, d: t + d * len(b) / n * b), "not with all words"),
+    (with_rows(lambda c, t, s, b, n, d: t + d / n * b), "once for each different word"),
+    (with_rows(lambda c, t, s, b, n, d: t + d * b), "once for each different word"),
+    (with_rows(lambda c, t, s, b, n, d: (t + s * b) * n), "divide by how often"),
+    (lambda c, d, b: leaning(c.T, d, b), "a row is a context"),
+    (lambda c, d, b: leaning(c, d, b).T, "right shape and wrong values"),
+    (lambda c, d, b: leaning(c, d, b)[0], "must have shape"),
+    (lambda c, d, b: leaning(c, d, b).tolist(), "must be a tensor, got list"),
+    (lambda c, d, b: leaning(c.sub_(d), d, b), "changed its arguments"),
+    (lambda c, d, b: None, "did you forget to return"),
+]
+
+
+def kept(logits, p, temperature, stays=None, shown=None):
+    q = (logits / temperature).softmax(-1)
+    stays = q >= p * q.amax(-1, keepdim=True) if stays is None else stays
+    shown = torch.where(stays, q if shown is None else shown, 0.0)
+    return shown / shown.sum(-1, keepdim=True)
+
+
+def nucleus(z, p, temperature):
+    q, order = (z / temperature).softmax(-1).sort(-1, descending=True)
+    inside = (q.cumsum(-1) - q < p).gather(-1, order.argsort(-1))
+    return kept(z, p, temperature, inside)
+
+
+WRONG[check.min_p] = [
+    (
+        lambda z, p, t: (lambda q: q * (q >= p * q.amax(-1, keepdim=True)))((z / t).softmax(-1)),
+        "must sum to one",
+    ),
+    (
+        lambda z, p, t: kept(z, p, t, z.softmax(-1) >= p * z.softmax(-1).amax(-1, keepdim=True)),
+        "compare the chances at the temperature",
+    ),
+    (lambda z, p, t: min_p(z, p, 1.0), "the temperature is missing"),
+    (lambda z, p, t: kept(z, p, t, shown=z.softmax(-1)), "those at the temperature too"),
+    (lambda z, p, t: kept(z, p, t, (z / t).softmax(-1) >= p), "not a chance of p"),
+    (nucleus, "that is top-p"),
+    (lambda z, p, t: kept(z, p, t, (z / t).softmax(-1) >= p * (z / t).softmax(-1).max()), "of the same row"),
+    (lambda z, p, t: min_p(z, p, 1 / t), "the temperature divides the logits"),
+    (
+        lambda z, p, t: kept(
+            z, p, t, (z / t).softmax(-1) < p * (z / t).softmax(-1).amax(-1, keepdim=True)
+        ).nan_to_num(),
+        "the words that go",
+    ),
+    (lambda z, p, t: (z / t).softmax(-1), "nothing has been cut"),
+    (lambda z, p, t: min_p(z, p, t).roll(1, -1), "wrong values"),
+    (lambda z, p, t: min_p(z, p, t)[0], "must have shape"),
+    (lambda z, p, t: z.exp() / z.exp().sum(-1, keepdim=True) * torch.nan, "holds NaN"),
+    (lambda z, p, t: None, "did you forget to return"),
+    (lambda z, p, t: min_p(z.div_(t), p, 1.0), "changed its argument"),
+]

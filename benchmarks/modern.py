@@ -1,0 +1,108 @@
+"""Train the block of 2017, that of 2025, and all that differ from one of them by one choice, for the chapter on both.
+
+The code is the chapter's own: its cells are read and run, so that page and record cannot differ. Each variant is tried
+at two rates with one seed; the better rate is then used with three other seeds. A run leaves the nats above the floor
+on held-out stories. The lines *gate* are of a model of GPT-2's kind with a GELU or a SwiGLU, from two starts at two
+rates, with two seeds; the lines *wider* are of four variants at twice the larger rate. One thread, float32; three
+minutes on one idle core. It writes after every variant, and goes on where it was.
+
+``python benchmarks/modern.py`` writes ``benchmarks/results/modern.json``, which the chapter reads.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.records import ROOT, Job, defined, record
+from lessons_lib import stories, tasks
+from lessons_lib.blocks import PostNorm
+from lessons_lib.gpt import GPT, GPTConfig
+from lessons_lib.initialise import drawn_from, initialise_normal
+from lessons_lib.training import evaluate, next_token_losses, train
+
+CHAPTER = ROOT / "book" / "transformer" / "modern.ipynb"
+CELLS = "kept-old", "compare-choices", "compare-post", "compare-build", "compare-learn"
+RATES = 0.008, 0.016
+TRIED, SEEDS = 10, (0, 1, 2)
+GATES, GATE_STARTS, GATE_SEEDS = ("gelu", "swiglu"), (0.02, 0.144), (0, 1)
+WIDER = "2017", "2017, new position", "2025", "2025, old place"
+
+
+def main() -> None:
+    """Run what is missing, and write."""
+    code = cells()
+    jobs: list[Job] = [
+        (lines(name), lambda choice=choice: tuned(code, choice)) for name, choice in variants(code).items()
+    ]
+    jobs += [([line], lambda how=how: [gated(code, *how)]) for line, how in gates().items()]
+    jobs += [([line], lambda how=how: [faster(code, *how)]) for line, how in wider(code).items()]
+    record(__doc__, "modern", jobs)
+
+
+def cells() -> dict[str, Any]:
+    """What the chapter's cells define."""
+    given = {
+        "SEED": 0, "torch": torch, "nn": nn, "stories": stories, "tasks": tasks, "PostNorm": PostNorm, "GPT": GPT,
+        "GPTConfig": GPTConfig, "drawn_from": drawn_from, "initialise_normal": initialise_normal, "train": train,
+        "evaluate": evaluate, "next_token_losses": next_token_losses,
+    }  # fmt: skip
+    return defined(CHAPTER, CELLS, given)
+
+
+def variants(code: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The two blocks and what lies one step from either, by name."""
+    old, new = code["old"], code["new"]
+    return {
+        "2017": old,
+        **{f"2017, new {name}": {**old, name: new[name]} for name in old},
+        "2025": new,
+        **{f"2025, old {name}": {**new, name: old[name]} for name in new},
+    }
+
+
+def gates() -> dict[str, tuple[str, float, float]]:
+    """The runs with a bend or a gate: which, start, rate."""
+    return {
+        f"gate: {gate}, start {start}, rate {rate}": (gate, start, rate)
+        for gate in GATES for start in GATE_STARTS for rate in RATES
+    }  # fmt: skip
+
+
+def wider(code: dict[str, Any]) -> dict[str, tuple[dict[str, Any], float]]:
+    """The runs at twice the larger rate: what, and the rate."""
+    return {f"wider: {name}, rate 0.032": (variants(code)[name], 0.032) for name in WIDER}
+
+
+def faster(code: dict[str, Any], choice: dict[str, Any], rate: float) -> list[float]:
+    """Train with the seeds of the gates, at this rate."""
+    return [code["learn"](code["build"](choice, seed), seed, rate) for seed in GATE_SEEDS]
+
+
+def lines(name: str) -> list[str]:
+    """The lines of one variant: what was tried, and the better rate with its runs."""
+    return [*(f"{name}: tried rate {rate}" for rate in RATES), f"{name}: rate, runs"]
+
+
+def tuned(
+    code: dict[str, Any], choice: dict[str, Any], seeds: Sequence[int] = SEEDS, n_steps: int = 150
+) -> list[list[float]]:
+    """Try each rate, and run the better one with seeds of its own."""
+
+    def loss(rate: float, seed: int) -> float:
+        return code["learn"](code["build"](choice, seed), seed, rate, n_steps)
+
+    tried = {rate: loss(rate, TRIED) for rate in RATES}
+    best = min(tried, key=lambda rate: tried[rate])
+    return [*([found] for found in tried.values()), [best, *(loss(best, seed) for seed in seeds)]]
+
+
+def gated(code: dict[str, Any], gate: str, start: float, rate: float, n_steps: int = 150) -> list[float]:
+    """Train a model of GPT-2's kind, with learned positions, and this bend or gate."""
+    choice = {**code["old"], "place": "pre", "position": "learned", "feedforward": gate}
+    return [code["learn"](code["build"](choice, seed, start), seed, rate, n_steps) for seed in GATE_SEEDS]
+
+
+if __name__ == "__main__":
+    main()

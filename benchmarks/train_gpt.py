@@ -1,0 +1,113 @@
+"""Train the models of the chapter on training a GPT at other rates, in half the bytes, and on English.
+
+The code is the chapter's own: its cells are read and run, so that page and record cannot differ. Each run on stories
+leaves its gap to the grammar in nats, each on English its held-out loss; that of two processes, which ``torchrun``
+starts, leaves the common logarithm of the largest difference between their weights and those of one process, in double
+precision. One thread each; ten minutes on one idle core. It writes after every run, and goes on where it was.
+
+``python benchmarks/train_gpt.py`` writes ``benchmarks/results/train-gpt.json``, which the chapter reads.
+"""
+
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from benchmarks.records import ROOT, defined, record
+from lessons_lib import stories, tasks, training
+from lessons_lib.gpt import GPT, GPTConfig
+from lessons_lib.initialise import drawn_from
+
+CHAPTER = ROOT / "book" / "transformer" / "train-gpt.ipynb"
+CELLS = "floor", "gap", "model", "english-text", "english-batches"
+SEEDS = 0, 1, 2
+RATES = 0.0003, 0.001, 0.003, 0.01, 0.03
+# steps, batch, rate, final share of the rate, number format
+STORIES = {
+    **{f"rate {rate}": (250, 32, rate, 0.05, "float32") for rate in RATES},
+    "weights in bfloat16": (250, 32, 0.003, 0.05, "bfloat16"),
+}  # fmt: skip
+# steps, layers, width
+ENGLISH = {"250 steps": (250, 2, 64)}
+WORKER = ROOT / "tests" / "data_parallel_worker.py"
+
+
+def main() -> None:
+    """Run what is missing, and write."""
+    code = cells()
+    on_stories: Callable[..., list[float]] = told
+    on_english: Callable[..., list[float]] = written
+    jobs = [
+        ([f"stories: {name}, seed {seed}"], lambda how=how, seed=seed: [on_stories(code, *how, seed)])
+        for name, how in STORIES.items() for seed in SEEDS
+    ]  # fmt: skip
+    jobs += [
+        ([f"english: {name}, seed {seed}"], lambda how=how, seed=seed: [on_english(code, *how, seed)])
+        for name, how in ENGLISH.items() for seed in SEEDS
+    ]  # fmt: skip
+    record(__doc__, "train-gpt", [(["two processes"], lambda: [[apart()]]), *jobs])
+
+
+def cells() -> dict[str, Any]:
+    """What the chapter's cells define."""
+    given = {
+        "SEED": 0, "V": len(stories.VOCABULARY), "math": math, "torch": torch, "stories": stories, "tasks": tasks,
+        "GPT": GPT, "GPTConfig": GPTConfig, "drawn_from": drawn_from, "table": lambda *_: None,
+    }  # fmt: skip
+    return defined(CHAPTER, CELLS, given)
+
+
+def told(
+    code: dict[str, Any], n_steps: int, batch_size: int, lr: float, final_share: float, number: str, seed: int
+) -> list[float]:
+    """Train on stories, with a tenth of the steps as warm-up; return the gap to the grammar, in nats."""
+    model = code["new_model"](seed)
+    batches = tasks.stream(
+        stories.tell, torch.Generator().manual_seed(seed), batch_size=batch_size, n=model.config.n_context
+    )
+    if number == "bfloat16":
+        model.bfloat16()
+
+    def losses(model: nn.Module, batch: tasks.Batch) -> Tensor:
+        logits = model(batch.inputs).float()
+        return nn.functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")
+
+    how = {"n_steps": n_steps, "lr": lr, "n_warmup": n_steps // 10, "final_share": final_share}
+    for _ in training.train(model, batches, losses=losses, progress=False, **how):
+        pass
+    return [code["gap"](model)]
+
+
+def written(code: dict[str, Any], n_steps: int, n_layers: int, d_model: int, seed: int) -> list[float]:
+    """Train on English; return the loss on what was not read, in nats a character."""
+    model = code["new_model"](seed, vocab_size=len(code["alphabet"]), n_layers=n_layers, d_model=d_model)
+    batches: Iterator[tasks.Batch] = code["endless"](code["read"], torch.Generator().manual_seed(seed))
+    for _ in training.train(model, batches, n_steps=n_steps, lr=0.003, n_warmup=25, final_share=0.05, progress=False):
+        pass
+    return [training.evaluate(model, [code["unread_rows"]])]
+
+
+def apart() -> float:
+    """The common logarithm of the largest difference that a second process makes to a weight, after a few steps."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "127.0.0.1"}
+    launchers = [], ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    with tempfile.TemporaryDirectory() as folder:
+        ends = []
+        for launcher in launchers:
+            end = Path(folder) / f"{len(launcher)}"
+            subprocess.run([sys.executable, *launcher, str(WORKER), str(end)], env=environment, check=True)
+            ends.append(load_file(end))
+    one, two = ends
+    return math.log10(max((two[name] - one[name]).abs().max().item() for name in one) or 1e-17)
+
+
+if __name__ == "__main__":
+    main()
