@@ -4,12 +4,13 @@ One thread, forward pass, float32, milliseconds of processor time, the best of a
 
 *time*: a layer's mixing of ``n`` tokens of width 256: attention in two kernels (four heads, causal, without its four
 matrices), those four matrices, linear attention, GRU, LSTM, and the recurrence ``h_t = a_t h_(t-1) + b_t`` as a loop
-and by parallel scan. *memory*: by how many MiB the peak of a process of its own exceeds what it held before. *widths*:
-the recurrence of 4096 steps, loop and scan, by its width. *columns*: a matrix of 1.2 GB times so many columns.
-*square*: GFLOP in a second of a product of square matrices. *copy*: GB read and written in a second.
+and by parallel scan. *memory*: by how many MiB the peak of a process of its own exceeds what it held before; large
+blocks go back to the system when they are freed, so that none is used again unseen. *widths*: the recurrence of 4096
+steps, loop and scan, by its width. *columns*: a matrix of 1.2 GB times so many columns. *square*: GFLOP in a second of
+a product of square matrices. *copy*: GB in a second, those read and those written together.
 
 ``python benchmarks/complexity_cpu.py`` writes ``benchmarks/results/complexity-cpu.json``, which the chapter reads; it
-takes less than three minutes, and starts anew each time.
+takes some minutes, and starts anew each time.
 """
 
 import argparse
@@ -107,7 +108,9 @@ def in_a_process_of_its_own(name: str, n: int) -> float:
     processes = multiprocessing.get_context("spawn")
     receiver, sender = processes.Pipe(duplex=False)
     process = processes.Process(target=peak, args=(name, n, sender))
+    os.environ["MALLOC_MMAP_THRESHOLD_"] = str(2**16)  # glibc would raise it, and keep what is freed
     process.start()
+    del os.environ["MALLOC_MMAP_THRESHOLD_"]
     sender.close()
     grown = receiver.recv()
     process.join()

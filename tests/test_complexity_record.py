@@ -20,6 +20,12 @@ def test_the_record_holds_every_run_that_the_command_makes():
     assert RECORD["setting"]["lengths"] == list(command.LENGTHS)
 
 
+def test_the_memory_of_each_rival_holds_its_outputs_at_the_least():
+    for name in command.IN_MEMORY:
+        for n, grown in zip(command.LONG, RECORD["runs"][f"memory: {name}"], strict=True):
+            assert grown > n * command.WIDTH * 4 / 2**20, (name, n)
+
+
 def test_rivals_compute_what_they_are_called():
     tasks = command.rivals(37)
     with torch.no_grad():

@@ -17,6 +17,7 @@ from lessons_lib.widgets.budget import PRESETS, parts
 from lessons_lib.widgets.cost import CostExplorer
 from lessons_lib.widgets.drawing import element
 from lessons_lib.widgets.gpt import GPTExplorer
+from lessons_lib.widgets.reader import PatternExplorer
 from lessons_lib.widgets.routing import EXPERTS, RoutingExplorer
 
 WIDTH, HEIGHT = 160, 90
@@ -270,6 +271,19 @@ def birth() -> str:
     return "".join(parts)
 
 
+def reader() -> str:
+    """What eight heads look at before a verb: one layer's above, the next one's below."""
+    parts = []
+    for i, rows in enumerate(PatternExplorer().weights().tolist()):
+        left, top = 8 + 38 * (i % 4), 8 + 40 * (i // 4)
+        parts += [
+            _rectangle(left + 6 * j, top + 6 * row, 5, 5, (QUERY, KEY)[i // 4], max(0.12, weight))
+            for row, weights in enumerate(rows)
+            for j, weight in enumerate(weights[: row + 1])
+        ]
+    return "".join(parts)
+
+
 def routing() -> str:
     """The words of a story on the left, and on the right the eight experts that were trained without balance."""
     experts = RoutingExplorer("none", story=4, words=9).routing().experts[:, 0].tolist()
@@ -310,6 +324,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "collapse": collapse,
     "gpt": gpt,
     "birth": birth,
+    "reader": reader,
     "routing": routing,
 }
 

@@ -69,6 +69,11 @@ def enough_texts(answer: Callable[[float, float, float, float, float], int], *, 
         # seconds of arithmetic that a text brings beyond those of fetching its cache
         gained = weights / r_bytes / (wanted - part)
         fetched = gained * (0.3 + float(torch.rand((), generator=generator, dtype=torch.float64)))
+        if case % 5 == 1 and not never:  # both take equally long, and powers of two leave no rounding
+            wanted = 2 ** (2 + case % 6)
+            weights, r_bytes, r_flops = 2.0**34, 2.0**41, 2.0**50
+            gained = weights / r_bytes / wanted
+            fetched = gained / 2
         kept, flops = fetched * r_bytes, (fetched + (-0.2 * fetched if never else gained)) * r_flops
         where = (
             f"weights={weights:.4g}, kept={kept:.4g}, flops={flops:.4g}, r_flops={r_flops:.4g}, r_bytes={r_bytes:.4g}"

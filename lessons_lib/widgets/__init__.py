@@ -24,6 +24,7 @@ files, in reading order::
     tiles        FlashAttention's forward pass
     gpt          a language model and the grammar that it learned
     birth        an induction head at twenty steps of its training
+    reader       what heads look at before a verb, and which its number needs
     routing      which experts the words of a story are sent to
 """
 
@@ -37,6 +38,7 @@ from lessons_lib.widgets.heads import HeadsExplorer
 from lessons_lib.widgets.hero import Hero
 from lessons_lib.widgets.masks import MasksExplorer
 from lessons_lib.widgets.plane import PlaneExplorer
+from lessons_lib.widgets.reader import PatternExplorer
 from lessons_lib.widgets.retrieval import RetrievalExplorer
 from lessons_lib.widgets.routing import RoutingExplorer
 from lessons_lib.widgets.scaling import ScalingExplorer
@@ -54,6 +56,7 @@ __all__ = [
     "HeadsExplorer",
     "Hero",
     "MasksExplorer",
+    "PatternExplorer",
     "PlaneExplorer",
     "RetrievalExplorer",
     "RoutingExplorer",

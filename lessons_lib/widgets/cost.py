@@ -17,7 +17,7 @@ class Device(NamedTuple):
     bytes: float
 
 
-# Dao, FlashAttention-2, 2023, arXiv:2307.08691 (A100); NVIDIA, H100 Tensor Core GPU, 2023 (SXM, without sparsity).
+# Dao, FlashAttention-2, 2023, arXiv:2307.08691 (A100); Shah et al., FlashAttention-3, 2024, arXiv:2407.08608 (H100).
 DEVICES = {"A100": Device(312e12, 2.0e12), "H100": Device(989e12, 3.35e12)}
 PARTS = {"matrices": "matrices", "pairs": "pairs", "weights": "weights", "caches": "keys and values"}
 

@@ -9,6 +9,7 @@ from lessons_lib.widgets import (
     GPTExplorer,
     HeadsExplorer,
     MasksExplorer,
+    PatternExplorer,
     PlaneExplorer,
     RetrievalExplorer,
     RoutingExplorer,
@@ -139,6 +140,16 @@ def examples():
                 "hide": ["queries", "keys"],
                 "forced": True,
                 "guess": 200,
+            },
+        ),
+        (
+            PatternExplorer("the king near two cats", 4, ["2.3"], "2.4", "1.2"),
+            {
+                "words": "the horses that a boy likes sing",
+                "query": 1,
+                "off": ["1.2", "2.4"],
+                "head": "1.3",
+                "guess": "2.1",
             },
         ),
         (

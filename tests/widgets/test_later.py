@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lessons_lib.widgets import BirthExplorer, GPTExplorer, HeadsExplorer, WalkExplorer
+from lessons_lib.widgets import BirthExplorer, GPTExplorer, HeadsExplorer, PatternExplorer, WalkExplorer
 
 ROOT = Path(__file__).parents[2]
 BOOK = (ROOT / "book/_static/book.js").read_text(encoding="utf-8")
@@ -83,6 +83,12 @@ def test_model_and_explorer_weigh_less_than_what_a_page_may_add(put_off):
     assert len(gzip.compress(page.encode())) < 20_000
 
 
+def test_who_reads_the_same_model_adds_little_to_it(put_off):
+    page, files = put_off(PatternExplorer().to_html(), "parts")
+    assert files == put_off(GPTExplorer().to_html(), "parts")[1]
+    assert len(gzip.compress(page.encode())) < 16_000
+
+
 def test_the_steps_of_a_run_weigh_less_than_what_a_page_may_add(put_off):
     """257 kB, most of them weights, which nothing makes smaller."""
     page, files = put_off(BirthExplorer().to_html(), "parts")
@@ -142,6 +148,17 @@ def test_symbols_from_a_stranger_do_no_harm(book, address):
     card = page.locator("div.explorer")
     card.locator(".x-body").wait_for()
     assert card.evaluate(STATE)["symbols"] == BirthExplorer().symbols
+    assert not re.search("NaN|undefined|alert", card.locator(".x-body").inner_html())
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("address", ["words=<script>alert(1)</script>", "words=the++king", "head=3.1", "off=[7]"])
+def test_words_and_heads_from_a_stranger_do_no_harm(book, address):
+    page = book(PatternExplorer(), at=f"#explore=reader&{address}")
+    card = page.locator("div.explorer")
+    card.locator(".x-body").wait_for()
+    state = card.evaluate(STATE)
+    assert (state["words"], state["head"], state["off"]) == (PatternExplorer().words, "1.1", [])
     assert not re.search("NaN|undefined|alert", card.locator(".x-body").inner_html())
 
 

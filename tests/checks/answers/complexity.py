@@ -143,6 +143,7 @@ WRONG[check.enough_texts] = [
     (lambda w, k, f, rf, rb: max(0.0, w / rb / (f / rf - k / rb)), "the number of texts is whole"),
     (lambda w, k, f, rf, rb: max(0, math.floor(w / rb / (f / rf - k / rb))), "arithmetic is still the shorter"),
     (lambda w, k, f, rf, rb: max(0, math.floor(w / rb / (f / rf - k / rb)) + 2), "with one text fewer"),
+    (lambda w, k, f, rf, rb: max(0, math.floor(w / rb / (f / rf - k / rb)) + 1), "with one text fewer"),
     (lambda *given: 0, "there is such a number"),
     (lambda w, k, f, rf, rb: math.ceil(w * rb / (f * rf - k * rb)), "a rate divides"),
     (lambda w, k, f, rf, rb: 64, "enough_texts is 64, wanted "),
