@@ -29,7 +29,7 @@ class GPTExplorer(Explorer):
 
     The model is a :class:`lessons_lib.gpt.GPT` of two layers with four heads each, named ``1.1`` to ``2.4``, trained on
     ``lessons_lib.stories``; its weights are rounded to eight bits. ``language_model`` returns it. It is shown the last
-    63 words at most, since longer texts it never saw. Switching a head off replaces what it adds by zero. The chance by
+    63 words at most, since it never saw more than 64. Switching a head off replaces what it adds by zero. The chance by
     which the word at a place is drawn depends on ``seed`` and on the place alone.
 
     Args:

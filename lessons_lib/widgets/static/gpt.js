@@ -133,7 +133,7 @@ function typed(scope, { words, query, go }) {
     if (!given.length || given.length > LONGEST) return `It takes 1 to ${LONGEST} words.`;
     if (given.join(" ") !== words().join(" ")) go(given);
     if (error !== null) return `“${given[error]}” is the first word that the grammar could not have written.`;
-    return given.length > VIEW ? `The model is shown ${VIEW} words, as many as it was trained on.` : "";
+    return given.length > VIEW ? `The model is shown ${VIEW} words, the last; it never saw more than ${VIEW + 1}.` : "";
   };
   input.addEventListener("input", () => (message.textContent = judge(false)));
   input.addEventListener("change", () => (message.textContent = judge(true)));

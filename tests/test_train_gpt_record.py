@@ -1,0 +1,38 @@
+"""The record of training a GPT is of the runs that the command makes, with the chapter's own code."""
+
+import json
+
+import pytest
+
+from benchmarks import train_gpt
+
+RECORD = json.loads((train_gpt.ROOT / "benchmarks" / "results" / "train-gpt.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def code():
+    return train_gpt.cells()
+
+
+def test_the_record_holds_every_run_that_the_command_makes(monkeypatch):
+    wanted = []
+    monkeypatch.setattr(train_gpt, "record", lambda _doc, _name, jobs: wanted.extend(jobs))
+    train_gpt.main()
+    assert list(RECORD["runs"]) == [line for lines, _ in wanted for line in lines]
+    for name, found in RECORD["runs"].items():
+        (value,) = found
+        low, high = {"two": (-17.1, -12), "sto": (0.01, 2.4), "eng": (0.5, 3.5)}[name[:3]]
+        assert low < value < high, name
+
+
+def test_the_chapters_cells_train_on_stories_in_every_number_format(code):
+    numbers = sorted({how[-1] for how in train_gpt.STORIES.values()})
+    assert numbers == ["bfloat16", "copy", "float32"]
+    gaps = [train_gpt.told(code, 6, 4, 0.01, 0.05, number, seed=3)[0] for number in numbers]
+    assert len(set(gaps)) == len(numbers)
+    assert all(0.5 < gap < 2.4 for gap in gaps)
+
+
+def test_the_chapters_cells_train_on_english(code):
+    (loss,) = train_gpt.written(code, 3, n_layers=1, d_model=16, seed=3)
+    assert 2 < loss < 6
