@@ -53,7 +53,7 @@ class RoutingExplorer(Explorer):
     script = "routing"
     card = Card(
         title="Which expert gets the word?",
-        question="Where do a story's words go, and who finds the door shut?",
+        question="Where do the words of a story go, and who finds the door shut?",
         sentence=(
             "In the live figure the words are joined to their experts; how these were balanced in training, how many "
             "each word asks, how many words an expert takes, and a bias for each can be changed."

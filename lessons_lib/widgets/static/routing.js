@@ -150,7 +150,7 @@ function guess(scope) {
   );
   const asked = html(
     "div",
-    { role: "group", "aria-label": "guess" },
+    { role: "group", "aria-label": "your guess" },
     html("p", {}, words),
     html("div", { class: "x-bench" }, ...buttons),
   );
