@@ -74,7 +74,7 @@ def fill(app, docname, source) -> None:
 def bring_styles(app, pagename, templatename, context, doctree) -> None:
     """Load the style sheet on the one page that needs it."""
     if pagename == PAGE:
-        app.add_css_file("sheet.css")
+        app.add_css_file("sheet.css", priority=900)  # after that of all pages
 
 
 def setup(app) -> dict:
