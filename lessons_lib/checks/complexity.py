@@ -21,9 +21,9 @@ def crossing(answer: Callable[[int, int, int, int, int, bool, bool], float], *, 
         h, gated, skips = g * group, case % 2 == 0, case % 3 == 1
         where = f"d={d}, h={h}, g={g}, d_k={d_k}, d_ff={d_ff}, gated={gated}, skips={skips}"
         got = ask("crossing", answer, d, h, g, d_k, d_ff, gated, skips, where=where)
-        once = 2 if skips else 1
+        once = 2.0 if skips else 1.0
 
-        def at(attention: float, feedforward: float, pairs: int = h * d_k, factor: float = once) -> float:
+        def at(attention: int, feedforward: int, pairs: int = h * d_k, factor: float = once) -> float:
             return factor * (attention + feedforward) / (2 * pairs)
 
         in_attention, after = 2 * d * (h + g) * d_k, (3 if gated else 2) * d * d_ff
