@@ -1,10 +1,10 @@
 """The page of claims: every chapter has one table, every row says where it is shown, and the page gathers them all."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
+from made_book import chapter
 
 yaml = pytest.importorskip("yaml")
 
@@ -27,17 +27,11 @@ def claims(monkeypatch):
     return claims
 
 
-def chapter(at: Path, *cells: str) -> Path:
-    at.parent.mkdir(parents=True, exist_ok=True)
-    at.write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": [cell]} for cell in cells]}))
-    return at
-
-
 # --- the book's own -------------------------------------------------------------------------------------------------
 
 
 def test_every_chapter_has_its_table_and_the_page_has_them_all_once(claims):
-    from sources import chapters
+    from chapters import chapters
 
     written = claims.written(ROOT)
     assert len(chapters(ROOT)) >= 11
@@ -49,7 +43,7 @@ def test_every_chapter_has_its_table_and_the_page_has_them_all_once(claims):
 
 
 def test_every_row_leads_to_a_section_of_its_chapter_that_is_there(claims):
-    from sources import chapters, texts
+    from chapters import chapters, texts
 
     for path in chapters(ROOT).values():
         headings = {line.lstrip("# ") for text in texts(path) for line in text.splitlines() if line.startswith("##")}

@@ -4,8 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
+from made_book import chapter, contents
 
-yaml = pytest.importorskip("yaml")
+pytest.importorskip("yaml")
 
 ROOT = Path(__file__).resolve().parents[1]
 FORMULA = (
@@ -18,9 +19,7 @@ def formulas(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "book/_ext")
     import formulas
 
-    formulas.derived.cache_clear()
-    yield formulas
-    formulas.derived.cache_clear()
+    return formulas
 
 
 @pytest.fixture
@@ -28,14 +27,9 @@ def book(tmp_path):
     """A book of two chapters, of which the second has no formula unless it is given one."""
 
     def made(second="No formula."):
-        pages = []
-        for name, text in (("first", FORMULA), ("second", second)):
-            path = tmp_path / f"book/part/{name}.ipynb"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": [text]}]}))
-            pages.append({"file": f"book/part/{name}", "title": name.title()})
-        (tmp_path / "_toc.yml").write_text(json.dumps({"parts": [{"chapters": [*pages, {"file": "book/notation"}]}]}))
-        return tmp_path
+        chapter(tmp_path / "book/part/first.ipynb", FORMULA)
+        chapter(tmp_path / "book/part/second.ipynb", second)
+        return contents(tmp_path, "part/first", "part/second")
 
     return made
 
@@ -49,9 +43,10 @@ def test_every_formula_of_the_page_is_some_chapters_and_stands_there_once(formul
     assert len(labels) == len(set(labels)) == page.count("\n* ")
     assert 35 <= len(labels) <= 60
     assert "$$" not in page, "formulas are copied when the page is made, not typed again"
+    derived = formulas.derived(ROOT)
     for label, words in formulas.ENTRY.findall(page):
-        formula, _, chapter = formulas.derived(ROOT)[label]
-        assert formula in "".join("".join(cell["source"]) for cell in json.loads(chapter.read_text())["cells"])
+        formula, _, path = derived[label]
+        assert formula in "".join("".join(cell["source"]) for cell in json.loads(path.read_text())["cells"])
         assert words.startswith("**")
         assert words.endswith((".", ".)"))
 
@@ -61,10 +56,11 @@ def test_every_formula_of_the_page_is_some_chapters_and_stands_there_once(formul
 
 def test_a_box_has_the_formula_without_its_stop_the_words_and_a_link(formulas, book):
     root = book()
-    box = formulas.boxed("eq-one", "**Two.** Numbers.", root)
+    found = formulas.derived(root)
+    box = formulas.boxed("eq-one", "**Two.** Numbers.", root, found)
     assert "a &= b ,\\\\\nc &= d\n\\end{aligned}\n$$" in box
     assert '**Two.** Numbers. <a href="part/first.html#equation-eq-one">First</a>' in box
-    assert "$$\nx\n$$" in formulas.boxed("eq-two", "**One.**", root)
+    assert "$$\nx\n$$" in formulas.boxed("eq-two", "**One.**", root, found)
 
 
 @pytest.mark.parametrize("stop", ["", " .", ",", "\\,;", " :"])
@@ -74,7 +70,7 @@ def test_only_the_mark_at_the_end_goes(formulas, stop):
 
 def test_a_label_that_no_chapter_has_is_refused(formulas, book):
     with pytest.raises(ValueError, match="asks for eq-three, which no chapter has"):
-        formulas.boxed("eq-three", "**Three.**", book())
+        formulas.boxed("eq-three", "**Three.**", book(), formulas.derived(book()))
 
 
 def test_a_label_that_two_chapters_have_is_refused(formulas, book):

@@ -1,11 +1,11 @@
 """What the chapters cite: each entry is whole, cited and the same wherever it stands, and one page gathers them all."""
 
-import json
 import re
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from made_book import chapter, contents
 
 yaml = pytest.importorskip("yaml")
 
@@ -22,12 +22,6 @@ def sources(monkeypatch):
     import sources
 
     return sources
-
-
-def chapter(at: Path, *cells: str) -> Path:
-    at.parent.mkdir(parents=True, exist_ok=True)
-    at.write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": [cell]} for cell in cells]}))
-    return at
 
 
 # --- the book's own -------------------------------------------------------------------------------------------------
@@ -122,6 +116,5 @@ def test_chapters_that_cite_the_same_stand_in_one_line(sources, tmp_path):
     for name in names:
         chapter(tmp_path / f"book/{name}.ipynb", f"**Sources.** {ENTRY}")
     (tmp_path / "book/notes.md").write_text("# Notes")
-    pages = [{"file": f"book/{name}", "title": name.title()} for name in names] + [{"file": "book/notes"}]
-    (tmp_path / "_toc.yml").write_text(json.dumps({"parts": [{"chapters": pages}]}))
+    contents(tmp_path, *names)
     assert sources.written(tmp_path) == f"* {ENTRY[4:]} In [First](/book/first.ipynb), [Second](/book/second.ipynb)."

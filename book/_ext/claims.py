@@ -7,7 +7,8 @@ it. Links into the chapter become links to it, and a citation by number names it
 import re
 from pathlib import Path
 
-from sources import chapters, listed, texts
+from chapters import chapters, filling, texts
+from sources import listed
 
 PAGE = "book/back/errata"
 MARK = "<!-- claims -->"
@@ -66,17 +67,7 @@ def written(root: Path) -> str:
     return "\n\n".join(parts)
 
 
-def fill(app, docname, source) -> None:
-    """Put the tables in their place, and let the page be made again when a chapter changes."""
-    if docname != PAGE:
-        return
-    root = Path(app.srcdir)
-    for path in (root / "_toc.yml", *chapters(root).values()):
-        app.env.note_dependency(str(path))
-    source[0] = source[0].replace(MARK, written(root))
-
-
 def setup(app) -> dict:
     """Register with Sphinx."""
-    app.connect("source-read", fill)
+    app.connect("source-read", filling(PAGE, lambda text, root: text.replace(MARK, written(root))))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -5,13 +5,11 @@ link to the formula in its chapter.
 """
 
 import html
-import json
 import os
 import re
-from functools import cache
 from pathlib import Path
 
-import yaml
+from chapters import chapters, filling, texts
 
 PAGE = "book/cheat-sheet"
 ENTRY = re.compile(r"^\* (eq-[\w-]+): (.+)$", re.MULTILINE)
@@ -19,25 +17,21 @@ LABELLED = re.compile(r"\$\$((?:(?!\$\$).)+)\$\$ \((eq-[\w-]+)\)", re.DOTALL)
 MARKS = r"(?:\\[,;: ]|[\s.,:;])*"  # and the spaces before them
 STOP = re.compile(MARKS + r"(\\end\{\w+\})?" + MARKS + "$")
 
+Derived = dict[str, tuple[str, str, Path]]  # by its label a formula, the title of its chapter and the notebook
 
-@cache
-def derived(root: Path) -> dict[str, tuple[str, str, Path]]:
-    """For each label the formula, the chapter's title and its notebook.
+
+def derived(root: Path) -> Derived:
+    """All formulas of the chapters that have a label.
 
     Raises:
         ValueError: if two formulas bear one label.
     """
-    parts = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))["parts"]
     found = {}
-    for page in (page for part in parts for page in part["chapters"] if "title" in page):
-        path = root / f"{page['file']}.ipynb"
-        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-            if cell["cell_type"] != "markdown":
-                continue
-            for formula, label in LABELLED.findall("".join(cell["source"])):
-                if label in found:
-                    raise ValueError(f"{label} is in {path.name} and in {found[label][2].name}")
-                found[label] = formula.strip(), page["title"], path
+    for title, path in chapters(root).items():
+        for formula, label in (each for text in texts(path) for each in LABELLED.findall(text)):
+            if label in found:
+                raise ValueError(f"{label} is in {path.name} and in {found[label][2].name}")
+            found[label] = formula.strip(), title, path
     return found
 
 
@@ -46,29 +40,24 @@ def without_stop(formula: str) -> str:
     return STOP.sub(lambda end: f"\n{end[1]}" if end[1] else "", formula)
 
 
-def boxed(label: str, words: str, root: Path) -> str:
+def boxed(label: str, words: str, root: Path, found: Derived) -> str:
     """The box of one formula, in Markdown.
 
     Raises:
         ValueError: if no chapter has the formula.
     """
-    if label not in derived(root):
+    if label not in found:
         raise ValueError(f"{PAGE}.md asks for {label}, which no chapter has")
-    formula, title, path = derived(root)[label]
+    formula, title, path = found[label]
     page = os.path.relpath(path.with_suffix(".html"), (root / PAGE).parent)
     link = f'<a href="{page}#equation-{label}">{html.escape(title)}</a>'
     return f":::{{container}} formula\n{words} {link}\n\n$$\n{without_stop(formula)}\n$$\n:::\n"
 
 
-def fill(app, docname, source) -> None:
-    """Put the formulas in their places, and let the page be made again when a chapter changes."""
-    if docname != PAGE:
-        return
-    root = Path(app.srcdir)
-    derived.cache_clear()
-    for path in {path for _, _, path in derived(root).values()}:
-        app.env.note_dependency(str(path))
-    source[0] = ENTRY.sub(lambda entry: boxed(entry[1], entry[2], root), source[0])
+def filled(text: str, root: Path) -> str:
+    """The page with each formula in its place."""
+    found = derived(root)
+    return ENTRY.sub(lambda entry: boxed(entry[1], entry[2], root, found), text)
 
 
 def bring_styles(app, pagename, templatename, context, doctree) -> None:
@@ -80,5 +69,5 @@ def bring_styles(app, pagename, templatename, context, doctree) -> None:
 def setup(app) -> dict:
     """Register with Sphinx."""
     app.connect("html-page-context", bring_styles)
-    app.connect("source-read", fill)
+    app.connect("source-read", filling(PAGE, filled))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

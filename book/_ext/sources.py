@@ -5,14 +5,13 @@ The lists are written by hand, at the end of each chapter, so that they read wel
 neither, another address may stand in place of the number. What follows up to the next entry is a remark on it.
 """
 
-import json
 import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
+from chapters import chapters, filling, texts
 
 PAGE = "book/references"
 MARK = "<!-- sources -->"
@@ -45,12 +44,6 @@ class Source:
         """Where it stands in an alphabet: by the first author's name, accents left aside, then by year and title."""
         name = unicodedata.normalize("NFKD", self.authors).encode("ascii", "ignore").decode()
         return name.casefold(), self.year, self.title.casefold()
-
-
-def texts(chapter: Path) -> list[str]:
-    """The Markdown cells of the chapter."""
-    cells = json.loads(chapter.read_text(encoding="utf-8"))["cells"]
-    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
 
 
 def listed(chapter: Path) -> dict[int, Source]:
@@ -90,18 +83,15 @@ def cited(chapter: Path) -> set[int]:
     return {int(number) for text in plain for group in CITED.findall(text) for number in group.split(",")}
 
 
-def chapters(root: Path) -> dict[str, Path]:
-    """The notebooks of the contents that have a list, by the titles that the contents give them."""
-    parts = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))["parts"]
-    pages = [page for part in parts for page in part["chapters"] if "title" in page]
-    files = {page["title"]: root / f"{page['file']}.ipynb" for page in pages}
-    return {title: path for title, path in files.items() if any(HEADING in text for text in texts(path))}
+def with_lists(root: Path) -> dict[str, Path]:
+    """The chapters that have a list, by their titles."""
+    return {title: path for title, path in chapters(root).items() if any(HEADING in text for text in texts(path))}
 
 
 def gathered(root: Path) -> dict[Source, list[str]]:
     """Every source once, in alphabetical order, with the titles of the chapters that have it."""
     found: dict[Source, list[str]] = {}
-    for title, path in chapters(root).items():
+    for title, path in with_lists(root).items():
         for source in listed(path).values():
             found.setdefault(source, []).append(title)
     return dict(sorted(found.items(), key=lambda item: item[0].place))
@@ -109,7 +99,7 @@ def gathered(root: Path) -> dict[Source, list[str]]:
 
 def written(root: Path) -> str:
     """The list of the page, in Markdown."""
-    links = {title: f"[{title}](/{path.relative_to(root)})" for title, path in chapters(root).items()}
+    links = {title: f"[{title}](/{path.relative_to(root)})" for title, path in with_lists(root).items()}
 
     def line(source: Source, titles: Iterable[str]) -> str:
         return f"* {source}. In {', '.join(links[title] for title in titles)}."
@@ -117,17 +107,7 @@ def written(root: Path) -> str:
     return "\n".join(line(source, titles) for source, titles in gathered(root).items())
 
 
-def fill(app, docname, source) -> None:
-    """Put the list in its place, and let the page be made again when a chapter changes."""
-    if docname != PAGE:
-        return
-    root = Path(app.srcdir)
-    for path in (root / "_toc.yml", *chapters(root).values()):
-        app.env.note_dependency(str(path))
-    source[0] = source[0].replace(MARK, written(root))
-
-
 def setup(app) -> dict:
     """Register with Sphinx."""
-    app.connect("source-read", fill)
+    app.connect("source-read", filling(PAGE, lambda text, root: text.replace(MARK, written(root))))
     return {"parallel_read_safe": True, "parallel_write_safe": True}
