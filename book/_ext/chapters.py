@@ -1,4 +1,4 @@
-"""What several pages are made of: the chapters of the contents, their text, and a page filled in when the book is built."""
+"""What several pages are made of: the contents' chapters, their text, and a page filled in as the book is built."""
 
 import json
 from collections.abc import Callable
