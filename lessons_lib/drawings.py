@@ -544,7 +544,7 @@ def ping_pong(share: float = 0.5) -> Sketch:
         402,
         188,
         alt="Three rows of bars against time. In the first, one group takes turns: products, then exponentials, "
-        f"{share:g} times as long, {alone} times. Below are two groups: while the first takes exponentials the second "
+        f"{share:.2g} times as long, {alone} times. Below are two groups: while the first takes exponentials the second "
         f"multiplies, and the other way round: four bars of products in the time of {alone} in the first row.",
     )
 
