@@ -792,7 +792,7 @@ def scan_rounds(n: int = 8) -> Sketch:
         402,
         46 + 62 * rounds,
         alt=f"A row of {n} circles, the steps. Below it {rounds} more rows. Into each circle of the next row goes the "
-        f"circle above it, and one that stands further left: 1 place in the first round, then twice as far each time. "
+        f"circle above it, and, if there is one, one further left: 1 place in the first round, then twice as far. "
         f"After {rounds} rounds each circle stands for all steps up to it.",
     )
     left, right = 66.0, 384.0
