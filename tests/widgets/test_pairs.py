@@ -38,7 +38,7 @@ def explorers(n=42, seed=4, methods=tuple(METHODS)):
     return [
         PairsExplorer(
             methods[i % len(methods)],
-            chance.randint(1, 20),
+            chance.randint(1, 9),
             chance.randint(1, 8),
             chance.randint(0, 8),
             chance.randint(0, 16),
