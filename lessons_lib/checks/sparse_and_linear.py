@@ -46,9 +46,7 @@ def keys_first(answer: Callable[[Tensor, Tensor, Tensor], Tensor], *, seed: int 
 
 
 @check
-def write(
-    answer: Callable[[Tensor, Tensor, Tensor, float, float], Tensor], *, seed: int = 0, cases: int = 5
-) -> None:
+def write(answer: Callable[[Tensor, Tensor, Tensor, float, float], Tensor], *, seed: int = 0, cases: int = 5) -> None:
     """Check one pair written by decay and delta rule."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
