@@ -34,10 +34,10 @@ from lessons_lib.training import train
 
 CHAPTER = ROOT / "book" / "efficient" / "sparse-and-linear.ipynb"
 CELLS = (
-    "recall-task", "recall-ways", "recall-layer", "recall-rivals", "recall-mixing", "recall-model", "recall-forward",
-    "recall-learn", "recall-accuracy",
+    "recall-task", "recall-ways", "recall-layer", "recall-rivals", "recall-model", "recall-forward", "recall-learn",
+    "recall-accuracy",
 )  # fmt: skip
-KINDS = "attention", "window", "elu + 1", "sum", "delta", "Performer", "GRU", "gated delta"
+KINDS = "attention", "window", "elu + 1", "sum", "delta", "Performer"
 PAIRS = 4, 8, 16, 32
 N_STEPS = 800
 RATES = 0.001, 0.003, 0.01, 0.03, 0.1
