@@ -126,7 +126,7 @@ def rows(runs: dict[str, Any]) -> list[dict[str, Any]]:
 def cells() -> dict[str, Any]:
     """What the chapter's cells define."""
     given = {
-        "torch": torch, "nn": nn, "functional": functional, "partial": partial, "attention": attention,
+        "SEED": 0, "torch": torch, "nn": nn, "functional": functional, "partial": partial, "attention": attention,
         "Batch": Batch, "Causal": Causal, "Window": Window, "FeedForward": FeedForward, "LayerNorm": LayerNorm,
         "RMSNorm": RMSNorm, "decayed_attention": decayed_attention, "delta_rule": delta_rule,
         "drawn_from": drawn_from, "linear_attention": linear_attention, "train": train,
