@@ -3,8 +3,8 @@
 The code is the chapter's own: its cells are read and run, so that page and record cannot differ. A kind is first
 trained with another seed than those that are reported, at three rates; while the best of them is the largest or the
 smallest tried, the next beyond it is tried, too. The best (mean accuracy over all numbers of pairs, on texts of that
-seed) is then trained with three seeds. A run leaves its accuracy for each number of pairs. One thread, float32; a
-quarter of an hour on one idle core. It writes after every run, and goes on where it was.
+seed) is then trained with three seeds. A run leaves its accuracy for each number of pairs. One thread, float32;
+some minutes on one idle core. It writes after every run, and goes on where it was.
 
 ``python benchmarks/recall.py`` writes ``benchmarks/results/recall.json``, which the chapter reads; its ``table`` says
 for each kind how many numbers it keeps of a text with so many pairs, and how much it recalls.
