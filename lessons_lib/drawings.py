@@ -811,3 +811,33 @@ def scan_rounds(n: int = 8) -> Sketch:
     d.text((1, rows[-1]), "states", anchor="start", small=True)
     d.text(((left + right) / 2, rows[-1] + 20), "filled: stands for all steps from the first", small=True)
     return d
+
+
+def two_orders() -> Sketch:
+    """One product of three matrices in two orders: by way of the table of pairs, and by way of a small state."""
+    d = Sketch(
+        402,
+        150,
+        alt="Two rows. Above: a tall narrow matrix of queries times a flat one of keys gives a large square, every "
+        "query by every key, which then meets the tall matrix of values. Below: the flat matrix of keys times the "
+        "tall one of values gives a small square, which the queries then read. Both give the same tall output.",
+    )
+    for y, square in ((16, True), (92, False)):
+        high, flat = 50, 14
+        q = d.matrix(24, y, flat, high, rows="$n$", role="query")
+        k = d.matrix(66, y + 18, high, flat, role="key")
+        v = d.matrix(142, y, flat, high, role="value")
+        d.text((32 + 20, y + 25), r"$\times$")
+        d.text((129, y + 25), r"$\times$")
+        pair = (q.x, k.x + k.width) if square else (k.x, v.x + v.width)
+        d.path(f"M{pair[0]} {y + high + 5}H{pair[1]}")
+        d.text((172, y + 25), "=")
+        side = high if square else flat
+        first = d.matrix(190 if square else 236, y + (high - side) / 2, side, side)
+        other = d.matrix(266 if square else 198, y, flat, high, role="value" if square else "query")
+        d.text(((first.x + first.width + other.x) / 2, y + 25) if square else (224, y + 25), r"$\times$")
+        d.text((294, y + 25), "=")
+        d.matrix(312, y, flat, high, role="output")
+        d.text((336, y + 25), "pairs first" if square else "keys first", anchor="start", small=True)
+        d.text((first.middle[0], first.y - 9), r"$n \times n$" if square else r"$r \times d_v$", small=True)
+    return d

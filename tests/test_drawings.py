@@ -42,6 +42,7 @@ DRAWINGS = {
     "induction_circuit": drawings.induction_circuit(),
     "experts": drawings.experts(),
     "drafted": drawings.drafted(),
+    "two_orders": drawings.two_orders(),
     "work_of_a_block": drawings.work_of_a_block(),
     "work_of_a_block of one length": drawings.work_of_a_block([3]),
     "scan_rounds": drawings.scan_rounds(),

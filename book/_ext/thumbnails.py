@@ -218,6 +218,21 @@ def complexity() -> str:
     return "".join(parts) + _line([(6, 80), (154, 80)], INK, 1)
 
 
+def sparse_and_linear() -> str:
+    """A causal window with one global key, and beside it the small state that a linear method keeps instead."""
+    n, side = 9, 8.4
+    cells = [
+        _rectangle(10 + side * j, 7 + side * i, side - 1, side - 1, KEY if j else QUERY, 0.9 if i - j < 3 else 0.6)
+        for i, j in product(range(n), range(n))
+        if j <= i and (i - j < 3 or j == 0)
+    ]
+    state = [
+        _rectangle(114 + 10 * j, 30 + 10 * i, 9, 9, VALUE, 0.35 + 0.2 * ((2 * i + 3 * j) % 4))
+        for i, j in product(range(3), range(3))
+    ]
+    return "".join([*cells, *state]) + _arrow(92, 45, 108, 45, INK)
+
+
 def cost() -> str:
     """What Llama 3 8B takes to write, for 1, 64 and 256 texts: arithmetic above, weights and caches below."""
     bars = []
@@ -317,6 +332,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "budget": budget,
     "train-gpt": train_gpt,
     "complexity": complexity,
+    "sparse-and-linear": sparse_and_linear,
     "cost": cost,
     "flash": flash,
     "retrieval": retrieval,
