@@ -32,6 +32,7 @@ QUESTIONS = {
     "modern": "Of eight changes since 2017, which can one see?",
     "complexity": "At which length do pairs of words cost more than the words?",
     "flash": "Why is attention slow, if it computes so little?",
+    "long-context": "A model trained at 64 reads 512. What breaks first?",
 }
 
 
