@@ -124,7 +124,7 @@ WRONG = {
             "solve for f",
         ),
         (new_base, "that is the new base"),
-        (lambda *a: ntk(*a, double=1.0), "not i/(d - 2)"),
+        (lambda *a: ntk(*a, double=1.0), "the exponent of clock i is"),
         (lambda *a: ntk(*a, inverse=True), "not the other way round"),
         (lambda *a: ntk(*a, guard=False), "nothing has to be slowed, return 1"),
         (lambda *a: 2 * ntk(*a), ", wanted "),
@@ -143,6 +143,6 @@ WRONG = {
         (lambda t, s, n: (t[:, -n:-1], t[:, -s:]), "inputs must have shape"),
         (lambda t, s, n: (t[:, -n - 1 : -1] + 1, t[:, -s:]), "wrong values"),
         (lambda t, s, n: (t[:, -n - 1 : -1], t[:, -s:].flip(1)), "wrong values"),
-        (lambda t, s, n: t[:, -s:], "return the pair (inputs, targets)"),
+        (lambda t, s, n: t[:, -s:], "got one Tensor"),
     ],
 }
