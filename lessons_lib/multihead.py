@@ -129,6 +129,7 @@ class StreamingCache(KVCache):
 
     ::
 
+        >>> from lessons_lib.positions import RotaryEmbedding
         >>> cache = StreamingCache(1, 3, turn=RotaryEmbedding(8))
         >>> for _ in range(100):
         ...     seen, _ = cache.append(*torch.randn(2, 1, 2, 1, 8))
