@@ -544,8 +544,8 @@ def ping_pong(share: float = 0.5) -> Sketch:
         402,
         188,
         alt="Three rows of bars against time. In the first, one group takes turns: products, then exponentials, "
-        f"{share:.2g} times as long, {alone} times. Below are two groups: while the first takes exponentials the second "
-        f"multiplies, and the other way round: four bars of products in the time of {alone} in the first row.",
+        f"{share:.2g} times as long, {alone} times. Below are two groups: while the first takes exponentials the "
+        f"second multiplies, and the other way round: four bars of products in the time of {alone} in the first row.",
     )
 
     def bars(y: float, name: str, start: float, stop: float, step: float) -> None:
@@ -840,4 +840,38 @@ def two_orders() -> Sketch:
         d.matrix(312, y, flat, high, role="output")
         d.text((336, y + 25), "pairs first" if square else "keys first", anchor="start", small=True)
         d.text((first.middle[0], first.y - 9), r"$n \times n$" if square else r"$r \times d_v$", small=True)
+    return d
+
+
+def ring_of_devices() -> Sketch:
+    """Ring attention on three devices: queries stay, keys and values go round, and each turn another block is met.
+
+    Liu et al., *Ring Attention with Blockwise Transformers*, 2023. arXiv:2310.01889.
+    """
+    d = Sketch(
+        402,
+        214,
+        alt="Three boxes in a row are devices. Each keeps its own queries, 1, 2 and 3. Below stand the keys and values "
+        "that it attends to in each of three turns: device 1 those of 1, then 3, then 2; device 2 those of 2, 1, 3; "
+        "device 3 those of 3, 2, 1. Arrows lead from each device's block to the next device's in the turn below, and "
+        "from the last one back to the first.",
+    )
+    width, height, tops = 84.0, 30.0, (66.0, 116.0, 166.0)
+    lefts = (66.0, 186.0, 306.0)
+    d.text((1, 34), "stays", anchor="start", small=True)
+    for turn, top in enumerate(tops):
+        d.text((1, top + height / 2), f"turn {turn + 1}", anchor="start", small=True)
+    blocks = []
+    for turn, top in enumerate(tops):
+        names = [(rank - turn) % 3 + 1 for rank in range(3)]
+        blocks.append(
+            [d.box(x, top, width, height, f"K, V {n}", role="key") for x, n in zip(lefts, names, strict=True)]
+        )
+    for rank, left in enumerate(lefts):
+        d.text((left + width / 2, 10), f"device {rank + 1}", small=True)
+        d.box(left, 20, width, height, f"Q {rank + 1}", role="query")
+    for above, below in pairwise(blocks):
+        for rank in range(2):
+            d.arrow(above[rank].bottom, below[rank + 1].top, gap=2)
+        d.path(f"M{above[2].bottom[0]} {above[2].bottom[1]}v9H{below[0].top[0]}v10", dashed=True)
     return d

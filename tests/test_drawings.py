@@ -47,6 +47,7 @@ DRAWINGS = {
     "work_of_a_block of one length": drawings.work_of_a_block([3]),
     "scan_rounds": drawings.scan_rounds(),
     "scan_rounds of two": drawings.scan_rounds(2),
+    "ring_of_devices": drawings.ring_of_devices(),
 }
 
 
@@ -228,6 +229,14 @@ def test_in_each_round_steps_are_joined_with_those_twice_as_far(n, rounds):
     html = drawing.to_html()
     assert html.count('class="query tip"') == sum(n - 2**r for r in range(rounds))
     assert html.count('class="output filled"') == sum(2**r for r in range(rounds + 1))
+
+
+def test_in_a_ring_each_device_meets_every_block_once():
+    said = words(DRAWINGS["ring_of_devices"])
+    turns = [[said for said in said if said.startswith("K, V")][3 * turn : 3 * turn + 3] for turn in range(3)]
+    assert turns[0] == ["K, V 1", "K, V 2", "K, V 3"]
+    assert all(sorted(met) == turns[0] for met in zip(*turns, strict=True))
+    assert all(after == [before[-1], *before[:-1]] for before, after in pairwise(turns))
 
 
 def test_attention_alone_hears_of_other_words_and_each_layer_adds():

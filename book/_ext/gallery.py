@@ -33,6 +33,7 @@ QUESTIONS = {
     "complexity": "At which length do pairs of words cost more than the words?",
     "sparse-and-linear": "What can a cheaper attention not do?",
     "flash": "Why is attention slow, if it computes so little?",
+    "long-context": "A model trained at 64 reads 512. What breaks first?",
 }
 
 

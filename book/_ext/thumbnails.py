@@ -259,6 +259,20 @@ def flash() -> str:
     return "".join(parts) + _table(50, 20, 17, tiles, VALUE)
 
 
+def long_context() -> str:
+    """Five clocks: the part of the dial that each has shown in training, and the hand where a longer text puts it."""
+    parts = []
+    for i, (shown, asked) in enumerate(((360, 250), (360, 80), (150, 330), (60, 200), (25, 95))):
+        x, y, r = (30, 80, 130, 55, 105)[i], (26, 26, 26, 66, 66)[i], 17
+        parts.append(element("circle", cx=x, cy=y, r=r, fill=INK, fill_opacity=0.08))
+        ends = [(x + r * math.sin(math.radians(a)), y - r * math.cos(math.radians(a))) for a in range(0, shown + 1, 5)]
+        path = "M" + "L".join(f"{px:.4g} {py:.4g}" for px, py in [(x, y), *ends]) + "Z"
+        parts.append(element("path", d=path, fill=KEY, fill_opacity=0.5))
+        hand = x + r * math.sin(math.radians(asked)), y - r * math.cos(math.radians(asked))
+        parts.append(_line([(x, y), hand], QUERY if shown >= asked else VALUE, 2.5))
+    return "".join(parts)
+
+
 def gpt() -> str:
     """The next words that a model expects, and under each bar the grammar's own."""
     explorer = GPTExplorer("the king", query=1)
@@ -335,6 +349,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "sparse-and-linear": sparse_and_linear,
     "cost": cost,
     "flash": flash,
+    "long-context": long_context,
     "retrieval": retrieval,
     "walk": walk,
     "collapse": collapse,

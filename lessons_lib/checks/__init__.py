@@ -24,6 +24,7 @@ The files, in reading order, which is the book's::
     modern           the balance of a router, drafts, latent keys
     complexity       what a block costs, enough to do for a device, steps joined
     flash            exact attention to keys that come in pieces
+    long_context     clocks that are caught out, how far a scaling reaches, the same targets
     build_attention  the assignment of Part I
     build_flash      the assignment of Part III
 """
