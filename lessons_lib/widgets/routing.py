@@ -23,7 +23,7 @@ RATE = 0.02
 
 
 class RoutingExplorer(Explorer):
-    r"""Follow the words of a story to their experts, as routers choose that were balanced in four ways, or not at all.
+    r"""Follow the words of a story to their experts, as routers choose that were balanced in three ways, or not at all.
 
     .. math:: \mathcal{T} = \operatorname{top}_k(p + b), \qquad L = E \sum_i f_i\, P_i, \qquad
               \text{at most } \lceil c\, T k / E \rceil \text{ words an expert}
