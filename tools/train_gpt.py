@@ -5,7 +5,6 @@ made, how far the model is from the grammar that told the stories, and what roun
 """
 
 import argparse
-import base64
 import gzip
 import json
 import platform
@@ -22,6 +21,7 @@ from lessons_lib.stories import VOCABULARY, StoryBatch, tell
 from lessons_lib.tasks import stream
 from lessons_lib.training import evaluate, train
 from lessons_lib.widgets.gpt import unpacked
+from lessons_lib.widgets.trained import encoded
 
 TARGET = Path(__file__).resolve().parents[1] / "lessons_lib" / "widgets" / "static" / "gpt_model.js"
 HEAD = "/** A language model of stories: two layers of four heads, in eight bits. Written by tools/train_gpt.py. */\n"
@@ -92,13 +92,9 @@ def packed(parameter: Tensor) -> dict[str, object]:
     """A matrix as whole numbers from -127 to 127 and the step between them in each row; a vector as it is."""
     shape = list(parameter.shape)
     if parameter.ndim == 1:
-        return {"shape": shape, "float32": _text(parameter)}
+        return {"shape": shape, "float32": encoded(parameter)}
     step = parameter.abs().amax(-1).clamp(min=1e-12) / 127
-    return {"shape": shape, "steps": _text(step), "int8": _text((parameter / step[:, None]).round().to(torch.int8))}
-
-
-def _text(numbers: Tensor) -> str:
-    return base64.b64encode(numbers.numpy().tobytes()).decode()
+    return {"shape": shape, "steps": encoded(step), "int8": encoded((parameter / step[:, None]).round().to(torch.int8))}
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """The GPT explorer: a language model in the page, beside the grammar that it learned from."""
 
-import base64
 import json
 from typing import Any
 
@@ -14,7 +13,7 @@ from lessons_lib.gpt import GPT, GPTConfig
 from lessons_lib.stories import VOCABULARY, encode, next_word
 from lessons_lib.widgets.drawing import element, picture, text
 from lessons_lib.widgets.explorer import Card, Explorer
-from lessons_lib.widgets.trained import HEADS, carried, known_words, loaded
+from lessons_lib.widgets.trained import HEADS, carried, decoded, known_words, loaded
 from lessons_lib.widgets.traits import Real, Whole
 
 LONGEST = 96
@@ -67,9 +66,7 @@ class GPTExplorer(Explorer):
 
     @traitlets.validate("words")
     def _words_are_known(self, proposal: Any) -> str:
-        words = known_words("words", proposal["value"])
-        if len(words) > LONGEST:
-            raise traitlets.TraitError(f"words must be 1 to {LONGEST}, got {len(words)}")
+        known_words("words", proposal["value"], at_most=LONGEST)
         return proposal["value"]
 
     def next_word(self) -> Float[Tensor, " vocabulary"]:
@@ -129,10 +126,6 @@ def model_record() -> dict[str, Any]:
 def unpacked(packed: dict[str, Any]) -> Float[Tensor, "*shape"]:
     """Return a parameter as ``tools/train_gpt.py`` rounded it."""
     if "float32" in packed:
-        return _numbers(packed["float32"], torch.float32)
-    whole = _numbers(packed["int8"], torch.int8).reshape(packed["shape"])
-    return whole * _numbers(packed["steps"], torch.float32)[:, None]
-
-
-def _numbers(text: str, dtype: torch.dtype) -> Tensor:
-    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=dtype)
+        return decoded(packed["float32"], torch.float32)
+    whole = decoded(packed["int8"], torch.int8).reshape(packed["shape"])
+    return whole * decoded(packed["steps"], torch.float32)[:, None]

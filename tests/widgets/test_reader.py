@@ -76,10 +76,9 @@ def test_the_script_scores_and_agrees_as_the_library_does(javascript, off):
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("gained += row[target(i)] - 1 / row.length", "gained += row[target(i)]"),  # chance counts
-        ("(i) => i - 1", "(i) => i - 2"),
-        ("() => 0)", "() => 1)"),
-        ("share(rows, (i) => i)", "share(rows, (i) => Math.max(0, i - 1))"),
+        ("previous: score(rows, previous(rows))", "previous: score(rows, previous(previous(rows)).reverse())"),
+        ("rows.map(() => [0])", "rows.map((row) => [row.length > 1 ? 1 : 0])"),
+        ("rows.map((_, i) => [i])", "rows.map((_, i) => [Math.max(0, i - 1)])"),
         ("Math.min(weight, 1 / row.length)", "weight"),
         ("rows[rows.length - 1][place]", "rows[place][place]"),
         ("(isPlural ? plural : singular)", "(isPlural ? singular : plural)"),
@@ -90,6 +89,22 @@ def test_the_script_scores_and_agrees_as_the_library_does(javascript, off):
 )
 def test_a_wrong_reading_is_noticed(altered, right, wrong):
     with altered("reader.math", right, wrong) as javascript, pytest.raises(AssertionError):
+        check(javascript, [(text, ["2.4"]) for text in TEXTS[1:6]])
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("sum(targets[i].map((j) => row[j])) - chance", "sum(targets[i].map((j) => row[j]))"),  # chance counts
+        ("[i - 1]", "[Math.max(0, i - 2)]"),
+        ("possible += 1 - chance", "possible += 1"),
+        ("if (!targets[i].length) return;", ""),
+        ("Math.max(0, x)", "x"),
+    ],
+)
+def test_a_wrong_score_is_noticed(altered, right, wrong):
+    with altered("patterns.math", right, wrong) as javascript, pytest.raises(AssertionError):
         check(javascript, [(text, ["2.4"]) for text in TEXTS[1:6]])
 
 

@@ -3,6 +3,7 @@
 import { sum } from "./arithmetic.js";
 import { HEADS, LONGEST, STAGES, VIEW, VOCABULARY, arcs, chances, parse, run, write } from "./gpt.math.js";
 import { button, checkbox, fixed, html, named, numbers, panels, picture, slider, stage, svg } from "./kit.js";
+import { asking, member, not } from "./sequence.js";
 import { firstError, nextWord } from "./stories.math.js";
 
 /**
@@ -70,7 +71,17 @@ function render(context) {
   };
   scope.add(
     typed(scope, state),
-    html("div", { class: "x-panel x-controls" }, asking(scope, state), writing(scope, state)),
+    html(
+      "div",
+      { class: "x-panel x-controls" },
+      asking(scope, ["words"], {
+        label: "Word that asks",
+        count: () => words().length,
+        query,
+        show: (i) => words()[i],
+      }),
+      writing(scope, state),
+    ),
     panels(
       ["Next word", expected(scope, state)],
       ["Heads", looks(scope, state)],
@@ -151,25 +162,6 @@ function typed(scope, { words, query, go }) {
     { class: "x-panel", style: "gap: 0.35rem" },
     html("label", { class: "x-typed" }, html("span", {}, "Story"), html("span", { class: "x-grown" }, input, marks)),
     message,
-  );
-}
-
-/** Which word asks for its next. @param {Scope} scope @param {State} state */
-function asking(scope, { words, query }) {
-  return scope.rebuild(
-    ["words"],
-    () => String(words().length),
-    (part) =>
-      slider(
-        { ...part.value("query"), get: query },
-        {
-          label: "Word that asks",
-          min: 0,
-          max: Math.max(1, words().length - 1),
-          step: 1,
-          show: (i) => words()[i] ?? "",
-        },
-      ),
   );
 }
 
@@ -346,7 +338,6 @@ function looks(scope, { words, query, ran }) {
 
 /** A box for each head, without the tick it adds nothing; and what it reads most. @param {Scope} scope @param {Pick<State, "words" | "query" | "ran">} state */
 function switches(scope, { words, ran }) {
-  const others = (/** @type {string} */ head) => scope.read("off").filter((one) => one !== head);
   const rows = HEADS.map((head, i) => {
     const most = html("span", { class: "x-facts" });
     scope.when(ASKED, () => {
@@ -355,14 +346,7 @@ function switches(scope, { words, ran }) {
       const best = row.indexOf(Math.max(...row));
       most.textContent = `${words()[first + best]} ${fixed(row[best])}`;
     });
-    const tick = checkbox(
-      {
-        get: () => !scope.read("off").includes(head),
-        set: (kept) => scope.write("off", kept ? others(head) : [...others(head), head].sort()),
-        watch: (draw) => scope.when(["off"], draw),
-      },
-      { label: head },
-    );
+    const tick = checkbox(not(member(scope.value("off"), head, HEADS)), { label: head });
     return html("div", { class: "g-head" }, tick, html("i", { class: `g-${head[2]}` }), most);
   });
   return html(

@@ -2,6 +2,7 @@
 
 import { softmax, uniform } from "./arithmetic.js";
 import { MODEL } from "./gpt_model.js";
+import { bytes } from "./unpack.js";
 
 /** @typedef {{ shape: number[], float32?: string, steps?: string, int8?: string }} Packed */
 
@@ -13,8 +14,6 @@ export const STAGES = ["embedding", "1 attention", "1 feed-forward", "2 attentio
 
 const [WIDTH, N_HEADS, EPS] = [MODEL.config.d_model, MODEL.config.n_heads, MODEL.config.norm_eps];
 const HEAD_WIDTH = WIDTH / N_HEADS;
-
-const bytes = (/** @type {string} */ text) => Uint8Array.from(atob(text), (byte) => byte.charCodeAt(0)).buffer;
 
 /** Whole numbers times the step of their row, or the numbers themselves. @param {Packed} packed */
 function unpack({ shape, float32, steps, int8 }) {
