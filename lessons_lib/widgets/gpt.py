@@ -18,7 +18,8 @@ from lessons_lib.widgets.traits import Real, Whole
 
 LONGEST = 96
 ROWS = 8  # of the still picture
-SCRIPT = "gpt_model.js"
+SCRIPTS = {"stories": "gpt_model.js", "english": "gpt_english.js"}
+CHARACTERS = " '(),-.:;_0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 class GPTExplorer(Explorer):
@@ -107,7 +108,7 @@ def language_model(off: list[str] | tuple[str, ...] = ()) -> GPT:
     Its weights are whole numbers from -127 to 127 times the step of their row; biases and norms are as trained.
     ``model_record`` says how it was trained and what the rounding costs.
     """
-    described = carried(SCRIPT)
+    described = carried(SCRIPTS["stories"])
     parameters = {name: unpacked(packed) for name, packed in described["parameters"].items()}
     config = GPTConfig.from_json(json.dumps(described["config"]))
     return loaded(config, parameters, off)
@@ -120,7 +121,7 @@ def model_record() -> dict[str, Any]:
     grammar itself, all on the same held-out rows; ``kl_of_rounding`` is the mean divergence of the next word as the
     rounded model expects it from the next word as the trained one does.
     """
-    return carried(SCRIPT)["record"]
+    return carried(SCRIPTS["stories"])["record"]
 
 
 def unpacked(packed: dict[str, Any]) -> Float[Tensor, "*shape"]:
