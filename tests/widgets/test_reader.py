@@ -15,7 +15,7 @@ from lessons_lib.diagnostics import observe
 from lessons_lib.interventions import Ablation, ablated
 from lessons_lib.stories import VERBS, VOCABULARY, tell
 from lessons_lib.widgets import PatternExplorer
-from lessons_lib.widgets.gpt import language_model
+from lessons_lib.widgets.gpt import SCRIPTS, language_model
 from lessons_lib.widgets.reader import LONGEST, PLURAL, SINGULAR, subject
 from lessons_lib.widgets.trained import HEADS
 
@@ -37,7 +37,7 @@ OFF = [[], ["1.2"], ["2.3", "2.4"], list(HEADS)]
 def script(javascript, cases):
     """Scores of the eight heads and the agreement, as the page finds them, for texts and heads that are off."""
     stories = [(text.split(), off) for text, off in cases]
-    runs = javascript.each("gpt.math", "run", stories)
+    runs = javascript.of_model(SCRIPTS["stories"], "run", stories)
     places = javascript.each("reader.math", "subject", [(words,) for words, _ in stories])
     rows = [(head, place) for run, place in zip(runs, places, strict=True) for head in run["weights"]]
     scores = javascript.each("reader.math", "scores", rows)

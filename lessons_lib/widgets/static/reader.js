@@ -1,8 +1,8 @@
 /** Eight heads before a verb: their maps and scores, a switch for each, and whether the verb agrees. */
 
-import { HEADS, VOCABULARY, parse, run } from "./gpt.math.js";
+import { HEADS, parse, run } from "./gpt.math.js";
 import { button, checkbox, fixed, html, named, panels, picture, select, setAttributes, stage, svg } from "./kit.js";
-import { HELD_OUT, LONGEST, PREPARED, agreement, scores, subject } from "./reader.math.js";
+import { HELD_OUT, LONGEST, PREPARED, STORIES, VOCABULARY, agreement, scores, subject } from "./reader.math.js";
 import { asking, member, not } from "./sequence.js";
 
 /**
@@ -31,7 +31,7 @@ function render(context) {
     const isTold = words().length <= LONGEST && words().every((word) => VOCABULARY.includes(word));
     if (!isTold) throw new RangeError(`words must be 1 to ${LONGEST} that the model knows, got ${scope.read("words")}`);
     const story = words().slice(0, query() + 1);
-    ran = run(story, scope.read("off"));
+    ran = run(STORIES, story, scope.read("off"));
     place = subject(story);
     found = agreement(ran.lens[ran.lens.length - 1], story);
   });
@@ -141,7 +141,7 @@ function typed(scope, { words, go }) {
   const input = html("input", { type: "text", autocomplete: "off", autocapitalize: "off", spellcheck: "false" });
   const message = html("p", { class: "x-facts p-message" });
   const judge = () => {
-    const given = parse(input.value);
+    const given = parse(STORIES, input.value);
     const unknown = given.find((word) => !VOCABULARY.includes(word));
     const begun = unknown ? VOCABULARY.filter((word) => word.startsWith(unknown)) : [];
     if (begun.length) return `Its words that begin so: ${begun.join(", ")}.`;
@@ -152,7 +152,7 @@ function typed(scope, { words, go }) {
   };
   input.addEventListener("input", () => (message.textContent = judge()));
   scope.when(["words"], () => {
-    if (parse(input.value).join(" ") !== words().join(" ")) input.value = words().join(" ");
+    if (parse(STORIES, input.value).join(" ") !== words().join(" ")) input.value = words().join(" ");
     message.textContent = judge();
   });
   return html("div", {}, html("label", { class: "p-typed" }, html("span", {}, "Words"), input), message);

@@ -1,10 +1,13 @@
 /** What eight heads look at before a verb: scored, with the subject found, and how likely the verb agrees with it. */
 
 import { softmax, sum } from "./arithmetic.js";
-import { VOCABULARY } from "./gpt.math.js";
+import { opened } from "./gpt.math.js";
+import { MODEL } from "./gpt_model.js";
 import { clamped, previous, score } from "./patterns.math.js";
 import { nextWord } from "./stories.math.js";
 
+export const STORIES = opened(MODEL);
+export const VOCABULARY = STORIES.vocabulary;
 export const LONGEST = 16; // words of a text
 export const VERBS = VOCABULARY.slice(-26);
 export const PLURAL = VERBS.filter((verb) => VERBS.includes(`${verb}s`));
