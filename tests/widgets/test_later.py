@@ -173,10 +173,10 @@ def test_english_is_fetched_when_its_tab_is_opened_and_once(book):
     cards.nth(1).locator(".g-next").wait_for()
     assert models(page, "gpt_english") == []
     cards.nth(1).get_by_role("tab", name="English").click()
-    cards.nth(1).get_by_label("Text", exact=True).wait_for()
+    cards.nth(1).get_by_role("textbox", name="Text").wait_for()
     cards.nth(0).scroll_into_view_if_needed()
     cards.nth(0).get_by_role("tab", name="English").click()
-    cards.nth(0).get_by_label("Text", exact=True).fill("The val")
+    cards.nth(0).get_by_role("textbox", name="Text").fill("The val")
     assert len(models(page, "gpt_english")) == len(models(page)) == 1
     page.wait_for_function("location.hash.includes('text=The+val')")
     assert "model=english" in page.evaluate("location.hash")
@@ -209,7 +209,7 @@ def test_a_model_that_cannot_be_fetched_is_said_and_asked_for_again(book, tmp_pa
     file.write_text(text, encoding="utf-8")
     card.get_by_role("tab", name="Stories").click()
     card.get_by_role("tab", name="English").click()
-    card.get_by_label("Text", exact=True).wait_for()
+    card.get_by_role("textbox", name="Text").wait_for()
 
 
 @pytest.mark.browser
