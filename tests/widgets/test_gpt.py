@@ -330,7 +330,7 @@ def test_arcs_are_the_weights_that_arrive(javascript):
     words, off = texts()[6], ["2.2"]
     weights, _ = library(words)
     arcs = javascript(
-        "gpt.math", "arcs", [[row[: i + 1] for i, row in enumerate(head)] for head in weights.tolist()], off
+        "arcs.math", "arcs", [[row[: i + 1] for i, row in enumerate(head)] for head in weights.tolist()], off
     )
     assert {arc["head"][0] for arc in arcs} == {"1", "2"}
     last = len(words) - 1

@@ -121,11 +121,11 @@ def test_it_is_fetched_when_the_reader_comes_near_and_once(book):
 
 @pytest.mark.browser
 def test_an_address_wakes_the_explorer_that_it_is_about(book):
-    page = book(WalkExplorer(), GPTExplorer(), at="#explore=gpt&top_k=5&words=the+king+waits&query=99")
+    page = book(WalkExplorer(), GPTExplorer(), at="#explore=gpt&top_k=5&words=the+king+waits&query=999")
     card = page.locator("div.explorer").nth(1)
     card.locator(".x-body").wait_for()
     state = card.evaluate(STATE)
-    assert (state["top_k"], state["words"], state["query"]) == (5, "the king waits", 95)
+    assert (state["top_k"], state["words"], state["query"]) == (5, "the king waits", 239)
     assert len(models(page)) == 1
 
 
@@ -168,8 +168,8 @@ def test_words_and_heads_from_a_stranger_do_no_harm(book, address):
 @pytest.mark.browser
 def test_english_is_fetched_when_its_tab_is_opened_and_once(book):
     page = book(GPTExplorer(), GPTExplorer("the king", 1))
-    page.evaluate("scrollTo(0, 9000)")
     cards = page.locator("div.explorer")
+    cards.nth(1).scroll_into_view_if_needed()
     cards.nth(1).locator(".g-next").wait_for()
     assert models(page, "gpt_english") == []
     cards.nth(1).get_by_role("tab", name="English").click()
@@ -198,8 +198,8 @@ def test_an_address_opens_the_tab_and_a_strangers_text_does_no_harm(book):
 @pytest.mark.browser
 def test_a_model_that_cannot_be_fetched_is_said_and_asked_for_again(book, tmp_path):
     page = book(GPTExplorer())
-    page.evaluate("scrollTo(0, 9000)")
     card = page.locator("div.explorer")
+    card.scroll_into_view_if_needed()
     card.locator(".g-next").wait_for()
     (file,) = (tmp_path / "parts").glob("gpt_english-*.js")
     text = file.read_text(encoding="utf-8")

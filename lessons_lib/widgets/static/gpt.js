@@ -1,7 +1,8 @@
 /** Language models in the page: a text that is typed or written, what comes next, the heads; stories beside their grammar. */
 
+import { arcs } from "./arcs.math.js";
 import { sum } from "./arithmetic.js";
-import { HEADS, STAGES, arcs, chances, draw, followers, opened, parse, run, write } from "./gpt.math.js";
+import { HEADS, STAGES, chances, draw, followers, opened, parse, run, write } from "./gpt.math.js";
 import { MODEL } from "./gpt_model.js";
 import { button, checkbox, fixed, html, named, numbers, panels, picture, slider, stage, svg } from "./kit.js";
 import { asking, member, not } from "./sequence.js";
