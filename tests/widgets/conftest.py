@@ -58,9 +58,10 @@ class Javascript:
         return self.page.evaluate(script, [f"./{file}.js", name, [list(call) for call in calls]])
 
     def of_model(self, file, name, calls):
-        """The results of a function of ``gpt.math.js`` for the model of a file and a list of argument lists."""
+        """The results of a function of a model's scripts for that of a file and a list of argument lists."""
         script = """async ([file, name, calls]) => {
-          const [math, { MODEL }] = [await import("./gpt.math.js"), await import(`./${file}`)];
+          const math = { ...(await import("./gpt.math.js")), ...(await import("./writing.math.js")) };
+          const { MODEL } = await import(`./${file}`);
           const model = math.opened(MODEL);
           return calls.map((given) => math[name](model, ...given));
         }"""

@@ -2,11 +2,12 @@
 
 import { arcs } from "./arcs.math.js";
 import { sum } from "./arithmetic.js";
-import { HEADS, STAGES, chances, draw, followers, opened, parse, run, write } from "./gpt.math.js";
+import { HEADS, STAGES, opened, parse, run } from "./gpt.math.js";
 import { MODEL } from "./gpt_model.js";
 import { button, checkbox, fixed, html, named, numbers, panels, picture, slider, stage, svg } from "./kit.js";
 import { asking, member, not } from "./sequence.js";
 import { firstError, nextWord } from "./stories.math.js";
+import { chances, draw, followers, write } from "./writing.math.js";
 
 /**
  * @typedef {{ words: string, query: number, off: string[], temperature: number, top_k: number, top_p: number,
