@@ -163,6 +163,9 @@ def _later(name: str) -> list[str]:
 
 
 def _with_objects(text: str) -> str:
+    for found in _IMPORT.finditer(text):
+        own = rf"^(?:export )?(?:async )?(?:function|const|let|class) {_variable(found[2])}\b"
+        assert not re.search(own, text, re.MULTILINE), f"{found[2]}.js: who imports it has that name for something else"
     return _IMPORT.sub(lambda found: f"const {found[1]} = {_variable(found[2])};", text)
 
 

@@ -144,6 +144,12 @@ def test_what_comes_later_imports_nothing(static):
         assemble.es_module("good")
 
 
+def test_a_name_that_would_hide_a_file_is_refused(static):
+    (static / "good.js").write_text(GOOD + "function kit() {}\n")
+    with pytest.raises(AssertionError, match=r"kit\.js: who imports it has that name for something else"):
+        assemble.es_module("good")
+
+
 def test_files_that_import_each_other_are_refused(static):
     (static / "good.js").write_text(GOOD)
     (static / "kit.js").write_text('import { a } from "./b.js";\nexport const twice = a;\n')

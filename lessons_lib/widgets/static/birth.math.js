@@ -2,7 +2,7 @@
 
 import { softmax, sum, uniform } from "./arithmetic.js";
 import { MODEL } from "./birth_model.js";
-import { bytes } from "./unpack.js";
+import { bytes } from "./base64.js";
 
 /** @typedef {{ hide: string[], forced: boolean }} How `hide`: of what in layer 2 the output of layer 1 is kept away */
 

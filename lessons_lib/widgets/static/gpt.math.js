@@ -1,7 +1,7 @@
 /** A trained GPT: its weights unpacked, and run on a text with some heads switched off. */
 
 import { softmax } from "./arithmetic.js";
-import { bytes } from "./unpack.js";
+import { bytes } from "./base64.js";
 
 /**
  * A token is a word, or a character.

@@ -2,7 +2,7 @@
 
 import { softmax, sum } from "./arithmetic.js";
 import { MODEL } from "./heads_model.js";
-import { bytes } from "./unpack.js";
+import { bytes } from "./base64.js";
 
 /** @typedef {number[][]} Matrix one row for each position, or for each output of a projection */
 

@@ -2,7 +2,7 @@
 
 import { effectiveCount, softmax, sum } from "./arithmetic.js";
 import { MODEL } from "./routing_scores.js";
-import { bytes } from "./unpack.js";
+import { bytes } from "./base64.js";
 
 /**
  * @typedef {{ topK: number, capacity: number, bias: number[] }} How `capacity` is the factor of what an even share is
