@@ -14,6 +14,7 @@ from lessons_lib.widgets import (
     RetrievalExplorer,
     RoutingExplorer,
     ScalingExplorer,
+    StretchExplorer,
     TemperatureExplorer,
     TilesExplorer,
     WalkExplorer,
@@ -164,6 +165,19 @@ def examples():
                 "capacity": 0.75,
                 "bias": [0.5, -0.5, 0.0, 0.0, 0.1, 0.0, 0.0, -0.2],
                 "guess": 6,
+            },
+        ),
+        (
+            StretchExplorer(5000.0, 16, "yarn", 6.0, 300, 3, guess="ntk"),
+            {
+                "base": 90.0,
+                "width": 8,
+                "method": "interpolation",
+                "factor": 2.5,
+                "length": 100,
+                "clock": 5,
+                "practised": True,
+                "guess": "none",
             },
         ),
     ]
