@@ -6,6 +6,7 @@ do not see it come with the drawing. Query, key, value and output have the colou
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import torch
 from jaxtyping import Bool, Num
@@ -367,6 +368,204 @@ def two_memories(fast: str = "small and fast", slow: str = "large and slow") -> 
     return d
 
 
+def running_softmax(scores: Sequence[float] = (1, 2, 0.5, 1.5, 3, 0), tile: int = 2) -> Sketch:
+    r"""A row of scores in tiles, and under each tile what is kept of the row so far: :math:`\mu`, :math:`z`, :math:`u`.
+
+    On the arrow from one to the next stands the factor :math:`c = e^{\mu - \mu'}`. Milakov and Gimelshein, *Online
+    normalizer calculation for softmax*, 2018, algorithm 3.
+
+    Args:
+        scores: the row, two to four tiles of it, at most eight numbers.
+        tile: scores in a tile.
+
+    Raises:
+        ValueError: if the row is not two to four whole tiles, or longer.
+    """
+    n = len(scores) // tile if tile >= 1 and len(scores) % tile == 0 and len(scores) <= 8 else 0
+    if not 2 <= n <= 4:
+        raise ValueError(f"scores must be at most 8, in two to four whole tiles, got {len(scores)} in tiles of {tile}")
+    step, wide = 402 / n, min(92.0, 402 / n - 44)
+    peak, total, told = -math.inf, 0.0, []
+    states: list[tuple[float, float, float]] = []
+    for i in range(n):
+        own = scores[i * tile : (i + 1) * tile]
+        top = max(peak, *own)
+        shrink = math.exp(peak - top)
+        total = total * shrink + sum(math.exp(x - top) for x in own)
+        peak = top
+        states.append((peak, total, shrink))
+        told.append(f"{', '.join(f'{x:g}' for x in own)}: maximum {peak:g}, z {total:.2f}")
+    factors = ", ".join(f"{shrink:.2f}" for _, _, shrink in states[1:])
+    d = Sketch(
+        402,
+        176,
+        alt=f"A row of {len(scores)} scores in {n} tiles. Under each tile a box with what is kept after it: the "
+        f"maximum, z and u. {'; '.join(told)}. From box to box an arrow with the factor c: {factors}. An arrow leads "
+        "from the last box to the output, u divided by z.",
+    )
+    boxes = []
+    for i, (mu, z, _) in enumerate(states):
+        left = i * step + 2
+        row = [f"${x:.2g}$" for x in scores[i * tile : (i + 1) * tile]]
+        cells = d.table(left, 20, (wide / tile, 24), [row], role="query", shades=[[0.3] * tile])
+        d.text((cells.top[0], 8), f"tile {i + 1}", small=True)
+        box = d.box(left, 72, wide, 62)
+        d.arrow(cells.bottom, box.top)
+        for j, said in enumerate((f"$μ = {mu:.3g}$", f"$z = {z:.2f}$", "$u$")):
+            d.text((box.middle[0], box.y + 13 + 18 * j), said, small=True)
+        boxes.append(box)
+    for (one, other), (_, _, shrink) in zip(pairwise(boxes), states[1:], strict=True):
+        d.arrow(one.right, other.left, f"\u00d7{shrink:.2f}", gap=2)
+    last = boxes[-1]
+    d.arrow(last.bottom, (last.bottom[0], 160), role="output", gap=1)
+    d.text((last.bottom[0], 168), r"$o = u/z$", small=True)
+    return d
+
+
+# What stays on the chip while the other side passes by; whether each row or column has a program of its own; and words.
+_WALKS = {
+    "forward, 2022": ("key", False, "one program, column after column", "sums go out and in at each tile"),
+    "forward, 2023": ("query", True, "a program for each row", "its output goes out once"),
+    "backward, 2023": ("key", True, "a program for each column", "adds to the queries' gradients"),
+    "keys and values, here": ("key", True, "a program for each column", "its gradients go out once"),
+    "queries, here": ("query", True, "a program for each row", "its gradients go out once"),
+}
+
+
+def tile_walks(*names: str) -> Sketch:
+    """In which order kernels visit the tiles of scores: by rows or by columns, in one program or in many.
+
+    A row is a block of queries, a column a tile of keys and values. Dao et al., *FlashAttention*, 2022, algorithm 1;
+    Dao, *FlashAttention-2*, 2023, figure 2; *here* are the kernels of :mod:`lessons_lib.flash.triton_kernels`.
+
+    Args:
+        names: one to four of ``"forward, 2022"``, ``"forward, 2023"``, ``"backward, 2023"``, ``"keys and values,
+            here"`` and ``"queries, here"``.
+
+    Raises:
+        ValueError: if there are none, more than four, or one is another.
+    """
+    if not 1 <= len(names) <= 4 or not set(names) <= set(_WALKS):
+        raise ValueError(f"names must be one to four of {', '.join(map(repr, _WALKS))}, got {names}")
+    size, cell, rows = 4, 24.0, -(-len(names) // 2)
+    told = []
+    for name in names:
+        stays, apart, who, what = _WALKS[name]
+        told.append(f"{name}: the arrows run along the {'columns' if stays == 'key' else 'rows'}; {who}, {what}")
+    d = Sketch(
+        402,
+        186 * rows,
+        alt="Squares of four by four tiles, a row for each block of queries and a column for each tile of keys and "
+        f"values. {'. '.join(told)}.",
+    )
+    for place, name in enumerate(names):
+        stays, apart, who, what = _WALKS[name]
+        alone = len(names) % 2 and place == len(names) - 1
+        left, top = (100.5 if alone else place % 2 * 201.0), 186.0 * (place // 2)
+        x, y = left + 52, top + 44
+        shades = [[0.4 if (i if stays == "query" else j) % 2 == 0 or not apart else 0.1 for j in range(size)]
+                  for i in range(size)]  # fmt: skip
+        d.text((left + 100, top + 8), name)
+        d.table(x, y, (cell, cell), [[""] * size] * size, role=stays, shades=shades)
+        for i in range(size):
+            d.matrix(x - 20, y + i * cell + 3, 14, cell - 6, role="query")
+            d.matrix(x + i * cell + 3, y - 20, cell - 6, 14, role="key")
+            at = (i + 0.5) * cell
+            if stays == "query":
+                d.arrow((x, y + at), (x + size * cell, y + at), role="query")
+            else:
+                d.arrow((x + at, y), (x + at, y + size * cell), role="key")
+        d.text((x - 36, y + size * cell / 2), "$Q$", small=True)
+        d.text((x + size * cell + 20, y - 13), "$K, V$", small=True)
+        d.text((left + 100, y + size * cell + 14), who, small=True)
+        d.text((left + 100, y + size * cell + 29), what, small=True)
+    return d
+
+
+def gpu_levels(
+    *,
+    registers: str = "256 KiB",
+    shared: str = "228 KiB",
+    cache: str = "50 MiB",
+    memory: str = "80 GiB",
+    multiprocessors: int = 132,
+) -> Sketch:
+    """Where a program lives: a grid of them, handed to multiprocessors, over the levels of memory.
+
+    The sizes are an H100's: Shah et al., *FlashAttention-3*, 2024, table 1, and footnote 5 for the multiprocessors.
+    """
+    d = Sketch(
+        402,
+        266,
+        alt="On the left a column of numbered programs, the grid. An arrow leads from the first of them to one of "
+        f"{multiprocessors} multiprocessors; two are drawn. In each a row of warps, with registers, {registers}, for "
+        f"scores and running sums, above shared memory, {shared}, for tiles of K and V. Below both a cache for all, "
+        f"{cache}, and at the bottom main memory, {memory}, with Q, K, V and O.",
+    )
+    d.text((30, 8), "grid", small=True)
+    programs = [d.box(8, 22 + 27.0 * i, 44, 21, f"{i}") for i in range(4)]
+    d.text((30, 140), "\u22ee")
+    for i, left in enumerate((82.0, 246.0)):
+        chip = d.box(left, 22, 155, 142)
+        d.text((chip.top[0], 9), "multiprocessor" if i == 0 else f"one of {multiprocessors}", small=True)
+        for w in range(4):
+            d.matrix(left + 10 + 35 * w, 32, 30, 20, "", role="query")
+        d.text((chip.top[0], 63), "warps; registers,", small=True)
+        d.text((chip.top[0], 79), f"{registers}: scores, sums", small=True)
+        inner = d.matrix(left + 8, 96, 139, 60, role="key")
+        d.text((inner.middle[0], 116), f"shared, {shared}:", small=True)
+        d.text((inner.middle[0], 135), "tiles of $K$, $V$", small=True)
+        d.arrow((chip.bottom[0] - 8, 184), (chip.bottom[0] - 8, 164), gap=1)
+        d.arrow((chip.bottom[0] + 8, 164), (chip.bottom[0] + 8, 184), role="output", gap=1)
+    d.arrow(programs[0].right, (82, programs[0].right[1]), gap=2)
+    d.box(82, 184, 319, 26, f"cache of all, {cache}")
+    d.arrow((233, 232), (233, 210), gap=1)
+    d.arrow((249, 210), (249, 232), role="output", gap=1)
+    d.box(82, 232, 319, 30, f"main memory, {memory}: $Q$, $K$, $V$, $O$")
+    return d
+
+
+def ping_pong(share: float = 0.5) -> Sketch:
+    """Products and exponentials in turns, and two groups of warps that take turns at the products.
+
+    Shah et al., *FlashAttention-3*, 2024, figure 1.
+
+    Args:
+        share: how long a tile's exponentials take, in times of its products.
+
+    Raises:
+        ValueError: unless ``share`` is between 0.2 and 1; beyond 1 products would wait for exponentials.
+    """
+    if not 0.2 <= share <= 1:
+        raise ValueError(f"share must be between 0.2 and 1, got {share}")
+    unit, left, height = 318 / (4 + share), 80.0, 24.0
+    alone = math.floor((4 + share + 1e-9) / (1 + share))
+    d = Sketch(
+        402,
+        188,
+        alt="Three rows of bars against time. In the first, one group takes turns: products, then exponentials, "
+        f"{share:.2g} times as long, {alone} times. Below are two groups: while the first takes exponentials the "
+        f"second multiplies, and the other way round: four bars of products in the time of {alone} in the first row.",
+    )
+
+    def bars(y: float, name: str, start: float, stop: float, step: float) -> None:
+        d.text((1, y + height / 2), name, anchor="start", small=True)
+        at = start
+        while at + 1 + share <= stop + 1e-9:
+            d.box(left + at * unit, y, unit, height, "products", role="query")
+            d.box(left + (at + 1) * unit, y, share * unit, height, "exp" if share > 0.4 else "", role="value")
+            at += step
+
+    d.text((left, 8), "in turns", anchor="start")
+    bars(20, "one group", 0, 4 + share, 1 + share)
+    d.text((left, 74), "ping-pong", anchor="start")
+    bars(86, "group 1", 0, 4 + share, 2)
+    bars(118, "group 2", 1, 4 + share, 2)
+    d.arrow((left, 162), (398, 162), gap=0)
+    d.text((left, 176), "time", anchor="start", small=True)
+    return d
+
+
 def residual_stream() -> Sketch:
     """One word's vector through a block: attention and feed-forward read it through a norm and add to it.
 
@@ -593,7 +792,7 @@ def scan_rounds(n: int = 8) -> Sketch:
         402,
         46 + 62 * rounds,
         alt=f"A row of {n} circles, the steps. Below it {rounds} more rows. Into each circle of the next row goes the "
-        f"circle above it, and one that stands further left: 1 place in the first round, then twice as far each time. "
+        f"circle above it, and, if there is one, one further left: 1 place in the first round, then twice as far. "
         f"After {rounds} rounds each circle stands for all steps up to it.",
     )
     left, right = 66.0, 384.0
@@ -611,4 +810,68 @@ def scan_rounds(n: int = 8) -> Sketch:
     d.text((1, rows[0]), "steps", anchor="start", small=True)
     d.text((1, rows[-1]), "states", anchor="start", small=True)
     d.text(((left + right) / 2, rows[-1] + 20), "filled: stands for all steps from the first", small=True)
+    return d
+
+
+def two_orders() -> Sketch:
+    """One product of three matrices in two orders: by way of the table of pairs, and by way of a small state."""
+    d = Sketch(
+        402,
+        150,
+        alt="Two rows. Above: a tall narrow matrix of queries times a flat one of keys gives a large square, every "
+        "query by every key, which then meets the tall matrix of values. Below: the flat matrix of keys times the "
+        "tall one of values gives a small square, which the queries then read. Both give the same tall output.",
+    )
+    for y, square in ((16, True), (92, False)):
+        high, flat = 50, 14
+        q = d.matrix(24, y, flat, high, rows="$n$", role="query")
+        k = d.matrix(66, y + 18, high, flat, role="key")
+        v = d.matrix(142, y, flat, high, role="value")
+        d.text((32 + 20, y + 25), r"$\times$")
+        d.text((129, y + 25), r"$\times$")
+        pair = (q.x, k.x + k.width) if square else (k.x, v.x + v.width)
+        d.path(f"M{pair[0]} {y + high + 5}H{pair[1]}")
+        d.text((172, y + 25), "=")
+        side = high if square else flat
+        first = d.matrix(190 if square else 236, y + (high - side) / 2, side, side)
+        other = d.matrix(266 if square else 198, y, flat, high, role="value" if square else "query")
+        d.text(((first.x + first.width + other.x) / 2, y + 25) if square else (224, y + 25), r"$\times$")
+        d.text((294, y + 25), "=")
+        d.matrix(312, y, flat, high, role="output")
+        d.text((336, y + 25), "pairs first" if square else "keys first", anchor="start", small=True)
+        d.text((first.middle[0], first.y - 9), r"$n \times n$" if square else r"$r \times d_v$", small=True)
+    return d
+
+
+def ring_of_devices() -> Sketch:
+    """Ring attention on three devices: queries stay, keys and values go round, and each turn another block is met.
+
+    Liu et al., *Ring Attention with Blockwise Transformers*, 2023. arXiv:2310.01889.
+    """
+    d = Sketch(
+        402,
+        214,
+        alt="Three boxes in a row are devices. Each keeps its own queries, 1, 2 and 3. Below stand the keys and values "
+        "that it attends to in each of three turns: device 1 those of 1, then 3, then 2; device 2 those of 2, 1, 3; "
+        "device 3 those of 3, 2, 1. Arrows lead from each device's block to the next device's in the turn below, and "
+        "from the last one back to the first.",
+    )
+    width, height, tops = 84.0, 30.0, (66.0, 116.0, 166.0)
+    lefts = (66.0, 186.0, 306.0)
+    d.text((1, 34), "stays", anchor="start", small=True)
+    for turn, top in enumerate(tops):
+        d.text((1, top + height / 2), f"turn {turn + 1}", anchor="start", small=True)
+    blocks = []
+    for turn, top in enumerate(tops):
+        names = [(rank - turn) % 3 + 1 for rank in range(3)]
+        blocks.append(
+            [d.box(x, top, width, height, f"K, V {n}", role="key") for x, n in zip(lefts, names, strict=True)]
+        )
+    for rank, left in enumerate(lefts):
+        d.text((left + width / 2, 10), f"device {rank + 1}", small=True)
+        d.box(left, 20, width, height, f"Q {rank + 1}", role="query")
+    for above, below in pairwise(blocks):
+        for rank in range(2):
+            d.arrow(above[rank].bottom, below[rank + 1].top, gap=2)
+        d.path(f"M{above[2].bottom[0]} {above[2].bottom[1]}v9H{below[0].top[0]}v10", dashed=True)
     return d

@@ -116,6 +116,73 @@ class KVCache:
         return self.kept
 
 
+class StreamingCache(KVCache):
+    """A cache of fixed size for a text without end: the first positions and the last ones, the others forgotten [2]_.
+
+    What it keeps stands at places 0, 1, 2, ... *of the cache*, without a gap where something was forgotten: whenever a
+    position leaves, those behind it move up by one, and with rotary positions their keys are turned back by one step.
+    So no distance exceeds the size, however long the text, and the next position is ``len(cache)``, as always. Each
+    key is turned back at most ``window`` times, so rounding does not add up without end.
+
+    A token sees at most ``n_first + window`` keys, its own included. They are computed once and never again: deeper
+    layers hold, through keys of the layers below, traces of what was forgotten.
+
+    ::
+
+        >>> from lessons_lib.positions import RotaryEmbedding
+        >>> cache = StreamingCache(1, 3, turn=RotaryEmbedding(8))
+        >>> for _ in range(100):
+        ...     seen, _ = cache.append(*torch.randn(2, 1, 2, 1, 8))
+        >>> seen.shape[-2], len(cache)
+        (4, 3)
+
+    Args:
+        n_first: how many of the first positions stay for ever.
+        window: how many keys a token sees beside these, its own included.
+        turn: ``turn(k, positions)`` turns keys by so many places, as a
+            :class:`~lessons_lib.positions.RotaryEmbedding` does; None for keys that carry no place (ALiBi tells
+            distances by the place in the cache). Learned and sinusoidal positions are part of what a key is made
+            from: they cannot be moved.
+
+    Raises:
+        ValueError: if a size is out of range; in ``append``, if several positions come at once and do not fit.
+
+    .. [2] Xiao et al., *Efficient Streaming Language Models with Attention Sinks*, 2023. arXiv:2309.17453.
+    """
+
+    def __init__(self, n_first: int, window: int, *, turn: Callable[[Tensor, Tensor], Tensor] | None = None) -> None:
+        check_size("n_first", n_first, at_least=0)
+        check_size("window", window, at_least=1)
+        super().__init__()
+        self.n_first, self.window, self.turn = n_first, window, turn
+
+    def __copy__(self) -> "StreamingCache":
+        """As the plain cache's."""
+        other = StreamingCache(self.n_first, self.window, turn=self.turn)
+        other._buffer, other._n_seen = self.kept, self._n_seen
+        return other
+
+    def append(
+        self, k: Float[Tensor, "b g n d_head"], v: Float[Tensor, "b g n d_head"]
+    ) -> tuple[Float[Tensor, "b g m d_head"], Float[Tensor, "b g m d_head"]]:
+        """Add the next positions and return all that they see; then forget what the next one is not to see."""
+        size, n = self.n_first + self.window, k.shape[-2]
+        if n > 1 and len(self) + n > size:
+            raise ValueError(f"k and v must come one position at a time once {size} are full, got {n}")
+        all_k, all_v = super().append(k, v)
+        if len(self) == size:
+            behind = all_k[..., self.n_first + 1 :, :]
+            if self.turn is not None and behind.shape[-2]:
+                behind = self.turn(behind, torch.full((behind.shape[-2],), -1, device=k.device))
+            first, n_left = slice(self.n_first), len(self) - 1
+            self._buffer = (
+                torch.cat([all_k[..., first, :], behind], dim=-2),
+                torch.cat([all_v[..., first, :], all_v[..., self.n_first + 1 :, :]], dim=-2),
+            )
+            self._n_seen = n_left
+        return all_k, all_v
+
+
 class MultiHeadAttention(nn.Module):
     r"""Attend :math:`h` times in parallel, each time in a subspace, and add up what the heads bring back.
 

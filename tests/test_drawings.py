@@ -1,7 +1,7 @@
 """Drawings: the shapes they name, words for those who do not see them, and letters that touch no other letters."""
 
 import re
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 import torch
@@ -30,15 +30,24 @@ DRAWINGS = {
     "grouped_heads": drawings.grouped_heads(),
     "rotated_pair": drawings.rotated_pair(),
     "two_memories": drawings.two_memories(),
+    "running_softmax": drawings.running_softmax(),
+    "running_softmax of four": drawings.running_softmax([-1.25, 2, 3, 1, 0, 0.5, 2, -12.5]),
+    "tile_walks": drawings.tile_walks("forward, 2022", "forward, 2023"),
+    "tile_walks back": drawings.tile_walks("backward, 2023", "keys and values, here", "queries, here"),
+    "gpu_levels": drawings.gpu_levels(),
+    "ping_pong": drawings.ping_pong(),
+    "ping_pong of equals": drawings.ping_pong(1.0),
     "residual_stream": drawings.residual_stream(),
     "encoder_and_decoder": drawings.encoder_and_decoder(),
     "induction_circuit": drawings.induction_circuit(),
     "experts": drawings.experts(),
     "drafted": drawings.drafted(),
+    "two_orders": drawings.two_orders(),
     "work_of_a_block": drawings.work_of_a_block(),
     "work_of_a_block of one length": drawings.work_of_a_block([3]),
     "scan_rounds": drawings.scan_rounds(),
     "scan_rounds of two": drawings.scan_rounds(2),
+    "ring_of_devices": drawings.ring_of_devices(),
 }
 
 
@@ -160,6 +169,49 @@ def test_the_two_memories_say_what_they_are():
     assert {"on the chip: 200 kB", "main memory: 80 GB", "Qi", "Kj", "Vj", "Q", "K", "V", "O"} <= set(said)
 
 
+@pytest.mark.parametrize(("scores", "tile"), [([1.0, 2.0, 0.5, 1.5, 3.0, 0.0], 2), ([2.0, -1.0, 4.0, 4.0], 1)])
+def test_what_is_kept_of_a_row_is_its_softmax_so_far(scores, tile):
+    row, said = torch.tensor(scores), words(drawings.running_softmax(scores, tile))
+    for stop in range(tile, len(row) + 1, tile):
+        mu = row[:stop].max()
+        i = said.index(f"tile {stop // tile}")
+        assert f"\u03bc = {mu:.3g}" in said[i:]
+        assert f"z = {(row[:stop] - mu).exp().sum():.2f}" in said[i:]
+    peaks = row.cummax(0).values[tile - 1 :: tile]
+    factors = [f"\u00d7{(a - b).exp():.2f}" for a, b in pairwise(peaks)]
+    assert [x for x in said if x.startswith("\u00d7")] == factors
+
+
+def test_a_walk_runs_along_what_has_to_come_by():
+    for name, role in (("forward, 2022", "key"), ("forward, 2023", "query"), ("queries, here", "query")):
+        tips = re.findall(r'd="M([\d.]+) ([\d.]+)L[^"]*" class="(\w+) tip"', drawings.tile_walks(name).to_html())
+        assert {of for _, _, of in tips} == {role}
+        across, down = (len({tip[axis] for tip in tips}) for axis in (0, 1))
+        assert (across, down) == ((4, 1) if role == "key" else (1, 4))
+    shades = re.findall(r"--full:([\d.]+)", drawings.tile_walks("forward, 2022", "backward, 2023").to_html())
+    assert [len(set(shades[:16])), len(set(shades[16:]))] == [1, 2], "one program has one shade"
+
+
+def test_the_levels_of_a_gpu_have_the_sizes_that_are_given():
+    said = " ".join(words(drawings.gpu_levels(registers="1 KiB", shared="2 KiB", cache="3 KiB", memory="4 KiB")))
+    assert said.count("1 KiB: scores, sums") == said.count("shared, 2 KiB") == 2
+    assert "cache of all, 3 KiB" in said
+    assert "main memory, 4 KiB" in said
+
+
+@pytest.mark.parametrize(("share", "in_turns"), [(0.25, 3), (0.5, 3), (1.0, 2)])
+def test_while_one_group_takes_exponentials_the_other_multiplies(share, in_turns):
+    html = drawings.ping_pong(share).to_html()
+    bars = re.findall(r'<rect x="([\d.]+)" y="([\d.]+)" width="([\d.]+)"[^>]* class="(\w+) filled"', html)
+    rows = sorted({float(y) for _, y, _, _ in bars})
+    products = [[float(x) for x, y, _, of in bars if float(y) == row and of == "query"] for row in rows]
+    assert [len(starts) for starts in products] == [in_turns, 2, 2]
+    unit = float(next(width for *_, width, of in bars if of == "query"))
+    starts = sorted(products[1] + products[2])
+    assert [b - a for a, b in pairwise(starts)] == pytest.approx([unit] * 3, abs=0.2)
+    assert float(next(width for *_, width, of in bars if of == "value")) == pytest.approx(share * unit, abs=0.2)
+
+
 @pytest.mark.parametrize("lengths", [(1, 2, 6), (3,)])
 def test_the_parts_of_a_blocks_work_have_the_areas_of_their_flops(lengths):
     html = drawings.work_of_a_block(lengths).to_html()
@@ -177,6 +229,14 @@ def test_in_each_round_steps_are_joined_with_those_twice_as_far(n, rounds):
     html = drawing.to_html()
     assert html.count('class="query tip"') == sum(n - 2**r for r in range(rounds))
     assert html.count('class="output filled"') == sum(2**r for r in range(rounds + 1))
+
+
+def test_in_a_ring_each_device_meets_every_block_once():
+    said = words(DRAWINGS["ring_of_devices"])
+    turns = [[said for said in said if said.startswith("K, V")][3 * turn : 3 * turn + 3] for turn in range(3)]
+    assert turns[0] == ["K, V 1", "K, V 2", "K, V 3"]
+    assert all(sorted(met) == turns[0] for met in zip(*turns, strict=True))
+    assert all(after == [before[-1], *before[:-1]] for before, after in pairwise(turns))
 
 
 def test_attention_alone_hears_of_other_words_and_each_layer_adds():
@@ -266,6 +326,16 @@ def test_a_matrix_says_its_shape_at_its_sides():
         (lambda: drawings.work_of_a_block(()), "one at least, got \\[\\]"),
         (lambda: drawings.work_of_a_block((1, 13)), "at most 12"),
         (lambda: drawings.scan_rounds(6), "n must be 2, 4, 8 or 16, got 6"),
+        (
+            lambda: drawings.running_softmax([1, 2, 3], 2),
+            "scores must be at most 8, in two to four whole tiles, got 3 in tiles of 2",
+        ),
+        (lambda: drawings.running_softmax([1, 2], 2), "got 2 in tiles of 2"),
+        (lambda: drawings.running_softmax([1, 2], 0), "got 2 in tiles of 0"),
+        (lambda: drawings.running_softmax(range(9), 3), "got 9 in tiles of 3"),
+        (lambda: drawings.tile_walks(), "names must be one to four of 'forward, 2022'"),
+        (lambda: drawings.tile_walks("sideways"), "got \\('sideways',\\)"),
+        (lambda: drawings.ping_pong(1.5), "share must be between 0.2 and 1, got 1.5"),
         (lambda: drawings.rotated_pair(()), "positions must be between 1 and 4, got 0"),
     ],
 )

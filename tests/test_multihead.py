@@ -11,7 +11,7 @@ from torch.testing import assert_close
 from lessons_lib import masks
 from lessons_lib.attention import attention
 from lessons_lib.fused import fused_attention
-from lessons_lib.multihead import AddPositions, KVCache, MultiHeadAttention, as_layers_take
+from lessons_lib.multihead import AddPositions, KVCache, MultiHeadAttention, StreamingCache, as_layers_take
 from lessons_lib.positions import AlibiBias, LearnedPositions, RotaryEmbedding
 from lessons_lib.rope_scaling import YaRN
 from lessons_lib.rules import Causal, Padding
@@ -320,6 +320,45 @@ def test_copies_that_share_their_room_are_caught(monkeypatch):
     monkeypatch.delattr(KVCache, "__copy__")
     with pytest.raises(AssertionError):
         test_a_copied_cache_goes_its_own_way(3, False)
+
+
+@pytest.mark.parametrize(("n_first", "window"), [(0, 3), (2, 3), (1, 1), (0, 1)])
+def test_a_streaming_cache_shows_the_first_and_the_last_places_counted_in_it(n_first, window):
+    """As if what is in sight were read by itself, from place 0."""
+    torch.manual_seed(3)
+    rotary = RotaryEmbedding(D // H)
+    layer = MultiHeadAttention(D, H, prepare=rotary.prepare).requires_grad_(False)
+    x, cache = torch.randn(B, 11, D), StreamingCache(n_first, window, turn=rotary)
+    for t in range(11):
+        assert len(cache) == min(t, n_first + window - 1)
+        out = layer(x[:, t : t + 1], cache=cache)
+        recent = max(n_first, t - window + 1)
+        seen = torch.cat([x[:, : min(n_first, t + 1)], x[:, recent : t + 1]], dim=1)
+        assert_close(out, layer(seen, mask=Causal())[:, -1:], rtol=1e-4, atol=1e-5)
+
+
+def test_a_streaming_cache_without_rotation_keeps_keys_as_they_are():
+    k, v = torch.randn(2, B, H, 6, D)
+    cache = StreamingCache(1, 2)
+    for t in range(6):
+        seen, values = cache.append(k[:, :, t : t + 1], v[:, :, t : t + 1])
+    torch.testing.assert_close(seen, k[:, :, [0, 4, 5]])
+    torch.testing.assert_close(values, v[:, :, [0, 4, 5]])
+    other = copy(cache)
+    other.append(k[:, :, :1], v[:, :, :1])
+    torch.testing.assert_close(cache.kept[0], k[:, :, [0, 5]])
+
+
+def test_a_streaming_cache_takes_a_beginning_at_once_if_it_fits():
+    k = torch.randn(B, H, 4, D)
+    cache = StreamingCache(1, 3)
+    assert cache.append(k, k)[0].shape[-2] == 4
+    with pytest.raises(ValueError, match="k and v must come one position at a time once 4 are full, got 2"):
+        cache.append(k[:, :, :2], k[:, :, :2])
+    with pytest.raises(ValueError, match="window must be"):
+        StreamingCache(1, 0)
+    with pytest.raises(ValueError, match="n_first must be"):
+        StreamingCache(-1, 2)
 
 
 def test_gradients_pass_through_the_cache():

@@ -12,7 +12,18 @@ USUAL = {"command", "date", "device", "versions", "runs"}
 
 
 @pytest.mark.parametrize(
-    "name", ["complexity-cpu", "dynamics", "modern", "positions", "train-gpt", "translators", "two-tokens"]
+    "name",
+    [
+        "complexity-cpu",
+        "dynamics",
+        "modern",
+        "positions",
+        "recall",
+        "stretching",
+        "train-gpt",
+        "translators",
+        "two-tokens",
+    ],
 )
 def test_a_record_is_written_as_it_stands(name, tmp_path):
     text = (RESULTS / f"{name}.json").read_text(encoding="utf-8")

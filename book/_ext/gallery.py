@@ -31,7 +31,9 @@ QUESTIONS = {
     "patterns": "You see a bright line in an attention map. What do you know?",
     "modern": "Of eight changes since 2017, which can one see?",
     "complexity": "At which length do pairs of words cost more than the words?",
+    "sparse-and-linear": "What can a cheaper attention not do?",
     "flash": "Why is attention slow, if it computes so little?",
+    "long-context": "A model trained at 64 reads 512. What breaks first?",
 }
 
 

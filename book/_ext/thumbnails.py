@@ -219,6 +219,21 @@ def complexity() -> str:
     return "".join(parts) + _line([(6, 80), (154, 80)], INK, 1)
 
 
+def sparse_and_linear() -> str:
+    """A causal window with one global key, and beside it the small state that a linear method keeps instead."""
+    n, side = 9, 8.4
+    cells = [
+        _rectangle(10 + side * j, 7 + side * i, side - 1, side - 1, KEY if j else QUERY, 0.9 if i - j < 3 else 0.6)
+        for i, j in product(range(n), range(n))
+        if j <= i and (i - j < 3 or j == 0)
+    ]
+    state = [
+        _rectangle(114 + 10 * j, 30 + 10 * i, 9, 9, VALUE, 0.35 + 0.2 * ((2 * i + 3 * j) % 4))
+        for i, j in product(range(3), range(3))
+    ]
+    return "".join([*cells, *state]) + _arrow(92, 45, 108, 45, INK)
+
+
 def cost() -> str:
     """What Llama 3 8B takes to write, for 1, 64 and 256 texts: arithmetic above, weights and caches below."""
     bars = []
@@ -243,6 +258,20 @@ def flash() -> str:
         ]
     tiles = [[1.0 if (i, j) == (2, 1) else 0.3 * (4 * i + j < 9) for j in range(4)] for i in range(4)]
     return "".join(parts) + _table(50, 20, 17, tiles, VALUE)
+
+
+def long_context() -> str:
+    """Five clocks: the part of the dial that each has shown in training, and the hand where a longer text puts it."""
+    parts = []
+    for i, (shown, asked) in enumerate(((360, 250), (360, 80), (150, 330), (60, 200), (25, 95))):
+        x, y, r = (30, 80, 130, 55, 105)[i], (26, 26, 26, 66, 66)[i], 17
+        parts.append(element("circle", cx=x, cy=y, r=r, fill=INK, fill_opacity=0.08))
+        ends = [(x + r * math.sin(math.radians(a)), y - r * math.cos(math.radians(a))) for a in range(0, shown + 1, 5)]
+        path = "M" + "L".join(f"{px:.4g} {py:.4g}" for px, py in [(x, y), *ends]) + "Z"
+        parts.append(element("path", d=path, fill=KEY, fill_opacity=0.5))
+        hand = x + r * math.sin(math.radians(asked)), y - r * math.cos(math.radians(asked))
+        parts.append(_line([(x, y), hand], QUERY if shown >= asked else VALUE, 2.5))
+    return "".join(parts)
 
 
 def gpt() -> str:
@@ -330,8 +359,10 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "budget": budget,
     "train-gpt": train_gpt,
     "complexity": complexity,
+    "sparse-and-linear": sparse_and_linear,
     "cost": cost,
     "flash": flash,
+    "long-context": long_context,
     "retrieval": retrieval,
     "walk": walk,
     "collapse": collapse,

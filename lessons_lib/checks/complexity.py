@@ -74,14 +74,18 @@ def enough_texts(answer: Callable[[float, float, float, float, float], int], *, 
             weights, r_bytes, r_flops = 2.0**34, 2.0**41, 2.0**50
             gained = weights / r_bytes / wanted
             fetched = gained / 2
-        kept, flops = fetched * r_bytes, (fetched + (-0.2 * fetched if never else gained)) * r_flops
+        added = -0.2 * fetched if never else gained
+        if never and case % 2:  # a text brings exactly as much of both, so the weights stay ahead
+            weights, r_bytes, r_flops = 2.0**34, 2.0**41, 2.0**50
+            fetched, added = weights / r_bytes / 64, 0.0
+        kept, flops = fetched * r_bytes, (fetched + added) * r_flops
         where = (
             f"weights={weights:.4g}, kept={kept:.4g}, flops={flops:.4g}, r_flops={r_flops:.4g}, r_bytes={r_bytes:.4g}"
         )
         got = ask("enough_texts", answer, weights, kept, flops, r_flops, r_bytes, where=where)
         per_text = flops / r_flops - kept / r_bytes
         right = 0 if never else wanted
-        exact = weights / r_bytes / per_text
+        exact = weights / r_bytes / per_text if per_text else -1.0
         without_cache = weights / r_bytes * r_flops / flops
         together = (weights + kept) / r_bytes * r_flops / flops
         mistakes = {

@@ -1,17 +1,152 @@
 """Checks of the exercises on long context."""
 
+import math
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
-from lessons_lib.checks import ask, check, compare_number
+from lessons_lib.checks import ask, check, compare, compare_number
+
+Five = tuple[int, int, float, int, float]
 
 
 @check
-def twice(answer: Callable[[int], int], *, seed: int = 0, cases: int = 5) -> None:
-    """Check that a number is doubled."""
+def caught(answer: Callable[[int, int, float, int, float], int], *, seed: int = 0, cases: int = 8) -> None:
+    """Check how many clocks meet angles that they have not shown, when all are slowed alike."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
-        n = int(torch.randint(3, 1000, (), generator=generator))
-        got, mistakes = ask("twice", answer, n, where=f"n={n}"), {"that is the square": n**2}
-        compare_number("twice", got, 2 * n, mistakes, where=f"n={n}")
+    for case in range(cases):
+        while True:
+            given = _clocks(generator, enough=case % 4 == 3)
+            right, mistakes = _caught(*given)
+            if case or len({right, *mistakes.values()}) == len(mistakes) + 1:
+                break
+        trained, n, base, width, factor = given
+        where = f"n_trained={trained}, n={n}, base={base:g}, d_head={width}, factor={factor:g}"
+        got = ask("caught", answer, trained, n, base, width, factor, where=where)
+        compare_number("caught", got, right, mistakes, where=where)
+
+
+@check
+def ntk_factor(answer: Callable[[int, int, float, int], float], *, seed: int = 0, cases: int = 8) -> None:
+    """Check the factor with which NTK catches no clock out."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        trained, n, base, width, _ = _clocks(generator, enough=False)
+        if case % 4 == 2:
+            n = trained - 3
+        if case % 4 == 3:
+            base = 1.0 + trained / 50  # every clock has gone round
+        speeds = [base ** (-2 * i / width) for i in range(width // 2)]
+        fresh = [i for i, speed in enumerate(speeds) if trained * speed < 2 * math.pi]
+        where = f"n_trained={trained}, n={n}, base={base:g}, d_head={width}"
+        got = ask("ntk_factor", answer, trained, n, base, width, where=where)
+        stretch = n / trained
+        if stretch <= 1 or not fresh:
+            why = "the text is not longer than those of training" if stretch <= 1 else "every clock has gone round"
+            last = width // 2 - 1
+            mistakes = {
+                f"{why}: nothing has to be slowed, return 1": [
+                    stretch,
+                    0.0,
+                    *(stretch ** ((width - 2) / (2 * i)) for i in {*fresh, last}),
+                ]
+            }
+            compare_number("ntk_factor", got, 1.0, mistakes, where=where)
+            continue
+        first = fresh[0]
+
+        def power(i: int, of: float = stretch, d: int = width) -> float:
+            return of ** ((d - 2) / (2 * i)) if i else math.nan
+
+        mistakes = {
+            "that is enough for the slowest clock alone; the others are slowed less": stretch,
+            "the first clock that has not gone round is one later: number it from 0": power(first - 1),
+            "the clock before the first one that is caught out is safe; it is the first that decides": power(first + 1),
+            "clock i is slowed by f to the 2i/(d - 2), not 2i/d": stretch ** (width / (2 * first)),
+            "clock i is slowed by f to the 2i/(d - 2): solve for f": stretch ** (2 * first / (width - 2)),
+            "that is the new base; the factor is asked for": [
+                base * power(first) ** (width / (width - 2)),
+                base * stretch ** (width / (width - 2)),
+            ],
+            "the exponent of clock i is 2i/(d - 2), not i/(d - 2)": stretch ** ((width - 2) / first),
+            "stretch is n by n_trained, not the other way round": power(first, 1 / stretch),
+        }
+        compare_number("ntk_factor", got, power(first), mistakes, where=where)
+
+
+@check
+def same_targets(answer: Callable[[Tensor, int, int], tuple[Tensor, Tensor]], *, seed: int = 0, cases: int = 6) -> None:
+    """Check what a model is given, and what it is asked, when the last tokens are scored with more or less context."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        rows, scored = (torch.randperm(4, generator=generator)[:2] + 2).tolist()
+        given = scored + int(torch.randint(2, 7, (), generator=generator))
+        total = given + 1 + (0 if case % 3 == 2 else int(torch.randint(3, 9, (), generator=generator)))
+        tokens = torch.randint(50, (rows, total), generator=generator)
+        where = f"{rows} rows of {total} tokens, n_scored={scored}, n_given={given}"
+        returns = "the pair (inputs, targets)"
+        inputs, targets = ask("same_targets", answer, tokens, scored, given, where=where, returns=returns, parts=2)
+        t = tokens.double()
+        compare(
+            "inputs",
+            inputs,
+            t[:, -given - 1 : -1],
+            {
+                "the last token is a target, and must not be given": t[:, -given:],
+                "these are the first tokens: the context is what stands just before the last token": t[:, :given],
+            },
+            where=where,
+        )
+        compare(
+            "targets",
+            targets,
+            t[:, -scored:],
+            {
+                "targets are what comes next: one further than the inputs": t[:, -scored - 1 : -1],
+                "those are the first targets after the beginning of the context; score the last ones, which stay the "
+                "same whatever is given": t[:, -given : -given + scored],
+                "the targets are at the end of the row, not at its beginning": [
+                    t[:, 1 : scored + 1],
+                    t[:, :scored],
+                ],
+            },
+            where=where,
+        )
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def _clocks(generator: torch.Generator, *, enough: bool) -> Five:
+    """A head, two lengths and a factor; with ``enough`` the factor covers the longer one."""
+    width = 2 * int(torch.randint(6, 33, (), generator=generator))
+    trained = int(torch.randint(40, 400, (), generator=generator))
+    stretch = 1.5 + 6 * float(torch.rand((), generator=generator))
+    base = float(int(torch.randint(500, 20_000, (), generator=generator)))
+    n = int(trained * stretch)
+    factor = stretch * (1.3 if enough else 0.6)
+    return trained, n, base, width, round(max(factor, 1.0), 2)
+
+
+def _caught(trained: int, n: int, base: float, width: int, factor: float) -> tuple[int, dict[str, int]]:
+    """How many clocks are caught out, and how many by likely mistakes."""
+
+    def count(power: float = 2.0, turn: float = 2 * math.pi, slowed: float = factor, at: float = trained) -> int:
+        speeds = [base ** (-power * i / width) for i in range(width // 2)]
+        return sum(at * w < turn and n * w / slowed > trained * w for w in speeds)
+
+    right = count()
+    if not right:
+        return 0, {"slowed by so much, no clock goes further than it went in training": count(slowed=1.0)}
+    return right, {
+        "a clock that has gone round has shown all angles there are": width // 2,
+        "those are the clocks that are safe": width // 2 - right,
+        "pair i turns by base to the -2i/d": count(power=1.0),
+        "a whole turn is 2 pi": count(turn=math.pi),
+        "a turn is 2 pi radians, not 1": count(turn=1.0),
+        "a turn is 2 pi radians, not 360": count(turn=360.0) if count(turn=360.0) != width // 2 else -1,
+        "whether a clock has gone round is asked of training, not of the longer text": count(at=n),
+        "in training the clocks were not slowed yet": count(at=trained / factor),
+        "a pair is two entries: count pairs": 2 * right,
+    }

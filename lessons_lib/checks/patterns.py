@@ -89,7 +89,7 @@ def circuit_scores(answer: Score, *, seed: int = 0, cases: int = 4) -> None:
                 ),
                 "the first layer's note is missing in the keys": e @ w_qk @ e.T,
                 "the queries are made from the embeddings alone": stream @ w_qk @ stream.T,
-                "the notes belong into the keys, not into the queries": stream @ w_qk @ e.T,
+                "the notes belong in the keys, not in the queries": stream @ w_qk @ e.T,
                 "rows are queries, columns keys: it came out transposed": (e @ w_qk @ stream.T).T,
                 "a row stands to the left of its matrix: q W_QK k^T, not with W_QK transposed": e @ w_qk.T @ stream.T,
                 "a row stands to the left of its matrix: e W_OV, not with W_OV transposed": (

@@ -26,6 +26,7 @@ files, in reading order::
     birth        an induction head at twenty steps of its training
     reader       what heads look at before a verb, and which its number needs
     routing      which experts the words of a story are sent to
+    pairs        ways to compute fewer pairs, on a trained head
     stretch      rotary positions beyond the length in training
 """
 
@@ -38,6 +39,7 @@ from lessons_lib.widgets.gpt import GPTExplorer
 from lessons_lib.widgets.heads import HeadsExplorer
 from lessons_lib.widgets.hero import Hero
 from lessons_lib.widgets.masks import MasksExplorer
+from lessons_lib.widgets.pairs import PairsExplorer
 from lessons_lib.widgets.plane import PlaneExplorer
 from lessons_lib.widgets.reader import PatternExplorer
 from lessons_lib.widgets.retrieval import RetrievalExplorer
@@ -58,6 +60,7 @@ __all__ = [
     "HeadsExplorer",
     "Hero",
     "MasksExplorer",
+    "PairsExplorer",
     "PatternExplorer",
     "PlaneExplorer",
     "RetrievalExplorer",

@@ -47,8 +47,8 @@ class StretchExplorer(Explorer):
 
     Raises:
         ValueError: if ``base`` is not between 10 and a million, ``width`` or ``method`` none of those offered,
-            ``factor`` not between 1 and 16, ``length`` not in 16 .. 512, ``clock`` not in 1 .. 64, or ``guess`` neither
-            a method nor empty.
+            ``factor`` not between 1 and 128, ``length`` not in 16 .. 512, ``clock`` not in 1 .. 64, or ``guess``
+            neither a method nor empty.
     """
 
     script = "stretch"
@@ -64,7 +64,7 @@ class StretchExplorer(Explorer):
     base = Real(10_000.0, min=10.0, max=1e6).tag(sync=True)
     width = traitlets.Enum(WIDTHS, 16).tag(sync=True)
     method = traitlets.Enum(list(METHODS), "none").tag(sync=True)
-    factor = Real(8.0, min=1.0, max=16.0).tag(sync=True)
+    factor = Real(8.0, min=1.0, max=128.0).tag(sync=True)
     length = Whole(LONGEST, min=16, max=LONGEST).tag(sync=True)
     clock = Whole(4, min=1, max=WIDTHS[-1] // 2).tag(sync=True)
     practised = traitlets.Bool(False).tag(sync=True)

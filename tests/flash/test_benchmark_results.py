@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from benchmark_cases import NoGpu
+from benchmark_cases import SIZES, NoGpu
 
 from benchmarks import flash_gpu
 from benchmarks.gpu import report, results, sources, steps
@@ -157,6 +157,29 @@ def test_the_parts_become_one_result(tmp_path, monkeypatch):
     assert result["seeds"] == {"checks": 3, "d128": 3, "decode": 3}
     assert result["unmeasured"]["d256"] == "it was not run"
     assert result["stale"] is None
+
+
+def test_the_chapter_asks_and_draws_what_the_benchmark_writes(tmp_path, monkeypatch, capsys):
+    from lessons_lib import plots
+
+    monkeypatch.setattr(results, "FOLDER", tmp_path)
+    flash_gpu.main(["--part", "d128", "--out", str(tmp_path / "parts")], NoGpu(), SIZES)
+    flash_gpu.main(["--merge", str(tmp_path / "parts")])
+    drawn = []
+    monkeypatch.setattr(plots, "lines", lambda n, y, **_: drawn.append((n.tolist(), y)))
+    cells = {cell["id"]: "".join(cell["source"]) for cell in read(ROOT / "book/efficient/flash.ipynb")["cells"]}
+    names = {"torch": torch, "plots": plots, "json": json, "results": tmp_path, "file": tmp_path / "flash-cpu.json"}
+    for cell in ("measured-curves", "measured-gpu-record"):
+        exec(cells[cell], names)
+    said = capsys.readouterr().out
+    assert "NVIDIA Nothing 1" in said
+    assert "wrong: [], unmeasured: {" in said
+    [(n, rates)] = drawn
+    assert n == [16, 32]
+    assert set(rates["triton"].shape) == {2}
+    fields = set(re.findall(r"`(\w+)`", cells["record-text"])) - {"seconds", "left_out"}
+    result = read(tmp_path / "flash-nvidia-nothing-1.json")
+    assert fields <= set(result) | {key for row in result["rows"] for key in row}
 
 
 def test_nothing_to_join_says_so(tmp_path, capsys):

@@ -20,14 +20,15 @@ BASELINE = [
 ]
 
 # axe's time grows faster than a page, so it does not look twice at what is alike: formulas are MathJax's own, explorers
-# are examined one by one in tests/widgets, of the code one word of each kind is kept, and of the hundreds of entries of
-# the reference and of the index the first dozen.
+# are examined one by one in tests/widgets, of the code one word of each kind is kept, and of the hundreds of plain
+# paragraphs of a chapter, rows of its tables, and entries of the reference and of the index the first dozen.
 ONE_OF_MANY = """() => {
   const away = [];
   const take = (e) => { away.push([e, e.parentNode, e.nextSibling]); e.remove(); };
   window.putBack = () => { for (const [e, parent, next] of away.reverse()) parent.insertBefore(e, next); };
   document.querySelectorAll('.math, .explorer').forEach(take);
-  [...document.querySelectorAll('dl.py, .genindextable li, .modindextable tr')].slice(12).forEach(take);
+  for (const alike of ['dl.py, .genindextable li, .modindextable tr', 'section > p:not([class])', 'tbody > tr'])
+    [...document.querySelectorAll(alike)].slice(12).forEach(take);
   const [first, ...more] = document.querySelectorAll('div.highlight');
   if (!first) return;
   const kinds = {}, pre = first.querySelector('pre');

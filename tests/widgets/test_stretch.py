@@ -20,7 +20,7 @@ from tests.widgets.test_budget import shown
 CASES = [
     StretchExplorer(base, width, method, factor, length)
     for base, width, method, (factor, length) in product(
-        (10.0, 14.1, 1e4, 1e6), (4, 16, 128), METHODS, ((1.0, 65), (2.5, 300), (8.0, 512), (16.0, 40))
+        (10.0, 14.1, 1e4, 1e6), (4, 16, 128), METHODS, ((1.0, 65), (2.5, 300), (8.0, 512), (128.0, 40), (128.0, 512))
     )
 ]
 
@@ -128,6 +128,8 @@ def test_which_clocks_are_new():
     assert new(method="interpolation") == new(method="yarn") == []
     assert new(method="ntk") == [4, 5, 6, 7], "the slowest alone is slowed by the whole factor"
     assert new(method="ntk", factor=16.0) == [4, 5, 6]
+    assert new(method="ntk", factor=127.0) == [4], "the fourth is slowed by the factor to the power of three sevenths"
+    assert new(method="ntk", factor=128.0) == []
     assert new(method="interpolation", factor=7.5) == [4, 5, 6, 7, 8]
     assert new(base=14.1) == []
     assert new(base=14.3) == [8]
@@ -208,7 +210,7 @@ def test_a_loss_has_three_digits():
         ({"base": 9.0}, "base.*at least 10 and at most 1e\\+06"),
         ({"width": 2}, "width.*expected any of"),
         ({"method": "llama3"}, "method.*expected any of .*yarn"),
-        ({"factor": 0.5}, "factor.*at least 1 and at most 16"),
+        ({"factor": 0.5}, "factor.*at least 1 and at most 128"),
         ({"length": 513}, "length.*at least 16 and at most 512"),
         ({"clock": 0}, "clock.*at least 1 and at most 64"),
         ({"guess": "window"}, "guess.*expected any of"),
@@ -346,7 +348,7 @@ def test_names_can_be_read_and_hide_none(method, width, show):
 @pytest.mark.browser
 def test_the_extremes_draw_without_a_hole_and_within_their_axes(show):
     least = StretchExplorer(10.0, 4, "yarn", 1.0, 16, 1, guess="yarn")
-    most = StretchExplorer(1e6, 128, "interpolation", 16.0, 512, 64, practised=True, guess="ntk")
+    most = StretchExplorer(1e6, 128, "interpolation", 128.0, 512, 64, practised=True, guess="ntk")
     with show(least, most) as page:
         drawn = page.locator("body").inner_text() + "".join(
             page.locator("svg").evaluate_all("a => a.map(s => s.outerHTML)")

@@ -71,16 +71,19 @@ function rotate(x) {
   return x;
 }
 
+/** @typedef {(q: Float64Array, k: Float64Array, v: Float64Array) => void} Hear called by each layer, heads side by side */
+
 /**
  * What attention adds to each vector, and the weights of its heads. A head that is off brings nothing.
- * @param {Float64Array} x @param {number} layer @param {string[]} off
+ * @param {Float64Array} x @param {number} layer @param {string[]} off @param {Hear} [hear]
  */
-function attend(x, layer, off) {
+function attend(x, layer, off, hear) {
   const at = `blocks.${layer}.attention`;
   const [normed, n] = [norm(x, `${at}.norm`), x.length / WIDTH];
   const [q, k, v] = ["q", "k", "v"].map((name) => project(normed, `${at}.sublayer.w_${name}`));
   rotate(q);
   rotate(k);
+  hear?.(q, k, v);
   const found = new Float64Array(x.length);
   const weights = Array.from({ length: N_HEADS }, (_, head) =>
     Array.from({ length: n }, (_, i) => {
@@ -108,9 +111,9 @@ const gelu = (x) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044
  * What the model makes of the last words in its view: the weights of the eight heads, a row for each word as far as it
  * may see, and for the last word the logits of the next, read off after each sublayer. `first` is the place of the
  * first word in view.
- * @param {string[]} text @param {string[]} off
+ * @param {string[]} text @param {string[]} off @param {Hear} [hear]
  */
-export function run(text, off) {
+export function run(text, off, hear) {
   const first = Math.max(0, text.length - VIEW);
   const words = text.slice(first);
   const embedding = PARAMETERS["embedding.weight"];
@@ -126,7 +129,7 @@ export function run(text, off) {
   /** @type {number[][][]} */
   const weights = [];
   for (const layer of [0, 1]) {
-    const heads = attend(x, layer, off);
+    const heads = attend(x, layer, off, hear);
     weights.push(...heads.weights);
     add(heads.out);
     lens.push(read());

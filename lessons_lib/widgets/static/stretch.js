@@ -68,12 +68,14 @@ function render(context) {
   };
   const many = () => all.filter(({ isNew }) => isNew).length;
   const heat = () => temperature(setting());
-  const stretch = slider(scope.value("factor"), {
+  const stretch = mappedSlider(scope.value("factor"), {
     label: "by the factor",
     min: 1,
-    max: 16,
-    step: 0.5,
+    max: 128,
+    step: 0.125,
     show: (f) => fixed(f, 1),
+    toPlace: Math.log2,
+    toValue: (place) => Number((2 ** place).toPrecision(3)),
   });
   const [input] = stretch.getElementsByTagName("input");
   scope.when(["method"], () => (input.disabled = scope.read("method") === "none"));

@@ -139,6 +139,10 @@ WRONG[check.enough_texts] = [
     (lambda w, k, f, rf, rb: math.ceil(w / rb / (f / rf - k / rb)), "no number is enough"),
     (lambda w, k, f, rf, rb: math.ceil(w / rb / abs(f / rf - k / rb)), "no number is enough"),
     (lambda *given: max(1, enough_texts(*given)), "no number is enough"),
+    (
+        lambda w, k, f, rf, rb: 0 if f / rf < k / rb else math.ceil(w / rb / max(f / rf - k / rb, 1e-30)),
+        "enough_texts is ",
+    ),
     (lambda *given: enough_texts(*given) or math.inf, "wanted 0"),
     (lambda w, k, f, rf, rb: max(0.0, w / rb / (f / rf - k / rb)), "the number of texts is whole"),
     (lambda w, k, f, rf, rb: max(0, math.floor(w / rb / (f / rf - k / rb))), "arithmetic is still the shorter"),

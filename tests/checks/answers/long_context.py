@@ -1,22 +1,148 @@
 """Answers to the exercises on long context: right ones in any style, wrong ones with what they must be told."""
 
+import math
+
+import numpy as np
 import torch
 
 from lessons_lib.checks import long_context as check
+from lessons_lib.positions import RotaryEmbedding
 
-RIGHT = {check.twice: [lambda n: 2 * n, lambda n: n + n, lambda n: float(2 * n), lambda n: torch.tensor(2 * n)]}
+
+def caught(n_trained, n, base, d_head, factor, *, power=2.0, turn=2 * math.pi, slow=True, at=None, both=False):
+    speeds = [base ** (-power * i / d_head) for i in range(d_head // 2)]
+    by = factor if slow else 1.0
+    seen = n_trained if at is None else at(n_trained, n, factor)
+    return sum((seen * w < turn or both) and n * w / by > n_trained * w for w in speeds)
+
+
+def by_tensor(n_trained, n, base, d_head, factor):
+    speeds = torch.tensor(float(base)) ** (-torch.arange(0, d_head, 2) / d_head)
+    return ((n_trained * speeds < 2 * torch.pi) & torch.tensor(n / factor > n_trained)).sum()
+
+
+def by_library(n_trained, n, base, d_head, factor):
+    speeds = RotaryEmbedding(d_head, base=base).frequencies(torch.arange(1))
+    return int((n_trained * speeds < 2 * math.pi).sum()) if n > factor * n_trained else 0
+
+
+def by_numpy(n_trained, n, base, d_head, factor):
+    if n <= n_trained * factor:
+        return 0
+    return np.sum(2 * np.pi / base ** (-np.arange(0, d_head, 2) / d_head) > n_trained)
+
+
+def first_fresh(n_trained, base, d_head):
+    fresh = [i for i in range(d_head // 2) if n_trained * base ** (-2 * i / d_head) < 2 * math.pi]
+    return fresh[0] if fresh else None
+
+
+def ntk(n_trained, n, base, d_head, *, shift=0, width=-2, guard=True, double=2.0, inverse=False):
+    i = first_fresh(n_trained, base, d_head)
+    if (n <= n_trained or i is None) and guard:
+        return 1.0
+    i = (d_head // 2 - 1 if i is None else i) + shift
+    stretch = n_trained / n if inverse else n / n_trained
+    return stretch ** ((d_head + width) / (double * i))
+
+
+def ntk_by_search(n_trained, n, base, d_head):
+    factor = 1.0
+    for i in range(d_head // 2):
+        if n > n_trained and n_trained * base ** (-2 * i / d_head) < 2 * math.pi:
+            factor = max(factor, (n / n_trained) ** ((d_head - 2) / 2 / i))
+    return factor
+
+
+def ntk_by_logarithms(n_trained, n, base, d_head):
+    i = first_fresh(n_trained, base, d_head)
+    if i is None or n < n_trained:
+        return 1
+    return math.exp(math.log(n / n_trained) * (d_head / 2 - 1) / i)
+
+
+def ntk_by_tensor(n_trained, n, base, d_head):
+    i = torch.arange(d_head // 2, dtype=torch.float64)
+    fresh = i[n_trained * base ** (-2 * i / d_head) < 2 * torch.pi]
+    if not len(fresh) or n <= n_trained:
+        return torch.tensor(1.0)
+    return torch.tensor(n / n_trained, dtype=torch.float64) ** ((d_head - 2) / (2 * fresh.min()))
+
+
+def new_base(n_trained, n, base, d_head):
+    return base * ntk(n_trained, n, base, d_head) ** (d_head / (d_head - 2))
+
+
+def same(tokens, n_scored, n_given):
+    return tokens[:, -n_given - 1 : -1], tokens[:, -n_scored:]
+
+
+def same_by_indices(tokens, n_scored, n_given):
+    end = tokens.shape[1]
+    return tokens[:, torch.arange(end - 1 - n_given, end - 1)], tokens[:, torch.arange(end - n_scored, end)]
+
+
+def same_by_rows(tokens, n_scored, n_given):
+    rows = [(row[-n_given - 1 :][:-1], row[-n_scored:]) for row in tokens]
+    return torch.stack([row for row, _ in rows]), torch.stack([row for _, row in rows])
+
+
+def same_by_narrow(tokens, n_scored, n_given):
+    end = tokens.shape[1]
+    return [tokens.narrow(1, end - 1 - n_given, n_given), tokens.narrow(1, end - n_scored, n_scored).float()]
+
+
+RIGHT = {
+    check.caught: [caught, by_tensor, by_library, by_numpy],
+    check.ntk_factor: [ntk, ntk_by_search, ntk_by_logarithms, ntk_by_tensor],
+    check.same_targets: [same, same_by_indices, same_by_rows, same_by_narrow],
+}
 
 WRONG = {
-    check.twice: [
-        (lambda n: n * n, "that is the square"),
-        (lambda n: 2 * n + 1, ", wanted "),
-        (lambda n: 2 * n - 1, ", wanted "),
-        (lambda n: n, ", wanted "),
-        (lambda n: n / 2, ", wanted "),
-        (lambda n: 2, "twice is 2, wanted "),
-        (lambda n: -2 * n, "twice is -"),
-        (lambda n: str(2 * n), "must be a number, got str"),
-        (lambda n: [2 * n], "must be a number, got list"),
-        (lambda n: torch.tensor([2 * n]), "a tensor must have shape"),
-    ]
+    check.caught: [
+        (lambda *a: caught(*a, both=True), "has gone round has shown all angles"),
+        (lambda a, b, c, d, e: d // 2 - caught(a, b, c, d, e), "those are the clocks that are safe"),
+        (lambda *a: caught(*a, power=1.0), "base to the -2i/d"),
+        (lambda *a: caught(*a, turn=math.pi), "a whole turn is 2 pi"),
+        (lambda *a: caught(*a, turn=1.0), "2 pi radians, not 1"),
+        (lambda *a: caught(*a, at=lambda trained, n, factor: n), "asked of training, not of the longer text"),
+        (lambda *a: caught(*a, at=lambda trained, n, factor: trained / factor), "were not slowed yet"),
+        (lambda *a: 2 * caught(*a), "count pairs"),
+        (lambda *a: caught(*a, slow=False), "slowed by so much"),
+        (lambda *a: caught(*a) + 0.5, ", wanted "),
+        (lambda *a: caught(*a) / 2, ", wanted "),
+        (lambda *a: None, "did you forget to return"),
+        (lambda *a: [caught(*a)], "must be a number, got list"),
+    ],
+    check.ntk_factor: [
+        (lambda a, b, c, d: b / a, "enough for the slowest clock alone"),
+        (lambda *a: ntk(*a, shift=-1), "one later: number it from 0"),
+        (lambda *a: ntk(*a, shift=1), "it is the first that decides"),
+        (lambda *a: ntk(*a, width=0), "not 2i/d"),
+        (
+            lambda a, b, c, d: 1 / ntk(a, b, c, d) if b < a else (b / a) ** (1 / math.log(ntk(a, b, c, d), b / a)),
+            "solve for f",
+        ),
+        (new_base, "that is the new base"),
+        (lambda *a: ntk(*a, double=1.0), "the exponent of clock i is"),
+        (lambda *a: ntk(*a, inverse=True), "not the other way round"),
+        (lambda *a: ntk(*a, guard=False), "nothing has to be slowed, return 1"),
+        (lambda *a: 2 * ntk(*a), ", wanted "),
+        (lambda *a: ntk(*a) + 1, ", wanted "),
+        (lambda *a: str(ntk(*a)), "must be a number, got str"),
+    ],
+    check.same_targets: [
+        (lambda t, s, n: (t[:, -n:], t[:, -s:]), "is a target, and must not be given"),
+        (lambda t, s, n: (t[:, :n], t[:, -s:]), "these are the first tokens"),
+        (lambda t, s, n: (t[:, -n - 1 : -1], t[:, -s - 1 : -1]), "targets are what comes next"),
+        (lambda t, s, n: (t[:, -n - 1 : -1], t[:, -n : -n + s]), "score the last ones"),
+        (lambda t, s, n: (t[:, -n - 1 : -1], t[:, :s]), "not at its beginning"),
+        (lambda t, s, n: (t[:, -n - 1 : -1], t[:, 1 : s + 1]), "not at its beginning"),
+        (lambda t, s, n: (t[:, -n - 1 : -1], t[:, -n:]), "targets must have shape"),
+        (lambda t, s, n: (t[:, :-1], t[:, -s:]), "inputs "),
+        (lambda t, s, n: (t[:, -n:-1], t[:, -s:]), "inputs must have shape"),
+        (lambda t, s, n: (t[:, -n - 1 : -1] + 1, t[:, -s:]), "wrong values"),
+        (lambda t, s, n: (t[:, -n - 1 : -1], t[:, -s:].flip(1)), "wrong values"),
+        (lambda t, s, n: t[:, -s:], "got one Tensor"),
+    ],
 }

@@ -1,0 +1,47 @@
+"""The record of who recalls how much is of the runs that the command makes, with the chapter's own code."""
+
+import json
+
+import pytest
+
+from benchmarks import recall
+
+RECORD = json.loads((recall.ROOT / "benchmarks" / "results" / "recall.json").read_text(encoding="utf-8"))
+
+
+def test_the_record_holds_every_run_that_the_command_makes():
+    assert all(recall.missing(kind, RECORD["runs"]) is None for kind in recall.KINDS)
+    assert set(RECORD["runs"]) == {name for kind in recall.KINDS for name in recall.lines(kind, RECORD["runs"])}
+    assert {"device", "processor", "versions", "date", "command", "steps", "seeds"} <= set(RECORD)
+
+
+def test_the_table_says_what_the_runs_say():
+    assert RECORD["table"] == recall.rows(RECORD["runs"])
+    assert len(RECORD["table"]) == len(recall.KINDS) * len(recall.PAIRS)
+    for row in RECORD["table"]:
+        assert row["rate"] in row["tried"]
+        assert len(row["accuracy"]) == len(recall.SEEDS)
+        assert row["tried"][0] < row["rate"] < row["tried"][-1] or row["rate"] in (recall.RATES[0], recall.RATES[-1])
+
+
+def test_a_better_rate_at_the_edge_asks_for_the_next():
+    runs = {recall.line("sum", rate, recall.TUNED_ON): [0.1 + rate] * 4 for rate in (0.003, 0.01, 0.03)}
+    assert recall.missing("sum", runs) == (0.1, recall.TUNED_ON)
+    runs[recall.line("sum", 0.1, recall.TUNED_ON)] = [0.0] * 4
+    assert recall.missing("sum", runs) == (0.03, recall.SEEDS[0])
+
+
+@pytest.mark.parametrize("kind", recall.KINDS)
+def test_every_kind_learns_with_the_chapters_cells(kind):
+    code = recall.cells()
+    model = code["learn"](kind, 0.01, 0, n_steps=4)
+    assert 0 <= code["accuracy"](model, 3, 0) <= 1
+
+
+def test_states_are_as_large_as_the_table_says():
+    code = recall.cells()
+    wide, few = code["WIDE"], code["FEW"]
+    assert [recall.state(kind, 5, wide, few) for kind in ("attention", "window", "sum", "delta")] == [
+        640, 256, 256, 256,
+    ]  # fmt: skip
+    assert recall.state("elu + 1", 5) == recall.state("Performer", 5) == 264
