@@ -122,7 +122,7 @@ def examples():
             },
         ),
         (
-            GPTExplorer("the king near two cats waits .", 4, ["2.3"], 1.2, 40, 0.9, 5),
+            GPTExplorer("the king", 1, [], 1.2, 40, 0.9, 5, "stories", "The"),
             {
                 "words": "a tired bird that these dogs follow sings",
                 "query": 2,
@@ -131,6 +131,8 @@ def examples():
                 "top_k": 7,
                 "top_p": 0.5,
                 "seed": 8,
+                "model": "english",
+                "text": "If the o",
             },
         ),
         (
