@@ -218,7 +218,7 @@ function bars(scope, now) {
     html(
       "figcaption",
       {},
-      `Bar: how far it turned in ${TRAINED} tokens of training. Thick line: how far it turns in the tokens read; dotted: if nothing were slowed down. Orange, above a bar: angles never seen; a clock that went once round has seen all. The mark: the clock looked at.`,
+      `Bar: how far it turned in ${TRAINED} tokens of training. Thick line: how far it turns in the tokens read; dotted: if nothing were slowed down. Orange, above a bar: angles never seen; a clock that went once round counts as having seen all. The mark: the clock looked at.`,
     ),
   );
 }
