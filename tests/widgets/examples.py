@@ -15,6 +15,7 @@ from lessons_lib.widgets import (
     RetrievalExplorer,
     RoutingExplorer,
     ScalingExplorer,
+    StretchExplorer,
     TemperatureExplorer,
     TilesExplorer,
     WalkExplorer,
@@ -183,6 +184,19 @@ def examples():
                 "layers": 3,
                 "seed": 7,
                 "way": "performer",
+            },
+        ),
+        (
+            StretchExplorer(5000.0, 16, "yarn", 6.0, 300, 3, guess="ntk"),
+            {
+                "base": 90.0,
+                "width": 8,
+                "method": "interpolation",
+                "factor": 2.5,
+                "length": 100,
+                "clock": 5,
+                "practised": True,
+                "guess": "none",
             },
         ),
     ]
