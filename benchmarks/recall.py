@@ -4,7 +4,7 @@ The code is the chapter's own: its cells are read and run, so that page and reco
 trained with another seed than those that are reported, at three rates; while the best of them is the largest or the
 smallest tried, the next beyond it is tried, too. The best (mean accuracy over all numbers of pairs, on texts of that
 seed) is then trained with three seeds. A run leaves its accuracy for each number of pairs. One thread, float32;
-some minutes on one idle core. It writes after every run, and goes on where it was.
+a quarter of an hour on one core. It writes after every run, and goes on where it was.
 
 ``python benchmarks/recall.py`` writes ``benchmarks/results/recall.json``, which the chapter reads; its ``table`` says
 for each kind how many numbers it keeps of a text with so many pairs, and how much it recalls.
@@ -34,10 +34,10 @@ from lessons_lib.training import train
 
 CHAPTER = ROOT / "book" / "efficient" / "sparse-and-linear.ipynb"
 CELLS = (
-    "recall-task", "recall-ways", "recall-layer", "recall-rivals", "recall-model", "recall-forward", "recall-learn",
-    "recall-accuracy",
+    "recall-task", "recall-ways", "recall-layer", "recall-rivals", "recall-gru", "recall-mixing", "recall-model",
+    "recall-forward", "recall-learn", "recall-accuracy",
 )  # fmt: skip
-KINDS = "attention", "window", "elu + 1", "sum", "delta", "Performer"
+KINDS = "attention", "window", "elu + 1", "sum", "delta", "gated delta", "Performer", "GRU"
 PAIRS = 4, 8, 16, 32
 N_STEPS = 800
 RATES = 0.001, 0.003, 0.01, 0.03, 0.1

@@ -41,7 +41,8 @@ def test_every_kind_learns_with_the_chapters_cells(kind):
 def test_states_are_as_large_as_the_table_says():
     code = recall.cells()
     wide, few = code["WIDE"], code["FEW"]
-    assert [recall.state(kind, 5, wide, few) for kind in ("attention", "window", "sum", "delta")] == [
-        640, 256, 256, 256,
-    ]  # fmt: skip
+    assert recall.state("attention", 5, wide, few) == 640
+    for kind in ("window", "sum", "delta", "gated delta", "GRU"):
+        assert recall.state(kind, 5, wide, few) == 256
+    assert code["mixing"]("GRU", None).gru.hidden_size == recall.state("GRU", 5)
     assert recall.state("elu + 1", 5) == recall.state("Performer", 5) == 264

@@ -58,7 +58,8 @@ class PairsExplorer(Explorer):
 
     The heads are those of :class:`GPTExplorer`'s model, on 60 words of a story: its own queries, keys and values, width
     16. Nothing is trained again for the cheaper way. Masks are those of :mod:`lessons_lib.rules`, the others those of
-    :mod:`lessons_lib.efficient`; Linformer's matrices average neighbours, which its authors name as one choice.
+    :mod:`lessons_lib.efficient`; Linformer's matrices average neighbours: mean pooling, which its authors name among
+    other choices.
 
     Args:
         way: ``"window"``, ``"dilated"``, ``"longformer"`` (window and global words), ``"bigbird"`` (these and random
