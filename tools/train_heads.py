@@ -1,6 +1,5 @@
 """Train the small model of the heads explorer on stories, and write its weights, eight bits each, as a script."""
 
-import base64
 import json
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from lessons_lib.gpt import GPT, GPTConfig
 from lessons_lib.stories import VERBS, VOCABULARY, tell
 from lessons_lib.tasks import stream
 from lessons_lib.training import train
+from lessons_lib.widgets.trained import encoded
 
 TARGET = Path(__file__).resolve().parents[1] / "lessons_lib" / "widgets" / "static" / "heads_model.js"
 HEAD = "/** Two layers of four heads each, trained on stories and rounded to eight bits by tools/train_heads.py. */\n"
@@ -42,8 +42,8 @@ def packed(model: GPT) -> dict[str, object]:
 def rounded(parameter: Tensor) -> dict[str, object]:
     """Whole numbers from -127 to 127, as text, and the step between neighbours."""
     step = float(f"{parameter.abs().max().item() / 127:.6g}")
-    numbers = (parameter / step).round().clamp(-127, 127).to(torch.int8).numpy().tobytes()
-    return {"shape": list(parameter.shape), "step": step, "base64": base64.b64encode(numbers).decode()}
+    numbers = (parameter / step).round().clamp(-127, 127).to(torch.int8)
+    return {"shape": list(parameter.shape), "step": step, "base64": encoded(numbers)}
 
 
 if __name__ == "__main__":

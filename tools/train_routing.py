@@ -6,7 +6,6 @@ expert for each word of a few new stories, in eight bits; and of all of them how
 """
 
 import argparse
-import base64
 import gzip
 import json
 import platform
@@ -27,6 +26,7 @@ from lessons_lib.stories import VOCABULARY, StoryBatch, tell
 from lessons_lib.tasks import stream
 from lessons_lib.training import evaluate, next_token_losses, train
 from lessons_lib.widgets.routing import BALANCES, EXPERTS, LENGTH, SCRIPT, TEXTS
+from lessons_lib.widgets.trained import encoded
 
 TARGET = Path(__file__).resolve().parents[1] / "lessons_lib" / "widgets" / "static" / SCRIPT
 HEAD = "/** What routers say of some stories, in eight bits. Written by tools/train_routing.py. */\n"
@@ -175,7 +175,7 @@ def described(models: list[GPT]) -> tuple[dict[str, Any], list[tuple[float, int]
             layers.append(
                 {
                     "step": step,
-                    "scores": base64.b64encode(numbers.to(torch.int8).numpy().tobytes()).decode(),
+                    "scores": encoded(numbers.to(torch.int8)),
                     "bias": [round(one, 4) for one in bias.tolist()],
                     "asked": [of[layer] for of in counts],
                 }

@@ -2,7 +2,8 @@
 
 An explorer's output carries all that it needs. Of a page, a heavy part becomes a file of its own, a classic script that
 a page opened from the disk can load too; the scripts that need it are put to sleep, with the file's address, until
-``book.js`` has fetched it. So long the explorer's still picture stands there.
+``book.js`` has fetched it. So long the explorer's still picture stands there. A part that a script asks for by itself
+(``window.xLater``) is fetched then; the script is told its address.
 """
 
 import re
@@ -25,9 +26,11 @@ def put_off(body: str, address: str) -> tuple[str, dict[str, str]]:
         if key and len(text) > HEAVY:
             files[key], needs[key] = text, [f"{address}/{key}.js"]
             return ""
+        for other in files:
+            text = text.replace(f'("{other}")', f'("{other}","{address}/{other}.js")')
         needed = [file for other, wanted in needs.items() if f'["{other}"]' in text for file in wanted]
         if not needed:
-            return script[0]
+            return f"<script{script['part'] or ''}>{text}</script>"
         if key:
             needs[key] = needed
         asleep = f'type="text/plain" data-later="{" ".join(dict.fromkeys(needed))}"'

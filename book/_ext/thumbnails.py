@@ -19,6 +19,7 @@ from lessons_lib.widgets.drawing import element
 from lessons_lib.widgets.gpt import GPTExplorer
 from lessons_lib.widgets.reader import PatternExplorer
 from lessons_lib.widgets.routing import EXPERTS, RoutingExplorer
+from lessons_lib.widgets.stretch import StretchExplorer
 
 WIDTH, HEIGHT = 160, 90
 QUERY, KEY, VALUE, OUTPUT, INK = (f"var(--{name})" for name in ("query", "key", "value", "output", "ink"))
@@ -330,6 +331,18 @@ def routing() -> str:
     return "".join([*drawn, *doors])
 
 
+def stretch() -> str:
+    """Eight clocks: how far each turned in training, by the logarithm, and above that what it never showed."""
+    bars = []
+    for i, clock in enumerate(StretchExplorer().clocks()):
+        seen, reach = (72 + 11 * math.log2(angle / (2 * math.pi)) / 1.6 for angle in (clock.seen, clock.reach))
+        x, top = 14 + 17.0 * i, min(reach, 72.0)
+        bars.append(_rectangle(x, 84 - 0.8 * seen, 13, 0.8 * seen, QUERY, 0.5))
+        if clock.is_new:
+            bars.append(_rectangle(x, 84 - 0.8 * top, 13, 0.8 * (top - seen), KEY))
+    return _line([(8, 84), (152, 84)], INK, 1) + "".join(bars)
+
+
 DRAWINGS: dict[str, Callable[[], str]] = {
     "why-attention": why_attention,
     "information": information,
@@ -357,6 +370,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "birth": birth,
     "reader": reader,
     "routing": routing,
+    "stretch": stretch,
 }
 
 

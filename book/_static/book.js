@@ -35,19 +35,30 @@
   /** @type {Map<string, Promise<unknown>>} */
   const fetched = new Map();
   const brought = (/** @type {string} */ address) => {
+    const known = fetched.get(address);
+    if (known) return known;
     const script = document.createElement("script");
     script.src = address;
-    const done = new Promise((end) => (script.onload = end));
+    const done = new Promise((end) => {
+      script.onload = () => end(true);
+      script.onerror = () => end(fetched.delete(address) && false); // and may be tried again
+    });
+    fetched.set(address, done);
     document.head.append(script);
     return done;
   };
 
+  // What an explorer asks for by itself (lessons_lib/widgets/assemble.py): nothing, where it cannot be fetched.
+  const parts = /** @type {{ xParts?: Record<string, unknown> }} */ (/** @type {unknown} */ (window));
+  const xLater = async (/** @type {string} */ key, /** @type {string | undefined} */ address) => {
+    if (address) await brought(address);
+    return parts.xParts?.[key];
+  };
+  Object.assign(window, { xLater });
+
   /** Fetch what a script needs, then run all that needed the same, in their order. @param {HTMLScriptElement} sleeper */
   async function wake({ dataset: { later = "" } }) {
-    for (const address of later.split(" ")) {
-      if (!fetched.has(address)) fetched.set(address, brought(address));
-      await fetched.get(address);
-    }
+    for (const address of later.split(" ")) if (!(await brought(address))) return;
     for (const script of asleep().filter(({ dataset }) => dataset.later === later)) {
       const awake = document.createElement("script");
       awake.textContent = script.textContent;

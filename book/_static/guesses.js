@@ -49,8 +49,9 @@
   }
 
   /**
-   * Which outputs give the answer away: those from the question to the reveal, and the words behind it. What the reader
-   * moves stays, for it shows nothing before it is moved. Folded cells between a reveal and its words are passed over.
+   * Which outputs give the answer away: those from the question to the reveal, those right behind it, and the words that
+   * follow. What the reader moves stays, for it shows nothing before it is moved. Folded cells between a reveal and its
+   * words are passed over.
    * @param {Guess} guess
    */
   function look(guess) {
@@ -71,13 +72,20 @@
         (last.contains(out) || after(out, last)) &&
         !out.querySelector(".guess, .explorer"),
     );
+    const shown = [];
     const told = [];
     for (let next = last.nextElementSibling; next; next = next.nextElementSibling) {
       if (next.matches(".tag_hide-cell")) continue;
+      if (next.matches(".cell") && !told.length && !next.querySelector(".guess, .explorer, .g-truth")) {
+        /** @type {NodeListOf<HTMLElement>} */
+        const made = next.querySelectorAll(".cell_output");
+        shown.push(...made);
+        continue;
+      }
       if (next.matches(".cell, section, h1, h2, h3, h4, hr, .only-print")) break;
       if (next instanceof HTMLElement && !next.matches("script, style")) told.push(next);
     }
-    guess.blocks = [...between, ...told];
+    guess.blocks = [...between, ...shown, ...told];
   }
 
   /** @param {Guess} guess */

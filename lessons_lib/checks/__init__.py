@@ -9,24 +9,25 @@ mistake would have given. Who fails reads its sentence and the lines of the own 
 what is right: :func:`check`.
 The files, in reading order, which is the book's::
 
-    why_attention    a look-up, and a sentence that looks itself up
-    information      entropy, temperature, mutual information
-    geometry         lengths, angles, and which keys can win
-    scaling          the root, a softmax that does not overflow, the way back
-    matrix           the walk of attention
-    masks            who may look at whom
-    multi_head       several heads, shared keys, the cache
-    positions        rotations, biases, longer contexts
-    dynamics         what goes wrong in training
-    block            the weights of a GPT, what writes its logits, the way back through a norm
-    train_gpt        a text in pairs, counts that lean on fewer words, a cut by min-p
-    patterns         what a head looks at, the circuit that continues a passage, other maps with the same output
-    modern           the balance of a router, drafts, latent keys
-    complexity       what a block costs, enough to do for a device, steps joined
-    flash            exact attention to keys that come in pieces
-    long_context     clocks that are caught out, how far a scaling reaches, the same targets
-    build_attention  the assignment of Part I
-    build_flash      the assignment of Part III
+    why_attention      a look-up, and a sentence that looks itself up
+    information        entropy, temperature, mutual information
+    geometry           lengths, angles, and which keys can win
+    scaling            the root, a softmax that does not overflow, the way back
+    matrix             the walk of attention
+    masks              who may look at whom
+    multi_head         several heads, shared keys, the cache
+    positions          rotations, biases, longer contexts
+    dynamics           what goes wrong in training
+    block              the weights of a GPT, what writes its logits, the way back through a norm
+    train_gpt          a text in pairs, counts that lean on fewer words, a cut by min-p
+    patterns           what a head looks at, the circuit that continues a passage, other maps with the same output
+    modern             the balance of a router, drafts, latent keys
+    complexity         what a block costs, enough to do for a device, steps joined
+    sparse_and_linear  keys before queries, what a step writes into a state, pairs of a pattern
+    flash              exact attention to keys that come in pieces
+    long_context       clocks that are caught out, how far a scaling reaches, the same targets
+    build_attention    the assignment of Part I
+    build_flash        the assignment of Part III
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

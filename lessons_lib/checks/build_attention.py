@@ -195,9 +195,7 @@ def merge(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4) 
         x = normal(b, h, n, d, generator=generator)
         mistakes = {
             "a reshape alone mixes positions: swap two axes first": x.reshape(b, n, h * d),
-            "head 0 belongs into the first d columns; yours are dealt out in turn": rearrange(
-                x, "b h n d -> b n (d h)"
-            ),
+            "head 0 belongs in the first d columns; yours are dealt out in turn": rearrange(x, "b h n d -> b n (d h)"),
         }
         where = f"b={b}, n={n}, n_heads={h}, d_head={d}"
         got = ask("merge", answer, x, where=where)

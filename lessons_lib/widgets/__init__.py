@@ -27,6 +27,7 @@ files, in reading order::
     reader       what heads look at before a verb, and which its number needs
     routing      which experts the words of a story are sent to
     pairs        ways to compute fewer pairs, on a trained head
+    stretch      rotary positions beyond the length in training
 """
 
 from lessons_lib.widgets.birth import BirthExplorer
@@ -44,6 +45,7 @@ from lessons_lib.widgets.reader import PatternExplorer
 from lessons_lib.widgets.retrieval import RetrievalExplorer
 from lessons_lib.widgets.routing import RoutingExplorer
 from lessons_lib.widgets.scaling import ScalingExplorer
+from lessons_lib.widgets.stretch import StretchExplorer
 from lessons_lib.widgets.temperature import TemperatureExplorer
 from lessons_lib.widgets.tiles import TilesExplorer
 from lessons_lib.widgets.walk import WalkExplorer
@@ -64,6 +66,7 @@ __all__ = [
     "RetrievalExplorer",
     "RoutingExplorer",
     "ScalingExplorer",
+    "StretchExplorer",
     "TemperatureExplorer",
     "TilesExplorer",
     "WalkExplorer",

@@ -4,7 +4,9 @@ An explorer's file is a genuine ES module that may import from files beside it, 
 it as it is over http, and so do the tests. A live notebook takes a single module and a page opened from ``file://``
 takes no module at all, so what is imported is put in front, each file after those that it imports: it becomes an
 object of its exports. On a page that object is known by the file's name and content, so that ten explorers can share
-one kit. What cannot be put together by these few rules is refused.
+one kit. What an explorer needs only when it is asked for, ``await import("./NAME.js")``, is a promise of such an
+object, in a page too: a book may carry it elsewhere and bring it then (``window.xLater``). What cannot be put together
+by these few rules is refused.
 """
 
 import hashlib
@@ -15,6 +17,7 @@ from pathlib import Path
 STATIC = Path(__file__).parent / "static"
 
 _IMPORT = re.compile(r'^import (\{[\w\s,]+\}) from "\./([\w.]+)\.js";$', re.MULTILINE)
+_LATER = re.compile(r'\bimport\("\./([\w.]+)\.js"\)')
 _EXPORT = re.compile(r"^export (?=(?:function|const|class) (\w+))", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]*(?:/\*.*?\*/[ \t]*\n?|//[^\n]*\n)", re.MULTILINE | re.DOTALL)
 _ASIDE = re.compile(r"/\*\* @type [^\n]*?\*/ ?|(?<=[;,{(\[]) //[^\n]*")
@@ -43,7 +46,9 @@ def read(file: str) -> str:
 def es_module(name: str) -> str:
     """Return ``static/NAME.js`` and what it imports as one ES module."""
     module = read(f"{name}.js")
-    text = "\n".join([*map(_as_object, _imported(name)), _with_objects(module)])
+    later = [_as_object(other).replace(" = (", " = async ", 1)[:-4] + ";" for other in _later(name)]
+    text = "\n".join([*later, *map(_as_object, _imported(name)), _with_objects(module)])
+    text = _LATER.sub(lambda found: f"{_variable(found[1])}()", text)
     assert not _ANY_IMPORT.search(text), f"{name}.js: imports more than names from files beside it"
     assert len(_DEFAULT.findall(text)) == 1, f"{name}.js: needs exactly one `export default {{ render }}`"
     return text
@@ -66,7 +71,7 @@ def page_scripts(
     es_module(name)  # refuses what cannot be put together
     keys: dict[str, str] = {}
     scripts: dict[str, str] = {}
-    for other in [*_imported(name), "host"]:
+    for other in [*_later(name), *_imported(name), "host"]:
         text = _with_parts(read(f"{other}.js"), keys)
         exports = _EXPORT.findall(text) or [other]
         body = f"{_squeezed(_EXPORT.sub('', text))}\nreturn {{{','.join(exports)}}};"
@@ -87,6 +92,7 @@ def classic_script(name: str, state: dict[str, object], rules: dict[str, object]
 
 
 _PARTS = "window.xParts"
+_LATE = "window.xLater"
 
 
 def in_page(kind: str, styles: str, still: str, scripts: tuple[dict[str, str], str]) -> str:
@@ -101,7 +107,8 @@ def in_page(kind: str, styles: str, still: str, scripts: tuple[dict[str, str], s
 
 
 def _with_parts(text: str, keys: dict[str, str]) -> str:
-    return _IMPORT.sub(lambda found: f'const {found[1]} = {_PARTS}["{keys[found[2]]}"];', text)
+    at_once = _IMPORT.sub(lambda found: f'const {found[1]} = {_PARTS}["{keys[found[2]]}"];', text)
+    return _LATER.sub(lambda found: f'({_LATE} ?? (async (key) => {_PARTS}[key]))("{keys[found[1]]}")', at_once)
 
 
 def _json(value: object) -> str:
@@ -145,7 +152,20 @@ def _imported(name: str, above: tuple[str, ...] = ()) -> list[str]:
     return list(dict.fromkeys(needed))
 
 
+def _later(name: str) -> list[str]:
+    """The files that a file and those that it imports ask for when they need them."""
+    imported = [*_imported(name), name]
+    found = list(dict.fromkeys(other for file in imported for other in _LATER.findall(read(f"{file}.js"))))
+    for other in found:
+        assert other not in imported, f"{name}.js: imports {other}.js at once and later"
+        assert not _KEYWORD.search(_EXPORT.sub("", read(f"{other}.js"))), f"{other}.js: comes later and imports nothing"
+    return found
+
+
 def _with_objects(text: str) -> str:
+    for found in _IMPORT.finditer(text):
+        own = rf"^(?:export )?(?:async )?(?:function|const|let|class) {_variable(found[2])}\b"
+        assert not re.search(own, text, re.MULTILINE), f"{found[2]}.js: who imports it has that name for something else"
     return _IMPORT.sub(lambda found: f"const {found[1]} = {_variable(found[2])};", text)
 
 

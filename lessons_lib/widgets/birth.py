@@ -1,7 +1,6 @@
 """The birth explorer: an induction head comes to be, seen at twenty steps of one training run."""
 
-import base64
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,9 +13,9 @@ from lessons_lib.attention import attention_weights
 from lessons_lib.gpt import GPT, GPTConfig
 from lessons_lib.multihead import MultiHeadAttention
 from lessons_lib.positions import LearnedPositions
-from lessons_lib.widgets.drawing import element, picture, text
+from lessons_lib.widgets.drawing import map_of, picture, text
 from lessons_lib.widgets.explorer import Card, Explorer
-from lessons_lib.widgets.trained import carried
+from lessons_lib.widgets.trained import carried, decoded, encoded
 from lessons_lib.widgets.traits import Whole
 
 SCRIPT = "birth_model.js"
@@ -92,7 +91,7 @@ class BirthExplorer(Explorer):
     def still(self) -> str:
         """Draw what both layers look at."""
         maps = [
-            text(f"layer {layer + 1}", x=166 * layer, y=12) + "".join(_cells(166 * layer, 20, 154, rows))
+            text(f"layer {layer + 1}", x=166 * layer, y=12) + "".join(map_of(166 * layer, 20, 154, rows))
             for layer, rows in enumerate(self.weights().tolist())
         ]
         p = self.next_symbol()
@@ -198,13 +197,17 @@ def packed(state: Mapping[str, Tensor]) -> dict[str, str]:
     steps = (rows.abs().amax(-1).clamp(min=1e-12) / 127).bfloat16()
     whole = (rows / steps[:, None].float()).round().clamp(-127, 127).to(torch.int8)
     gains = torch.cat([state[name] for name in _gains()]).bfloat16()
-    return {"int8": _text(whole), "steps": _text(steps.view(torch.int16)), "gains": _text(gains.view(torch.int16))}
+    return {
+        "int8": encoded(whole),
+        "steps": encoded(steps.view(torch.int16)),
+        "gains": encoded(gains.view(torch.int16)),
+    }
 
 
 def unpacked(described: Mapping[str, str]) -> dict[str, Tensor]:
     """Return the weights that were packed, in float32."""
-    steps, gains = (_numbers(described[part], torch.int16).view(torch.bfloat16).float() for part in ("steps", "gains"))
-    rows = _numbers(described["int8"], torch.int8).reshape(len(steps), -1) * steps[:, None]
+    steps, gains = (decoded(described[part], torch.int16).view(torch.bfloat16).float() for part in ("steps", "gains"))
+    rows = decoded(described["int8"], torch.int8).reshape(len(steps), -1) * steps[:, None]
     heights = [LONGEST if name == "places.weight" else CONFIG.d_model for name in matrices()]
     named = dict(zip(matrices(), rows.split(heights), strict=True))
     return named | dict(zip(_gains(), gains.split(CONFIG.d_model), strict=True))
@@ -236,24 +239,3 @@ def _attend(model: Any, number: int, streams: Sequence[Tensor], pattern: Tensor 
 
 def _gains() -> list[str]:
     return ["blocks.0.attention.norm.weight", "blocks.1.attention.norm.weight", "norm.weight"]
-
-
-def _text(numbers: Tensor) -> str:
-    return base64.b64encode(numbers.numpy().tobytes()).decode()
-
-
-def _numbers(text: str, dtype: torch.dtype) -> Tensor:
-    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=dtype)
-
-
-def _cells(left: float, top: float, width: float, rows: list[list[float]]) -> Iterator[str]:
-    """A matrix of weights, those of about one strength in one path."""
-    side, paths = width / len(rows), {}
-    for i, row in enumerate(rows):
-        for j, weight in enumerate(row[: i + 1]):
-            cell = f"M{left + side * j:.1f} {top + side * i:.1f}h{side - 0.5:.1f}v{side - 0.5:.1f}h{0.5 - side:.1f}z"
-            for strength in {0.0, round(weight, 1)}:
-                paths[strength] = paths.get(strength, "") + cell
-    yield element("path", class_="x-ground", d=paths.pop(0.0))
-    for strength, path in sorted(paths.items()):
-        yield element("path", class_="x-solid", d=path, fill_opacity=strength)

@@ -26,5 +26,20 @@ def picture(width: Number, height: Number, description: str, *children: str) -> 
     return element("svg", *children, viewBox=f"0 0 {width:g} {height:g}", role="img", aria_label=description)
 
 
+def map_of(left: Number, top: Number, width: Number, rows: list[list[float]]) -> list[str]:
+    """Draw causal weights as a square on the ground of what may be seen, those of about one strength in one path."""
+    side = width / len(rows)
+    steps = "".join(f"V{top + side * i:.1f}h{side:.1f}" for i in range(len(rows)))
+    paths = {}
+    for i, row in enumerate(rows):
+        for j, weight in enumerate(row[: i + 1]):
+            cell = f"M{left + side * j:.1f} {top + side * i:.1f}h{side - 0.5:.1f}v{side - 0.5:.1f}h{0.5 - side:.1f}z"
+            paths[round(weight, 1)] = paths.get(round(weight, 1), "") + cell
+    return [
+        element("path", class_="x-ground", d=f"M{left} {top}{steps}V{top + width:.1f}H{left}Z"),
+        *(element("path", class_="x-solid", d=paths[s], fill_opacity=s) for s in sorted(paths) if s > 0),
+    ]
+
+
 def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,6 +1,5 @@
 """The heads explorer: what eight trained heads look at in a sentence of the reader's, and what each is good for."""
 
-import base64
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,7 +14,7 @@ from lessons_lib.gpt import GPT, GPTConfig
 from lessons_lib.stories import encode
 from lessons_lib.widgets.drawing import element, picture, text
 from lessons_lib.widgets.explorer import Card, Explorer
-from lessons_lib.widgets.trained import HEADS, carried, known_words, loaded
+from lessons_lib.widgets.trained import HEADS, carried, decoded, known_words, loaded
 from lessons_lib.widgets.traits import Whole
 
 LONGEST = 16
@@ -54,9 +53,7 @@ class HeadsExplorer(Explorer):
 
     @traitlets.validate("words")
     def _words_are_known(self, proposal: Any) -> str:
-        words = known_words("words", proposal["value"])
-        if not 2 <= len(words) <= LONGEST:
-            raise traitlets.TraitError(f"words must be 2 to {LONGEST}, got {len(words)}")
+        known_words("words", proposal["value"], at_least=2, at_most=LONGEST)
         return proposal["value"]
 
     def weights(self) -> Float[Tensor, "8 n n"]:
@@ -92,8 +89,7 @@ def story_model() -> dict[str, np.ndarray]:
     Its config is ``GPTConfig(72, 16, 32, 2, 4, feedforward="none", norm="rms", bias=False)``, the head tied.
     """
     return {
-        name: packed["step"]
-        * np.frombuffer(base64.b64decode(packed["base64"]), np.int8).reshape(packed["shape"]).astype(np.float64)
+        name: packed["step"] * decoded(packed["base64"], torch.int8).reshape(packed["shape"]).double().numpy()
         for name, packed in carried("heads_model.js")["parameters"].items()
     }
 

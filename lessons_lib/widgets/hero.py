@@ -74,11 +74,14 @@ class Hero(HeadsExplorer):
 
     @traitlets.validate("words")
     def _words_are_known(self, proposal: Any) -> str:
-        return _checked("words", proposal["value"])
+        known_words("words", proposal["value"], at_least=2, at_most=LONGEST)
+        return proposal["value"]
 
     @traitlets.validate("sentences")
     def _sentences_are_known(self, proposal: Any) -> list[str]:
-        return [_checked("sentences", words) for words in proposal["value"]]
+        for words in proposal["value"]:
+            known_words("words of sentences", words, at_least=2, at_most=LONGEST)
+        return proposal["value"]
 
     def next_word(self) -> Float[Tensor, " vocabulary"]:
         """Return the probabilities of the word after the one that asks."""
@@ -143,11 +146,3 @@ class Hero(HeadsExplorer):
             stroke_width=0.5 + 4 * arc.weight,
             stroke_opacity=(0.75 if arc.origin != arc.to else 0.35) * arc.share,
         )
-
-
-def _checked(name: str, words: str) -> str:
-    """The words, if they are of the vocabulary and not too many."""
-    n_words = len(known_words(name, words))
-    if not 2 <= n_words <= LONGEST:
-        raise traitlets.TraitError(f"{name} must be 2 to {LONGEST} words, got {n_words}")
-    return words

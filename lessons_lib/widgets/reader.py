@@ -12,7 +12,7 @@ from torch import Tensor
 from lessons_lib import patterns
 from lessons_lib.diagnostics import observe
 from lessons_lib.stories import VERBS, VOCABULARY, encode, next_word
-from lessons_lib.widgets.drawing import element, picture, text
+from lessons_lib.widgets.drawing import map_of, picture, text
 from lessons_lib.widgets.explorer import Card, Explorer
 from lessons_lib.widgets.gpt import language_model
 from lessons_lib.widgets.trained import HEADS, known_words
@@ -63,9 +63,7 @@ class PatternExplorer(Explorer):
 
     @traitlets.validate("words")
     def _words_are_known(self, proposal: Any) -> str:
-        words = known_words("words", proposal["value"])
-        if len(words) > LONGEST:
-            raise traitlets.TraitError(f"words must be 1 to {LONGEST}, got {len(words)}")
+        known_words("words", proposal["value"], at_most=LONGEST)
         return proposal["value"]
 
     def weights(self) -> Float[Tensor, "8 n n"]:
@@ -97,7 +95,7 @@ class PatternExplorer(Explorer):
         weights = self.weights().tolist()
         maps = [
             text(name, x=80 * (i % 4), y=12 + 92 * (i // 4))
-            + "".join(_cells(80 * (i % 4), 18 + 92 * (i // 4), 68, weights[i]))
+            + "".join(map_of(80 * (i % 4), 18 + 92 * (i // 4), 68, weights[i]))
             for i, name in enumerate(HEADS)
         ]
         said = f"weights of eight heads, a row for each word of: {' '.join(self._read())}"
@@ -119,18 +117,3 @@ def subject(words: Sequence[str]) -> int | None:
     if clause < len(words) and not any(word in VERBS for word in words[clause:]):
         start = clause  # the verb is that of the clause, whose own subject has been named
     return next(i for i in range(start, len(words)) if words[i] not in BEFORE_A_SUBJECT)
-
-
-def _cells(left: float, top: float, width: float, rows: list[list[float]]) -> list[str]:
-    """A matrix of weights on the ground of what may be seen, those of about one strength in one path."""
-    side = width / len(rows)
-    steps = "".join(f"V{top + side * i:.1f}h{side:.1f}" for i in range(len(rows)))
-    paths = {}
-    for i, row in enumerate(rows):
-        for j, weight in enumerate(row[: i + 1]):
-            cell = f"M{left + side * j:.1f} {top + side * i:.1f}h{side - 0.5:.1f}v{side - 0.5:.1f}h{0.5 - side:.1f}z"
-            paths[round(weight, 1)] = paths.get(round(weight, 1), "") + cell
-    return [
-        element("path", class_="x-ground", d=f"M{left} {top}{steps}V{top + width:.1f}H{left}Z"),
-        *(element("path", class_="x-solid", d=paths[s], fill_opacity=s) for s in sorted(paths) if s > 0),
-    ]

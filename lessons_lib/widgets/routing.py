@@ -1,6 +1,5 @@
 """The routing explorer: which experts the words of a story are sent to, and what becomes of balance and of places."""
 
-import base64
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from lessons_lib.feedforward import Router, Routing
 from lessons_lib.widgets.drawing import element, picture, text
 from lessons_lib.widgets.explorer import Card, Explorer
-from lessons_lib.widgets.trained import carried
+from lessons_lib.widgets.trained import carried, decoded
 from lessons_lib.widgets.traits import Real, Whole
 
 SCRIPT = "routing_scores.js"
@@ -23,7 +22,7 @@ RATE = 0.02
 
 
 class RoutingExplorer(Explorer):
-    r"""Follow the words of a story to their experts, as routers choose that were balanced in four ways, or not at all.
+    r"""Follow the words of a story to their experts, as routers choose that were balanced in three ways, or not at all.
 
     .. math:: \mathcal{T} = \operatorname{top}_k(p + b), \qquad L = E \sum_i f_i\, P_i, \qquad
               \text{at most } \lceil c\, T k / E \rceil \text{ words an expert}
@@ -86,7 +85,7 @@ class RoutingExplorer(Explorer):
     def scores(self) -> Float[Tensor, "words experts"]:
         """Return what the router was given for each word of the call, as it was rounded."""
         router = self._router()
-        numbers = torch.frombuffer(bytearray(base64.b64decode(router["scores"])), dtype=torch.int8)
+        numbers = decoded(router["scores"], torch.int8)
         of_text = numbers.reshape(TEXTS, LENGTH, EXPERTS)[self.story, : self.words]
         return of_text.double() * router["step"]
 

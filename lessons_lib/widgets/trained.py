@@ -1,5 +1,6 @@
 """Trained models of two layers with four heads each, as an explorer's script carries them."""
 
+import base64
 import json
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -35,14 +36,27 @@ def loaded(config: GPTConfig, parameters: Mapping[str, Tensor], off: Iterable[st
     return model.eval()
 
 
-def known_words(name: str, text: str) -> list[str]:
+def encoded(numbers: Tensor) -> str:
+    """Return the bytes of numbers as text, in base64; :func:`decoded` reads them."""
+    return base64.b64encode(numbers.numpy().tobytes()).decode()
+
+
+def decoded(text: str, dtype: torch.dtype) -> Tensor:
+    """Return the numbers that :func:`encoded` wrote, in one row."""
+    return torch.frombuffer(bytearray(base64.b64decode(text)), dtype=dtype)
+
+
+def known_words(name: str, text: str, *, at_least: int = 1, at_most: int) -> list[str]:
     """Return the words of a text.
 
     Raises:
-        TraitError: if one is not of ``stories.VOCABULARY``, as nothing between two spaces is not.
+        TraitError: if one is not of ``stories.VOCABULARY``, as nothing between two spaces is not, or if there are too
+            few or too many.
     """
     words = text.split(" ")
     unknown = [word for word in words if word not in VOCABULARY]
     if unknown:
         raise traitlets.TraitError(f"{name} must be of stories.VOCABULARY, with single spaces, got {unknown[0]!r}")
+    if not at_least <= len(words) <= at_most:
+        raise traitlets.TraitError(f"{name} must be {at_least} to {at_most}, got {len(words)}")
     return words

@@ -82,6 +82,17 @@ LEAKS = """() => [...document.querySelectorAll('.g-covered')].filter((e) =>
   (e.matches('.cell_output') ? [...e.children].slice(0, -1) : [e]).some((c) => c.checkVisibility(
     { visibilityProperty: true }) || !c.inert)).map((e) => e.outerHTML.slice(0, 120))"""
 
+# A picture between a reveal and its words tells as much as they do.
+SHOWN_BEHIND = """() => [...document.querySelectorAll('.g-told')].flatMap((truth) => {
+  const shown = [];
+  for (let next = truth.closest('.cell').nextElementSibling; next?.matches('.cell'); next = next.nextElementSibling) {
+    if (next.matches('.tag_hide-cell')) continue;
+    if (next.querySelector('.guess, .explorer, .g-truth')) break;
+    shown.push(...next.querySelectorAll('.cell_output:not(.g-covered)'));
+  }
+  return shown.map((e) => e.outerHTML.slice(0, 120));
+})"""
+
 
 def guess_of(page, kind: str):
     part = {"choice": ".g-option", "number": ".g-range", "curve": ".g-pad:not(.g-shown)"}[kind]
@@ -110,6 +121,7 @@ def test_a_page_covers_until_one_has_answered_and_remembers(visit, path):
         before = page.evaluate(COVERED)
         assert before > 0
         assert page.evaluate(LEAKS) == []
+        assert page.evaluate(SHOWN_BEHIND) == []
         assert page.locator(".g-hold").count() == 0
         assert page.locator("div.explorer:visible").count() > 0
         choice, number, curve = (card_of(page, guess_of(page, kind)) for kind in ("choice", "number", "curve"))

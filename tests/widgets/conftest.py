@@ -57,6 +57,16 @@ class Javascript:
         )
         return self.page.evaluate(script, [f"./{file}.js", name, [list(call) for call in calls]])
 
+    def of_model(self, file, name, calls):
+        """The results of a function of a model's scripts for that of a file and a list of argument lists."""
+        script = """async ([file, name, calls]) => {
+          const math = { ...(await import("./gpt.math.js")), ...(await import("./writing.math.js")) };
+          const { MODEL } = await import(`./${file}`);
+          const model = math.opened(MODEL);
+          return calls.map((given) => math[name](model, ...given));
+        }"""
+        return self.page.evaluate(script, [file, name, [list(call) for call in calls]])
+
 
 BARE = '<!doctype html><html lang="en" data-theme="{theme}"><meta charset="utf-8"><title>bare</title>'
 PHONE = '<meta name="viewport" content="width=device-width"><main>{body}</main></html>'

@@ -15,6 +15,7 @@ from lessons_lib.widgets import (
     RetrievalExplorer,
     RoutingExplorer,
     ScalingExplorer,
+    StretchExplorer,
     TemperatureExplorer,
     TilesExplorer,
     WalkExplorer,
@@ -121,7 +122,7 @@ def examples():
             },
         ),
         (
-            GPTExplorer("the king near two cats waits .", 4, ["2.3"], 1.2, 40, 0.9, 5),
+            GPTExplorer("the king", 1, [], 1.2, 40, 0.9, 5, "stories", "The"),
             {
                 "words": "a tired bird that these dogs follow sings",
                 "query": 2,
@@ -130,6 +131,8 @@ def examples():
                 "top_k": 7,
                 "top_p": 0.5,
                 "seed": 8,
+                "model": "english",
+                "text": "If the o",
             },
         ),
         (
@@ -181,6 +184,19 @@ def examples():
                 "layers": 3,
                 "seed": 7,
                 "way": "performer",
+            },
+        ),
+        (
+            StretchExplorer(5000.0, 16, "yarn", 6.0, 300, 3, guess="ntk"),
+            {
+                "base": 90.0,
+                "width": 8,
+                "method": "interpolation",
+                "factor": 2.5,
+                "length": 100,
+                "clock": 5,
+                "practised": True,
+                "guess": "none",
             },
         ),
     ]

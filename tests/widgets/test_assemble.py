@@ -60,11 +60,13 @@ def test_a_number_that_json_cannot_say_is_refused(static, value):
         (lambda s: 'import d3 from "./kit.js";\n' + s, "imports more"),
         (lambda s: 'import { x } from "https://elsewhere.org/kit.js";\n' + s, "imports more"),
         (lambda s: 'import "./kit.js";\n' + s, "imports more"),
-        (lambda s: s + 'const later = () => import("./kit.js");\n', "imports more"),
+        (lambda s: s + 'const later = () => import("./kit.js");\n', "imports kit.js at once and later"),
+        (lambda s: s + 'const later = () => import("https://elsewhere.org/kit.js");\n', "imports more"),
+        (lambda s: s + "const later = (file) => import(`./${file}.js`);\n", "imports more"),
         (lambda s: s + "export { hidden as shown };\n", "exports in a form"),
         (lambda s: s + "export async function f() {}\n", "exports in a form"),
     ],
-    ids=range(11),
+    ids=range(13),
 )
 def test_what_cannot_be_put_together_is_refused(static, change, complaint):
     (static / "bad.js").write_text(change(GOOD))
@@ -109,6 +111,43 @@ def test_a_file_that_two_import_stands_once_and_before_them(static, browser):
     page.evaluate(assemble.classic_script("good", {}))
     assert page.evaluate("window.seen[0]") == [10, 20]
     page.close()
+
+
+@pytest.mark.browser
+def test_what_is_asked_for_later_is_a_promise_in_both_forms(static, browser):
+    """On a page it is a part of its own, which a book may bring by its key when it is asked for."""
+    (static / "data.js").write_text("export const MODEL = { size: 7 };\n")
+    late = 'const later = async () => twice((await import("./data.js")).MODEL.size);\n'
+    (static / "good.js").write_text(
+        f'import {{ twice }} from "./kit.js";\n{late}export default {{ render: () => later() }};\n'
+    )
+    page = browser.new_page()
+    load = "async (text) => (await import(`data:text/javascript,${encodeURIComponent(text)}`)).default.render()"
+    assert page.evaluate(load, assemble.es_module("good")) == 14
+    page.evaluate(assemble.classic_script("good", {}))
+    assert page.evaluate("window.seen[0]") == 14
+    scripts, own = assemble.page_scripts("good", {})
+    (key,) = [key for key in scripts if key.startswith("data-")]
+    page.evaluate("window.xLater = async (...asked) => (window.asked = asked, { MODEL: { size: 4 } })")
+    page.evaluate("\n".join([*(script for part, script in scripts.items() if part != key), own]))
+    assert page.evaluate("window.seen[0]") == 8
+    assert page.evaluate("window.asked") == [key]
+    page.close()
+
+
+def test_what_comes_later_imports_nothing(static):
+    (static / "data.js").write_text('import { twice } from "./kit.js";\nexport const size = twice(2);\n')
+    (static / "good.js").write_text(
+        'const later = () => import("./data.js");\nexport default { render: () => later() };\n'
+    )
+    with pytest.raises(AssertionError, match=r"data\.js: comes later and imports nothing"):
+        assemble.es_module("good")
+
+
+def test_a_name_that_would_hide_a_file_is_refused(static):
+    (static / "good.js").write_text(GOOD + "function kit() {}\n")
+    with pytest.raises(AssertionError, match=r"kit\.js: who imports it has that name for something else"):
+        assemble.es_module("good")
 
 
 def test_files_that_import_each_other_are_refused(static):

@@ -144,10 +144,11 @@ def test_heads_are_scored_as_by_the_library(javascript, step):
     for symbols in rows():
         weights = BirthExplorer(step, symbols).weights()
         lists = [[row[: i + 1] for i, row in enumerate(layer)] for layer in weights.tolist()]
-        before, after = (javascript("birth.math", name, symbols) for name in ("previous", "followers"))
+        before = javascript("patterns.math", "previous", symbols)
+        after = javascript("birth.math", "followers", symbols)
         wanted = patterns.previous_token(weights[0]), patterns.induction(weights[1], encode(symbols))
         for layer, targets, share in zip(lists, (before, after), wanted, strict=True):
-            ours = javascript("birth.math", "score", layer, targets)
+            ours = javascript("patterns.math", "score", layer, targets)
             assert ours is None if share.isnan() else ours == pytest.approx(share.item(), abs=1e-12)
 
 

@@ -78,7 +78,7 @@ def test_python_runs_the_model_with_heads_switched_off(model, words, off):
     [
         ("i + 1).map((key)", "i + 2).map((key)"),  # one word of the future
         ("Math.sqrt(to - from)", "Math.sqrt(query.length * 4)"),  # the model's width, not the head's
-        ("(byte.charCodeAt(0) << 24) >> 24", "byte.charCodeAt(0)"),  # no sign
+        ("new Int8Array(bytes", "new Uint8Array(bytes"),  # no sign
         ("+ 1e-5", "+ 1e-2"),
         ("add(row, x[i])", "row"),  # no residual stream
         ("(head + 1) * width)", "width * head + width / 2)"),

@@ -139,9 +139,10 @@ def test_the_script_knows_the_same_limits(javascript):
     ("arguments", "complaint"),
     [
         ({"words": "the emperor"}, "words must be of stories.VOCABULARY.*got 'emperor'"),
-        ({"words": "king"}, "words must be 2 to 8 words, got 1"),
-        ({"words": "king " * 8 + "king"}, "words must be 2 to 8 words, got 9"),
-        ({"sentences": ["the king", "the  king"]}, "sentences must be of .*, with single spaces, got ''"),
+        ({"words": "king"}, "words must be 2 to 8, got 1"),
+        ({"words": "king " * 8 + "king"}, "words must be 2 to 8, got 9"),
+        ({"sentences": ["the king", "the  king"]}, "words of sentences must be of .*, with single spaces, got ''"),
+        ({"sentences": ["the king", "king"]}, "words of sentences must be 2 to 8, got 1"),
         ({"sentences": []}, "sentences"),
         ({"query": 8}, "query.*at most 7"),
         ({"off": ["3.1"]}, "off"),

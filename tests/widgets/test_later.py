@@ -55,8 +55,8 @@ def book(browser, tmp_path, put_off, monkeypatch):
     assert errors == []
 
 
-def models(page):
-    return [url for url in page.fetched if "gpt_model" in url]
+def models(page, name="gpt_model"):
+    return [url for url in page.fetched if name in url]
 
 
 def test_what_is_light_stays_as_it_is(put_off):
@@ -67,25 +67,28 @@ def test_what_is_light_stays_as_it_is(put_off):
 def test_the_model_becomes_a_file_and_only_what_needs_it_waits(put_off):
     whole = WalkExplorer().to_html() + GPTExplorer().to_html()
     page, files = put_off(whole, "../_static/parts")
-    ((key, text),) = files.items()
-    assert key.startswith("gpt_model-")
-    assert f'<script data-part="{key}">{text}</script>' in whole
+    english, key = files
+    assert (english.split("-")[0], key.split("-")[0]) == ("gpt_english", "gpt_model")
+    assert all(f'<script data-part="{one}">{text}</script>' in whole for one, text in files.items())
     waiting = re.findall(r'<script(?: data-part="([\w.]+)-\w+")? type="text/plain" data-later="([^"]+)">', page)
-    assert waiting == [("gpt.math", f"../_static/parts/{key}.js"), ("", f"../_static/parts/{key}.js")]
-    assert len(page) == len(whole) - len(text) - len(f'<script data-part="{key}"></script>') + sum(
-        len(f' type="text/plain" data-later="{address}"') for _, address in waiting
-    )
+    assert waiting == [("", f"../_static/parts/{key}.js")]
+    taken = sum(len(f'<script data-part="{one}">{text}</script>') for one, text in files.items())
+    told = len(f' type="text/plain" data-later="../_static/parts/{key}.js"') + len(f',"../_static/parts/{english}.js"')
+    assert len(page) == len(whole) - taken + told
 
 
 def test_model_and_explorer_weigh_less_than_what_a_page_may_add(put_off):
     page, files = put_off(GPTExplorer().to_html(), "parts")
-    assert sum(len(gzip.compress(text.encode())) for text in files.values()) < 125_000
+    english, stories = (len(gzip.compress(text.encode())) for text in files.values())
+    assert stories < 125_000
+    assert stories + english < 300_000
     assert len(gzip.compress(page.encode())) < 20_000
 
 
 def test_who_reads_the_same_model_adds_little_to_it(put_off):
     page, files = put_off(PatternExplorer().to_html(), "parts")
-    assert files == put_off(GPTExplorer().to_html(), "parts")[1]
+    assert files.items() < put_off(GPTExplorer().to_html(), "parts")[1].items()
+    assert [key.split("-")[0] for key in files] == ["gpt_model"]
     assert len(gzip.compress(page.encode())) < 16_000
 
 
@@ -118,11 +121,11 @@ def test_it_is_fetched_when_the_reader_comes_near_and_once(book):
 
 @pytest.mark.browser
 def test_an_address_wakes_the_explorer_that_it_is_about(book):
-    page = book(WalkExplorer(), GPTExplorer(), at="#explore=gpt&top_k=5&words=the+king+waits&query=99")
+    page = book(WalkExplorer(), GPTExplorer(), at="#explore=gpt&top_k=5&words=the+king+waits&query=999")
     card = page.locator("div.explorer").nth(1)
     card.locator(".x-body").wait_for()
     state = card.evaluate(STATE)
-    assert (state["top_k"], state["words"], state["query"]) == (5, "the king waits", 95)
+    assert (state["top_k"], state["words"], state["query"]) == (5, "the king waits", 239)
     assert len(models(page)) == 1
 
 
@@ -160,6 +163,53 @@ def test_words_and_heads_from_a_stranger_do_no_harm(book, address):
     state = card.evaluate(STATE)
     assert (state["words"], state["head"], state["off"]) == (PatternExplorer().words, "1.1", [])
     assert not re.search("NaN|undefined|alert", card.locator(".x-body").inner_html())
+
+
+@pytest.mark.browser
+def test_english_is_fetched_when_its_tab_is_opened_and_once(book):
+    page = book(GPTExplorer(), GPTExplorer("the king", 1))
+    cards = page.locator("div.explorer")
+    cards.nth(1).scroll_into_view_if_needed()
+    cards.nth(1).locator(".g-next").wait_for()
+    assert models(page, "gpt_english") == []
+    cards.nth(1).get_by_role("tab", name="English").click()
+    cards.nth(1).get_by_role("textbox", name="Text").wait_for()
+    cards.nth(0).scroll_into_view_if_needed()
+    cards.nth(0).get_by_role("tab", name="English").click()
+    cards.nth(0).get_by_role("textbox", name="Text").fill("The val")
+    assert len(models(page, "gpt_english")) == len(models(page)) == 1
+    page.wait_for_function("location.hash.includes('text=The+val')")
+    assert "model=english" in page.evaluate("location.hash")
+
+
+@pytest.mark.browser
+def test_an_address_opens_the_tab_and_a_strangers_text_does_no_harm(book):
+    for text, kept in (("The+va", "The va"), ("<script>alert(1)</script>", "The me"), ("", "The me")):
+        page = book(GPTExplorer(), at=f"#explore=gpt&model=english&query=5&text={text}")
+        card = page.locator("div.explorer")
+        card.locator(".x-body").wait_for()
+        state = card.evaluate(STATE)
+        assert (state["text"], state["model"]) == (kept, "english" if kept == "The va" else "stories")
+        card.locator(".g-next").wait_for()
+        assert not re.search("NaN|undefined|alert", card.locator(".x-body").inner_html())
+        page.close()
+
+
+@pytest.mark.browser
+def test_a_model_that_cannot_be_fetched_is_said_and_asked_for_again(book, tmp_path):
+    page = book(GPTExplorer())
+    card = page.locator("div.explorer")
+    card.scroll_into_view_if_needed()
+    card.locator(".g-next").wait_for()
+    (file,) = (tmp_path / "parts").glob("gpt_english-*.js")
+    text = file.read_text(encoding="utf-8")
+    file.unlink()
+    card.get_by_role("tab", name="English").click()
+    card.get_by_text("The model could not be fetched.").wait_for()
+    file.write_text(text, encoding="utf-8")
+    card.get_by_role("tab", name="Stories").click()
+    card.get_by_role("tab", name="English").click()
+    card.get_by_role("textbox", name="Text").wait_for()
 
 
 @pytest.mark.browser

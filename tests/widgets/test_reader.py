@@ -15,7 +15,7 @@ from lessons_lib.diagnostics import observe
 from lessons_lib.interventions import Ablation, ablated
 from lessons_lib.stories import VERBS, VOCABULARY, tell
 from lessons_lib.widgets import PatternExplorer
-from lessons_lib.widgets.gpt import language_model
+from lessons_lib.widgets.gpt import SCRIPTS, language_model
 from lessons_lib.widgets.reader import LONGEST, PLURAL, SINGULAR, subject
 from lessons_lib.widgets.trained import HEADS
 
@@ -37,7 +37,7 @@ OFF = [[], ["1.2"], ["2.3", "2.4"], list(HEADS)]
 def script(javascript, cases):
     """Scores of the eight heads and the agreement, as the page finds them, for texts and heads that are off."""
     stories = [(text.split(), off) for text, off in cases]
-    runs = javascript.each("gpt.math", "run", stories)
+    runs = javascript.of_model(SCRIPTS["stories"], "run", stories)
     places = javascript.each("reader.math", "subject", [(words,) for words, _ in stories])
     rows = [(head, place) for run, place in zip(runs, places, strict=True) for head in run["weights"]]
     scores = javascript.each("reader.math", "scores", rows)
@@ -76,10 +76,9 @@ def test_the_script_scores_and_agrees_as_the_library_does(javascript, off):
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("gained += row[target(i)] - 1 / row.length", "gained += row[target(i)]"),  # chance counts
-        ("(i) => i - 1", "(i) => i - 2"),
-        ("() => 0)", "() => 1)"),
-        ("share(rows, (i) => i)", "share(rows, (i) => Math.max(0, i - 1))"),
+        ("previous: score(rows, previous(rows))", "previous: score(rows, previous(previous(rows)).reverse())"),
+        ("rows.map(() => [0])", "rows.map((row) => [row.length > 1 ? 1 : 0])"),
+        ("rows.map((_, i) => [i])", "rows.map((_, i) => [Math.max(0, i - 1)])"),
         ("Math.min(weight, 1 / row.length)", "weight"),
         ("rows[rows.length - 1][place]", "rows[place][place]"),
         ("(isPlural ? plural : singular)", "(isPlural ? singular : plural)"),
@@ -90,6 +89,22 @@ def test_the_script_scores_and_agrees_as_the_library_does(javascript, off):
 )
 def test_a_wrong_reading_is_noticed(altered, right, wrong):
     with altered("reader.math", right, wrong) as javascript, pytest.raises(AssertionError):
+        check(javascript, [(text, ["2.4"]) for text in TEXTS[1:6]])
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("sum(targets[i].map((j) => row[j])) - chance", "sum(targets[i].map((j) => row[j]))"),  # chance counts
+        ("[i - 1]", "[Math.max(0, i - 2)]"),
+        ("possible += 1 - chance", "possible += 1"),
+        ("if (!targets[i].length) return;", ""),
+        ("Math.max(0, x)", "x"),
+    ],
+)
+def test_a_wrong_score_is_noticed(altered, right, wrong):
+    with altered("patterns.math", right, wrong) as javascript, pytest.raises(AssertionError):
         check(javascript, [(text, ["2.4"]) for text in TEXTS[1:6]])
 
 

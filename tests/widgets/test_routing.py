@@ -82,7 +82,7 @@ def test_the_script_routes_as_the_library_does(javascript):
     [
         ("chance + bias[i]", "chance"),
         ("[expert]);", "[expert] + bias[expert]);"),  # a bias that changes what a choice weighs
-        ("byte.charCodeAt(0) << 24) >> 24", "byte.charCodeAt(0) << 24) >>> 24"),  # no sign
+        ("new Int8Array(bytes", "new Uint8Array(bytes"),  # no sign
         ("asked[own[choice]] > capacity", "asked[own[choice]] >= capacity"),
         ("Math.ceil((factor", "Math.floor((factor"),
         ("topK === 1 ? chances", "topK ? chances"),  # not made to sum to one

@@ -13,10 +13,8 @@ import {
   followers,
   isLikeTraining,
   parse,
-  previous,
   recorded,
   run,
-  score,
 } from "./birth.math.js";
 import {
   button,
@@ -29,11 +27,14 @@ import {
   numbers,
   panels,
   picture,
+  setAttributes,
   slider,
   stage,
   svg,
 } from "./kit.js";
+import { previous, score } from "./patterns.math.js";
 import { played } from "./play.js";
+import { asking, member } from "./sequence.js";
 
 /**
  * @typedef {{ step: number, symbols: string, query: number, hide: string[], forced: boolean, guess: number }} Traits
@@ -92,7 +93,12 @@ function render(context) {
         step: 5,
         show: (guess) => (guess ? String(guess) : "none"),
       }),
-      asking(scope, state),
+      asking(scope, ["symbols"], {
+        label: "Asking symbol",
+        count: () => symbols().length,
+        query: state.query,
+        show: (i) => `${i}: ${symbols()[i]}`,
+      }),
     ),
     html(
       "div",
@@ -136,20 +142,7 @@ const best = (p) => p.indexOf(Math.max(...p));
 
 /** What layer 2 may not know of layer 1, and where layer 1 has to look. @param {Scope} scope */
 function switches(scope) {
-  const ticks = HIDEABLE.map((part) =>
-    checkbox(
-      {
-        get: () => scope.read("hide").includes(part),
-        set: (hidden) =>
-          scope.write(
-            "hide",
-            HIDEABLE.filter((one) => (one === part ? hidden : scope.read("hide").includes(one))),
-          ),
-        watch: (draw) => scope.when(["hide"], draw),
-      },
-      { label: part },
-    ),
-  );
+  const ticks = HIDEABLE.map((part) => checkbox(member(scope.value("hide"), part, HIDEABLE), { label: part }));
   return html(
     "div",
     { class: "x-panel", style: "gap: 0.25rem" },
@@ -195,25 +188,6 @@ function typed(scope, { go }) {
       button("Another passage", () => go(another(scope.read("symbols")))),
       message,
     ),
-  );
-}
-
-/** Which symbol asks for its next. @param {Scope} scope @param {State} state */
-function asking(scope, { query }) {
-  return scope.rebuild(
-    ["symbols"],
-    () => String(scope.read("symbols").length),
-    (part) =>
-      slider(
-        { ...part.value("query"), get: query },
-        {
-          label: "Asking symbol",
-          min: 0,
-          max: scope.read("symbols").length - 1,
-          step: 1,
-          show: (i) => `${i}: ${scope.read("symbols")[i]}`,
-        },
-      ),
   );
 }
 
@@ -267,7 +241,7 @@ function map(scope, { query, ran }, layer) {
         const asks = query();
         const read = best(ran().weights[layer][asks]);
         const around = { x: LEFT - 1, y: TOP + side * asks - 1, width: side * (asks + 1) + 2, height: side + 2 };
-        for (const [name, value] of Object.entries(around)) row.setAttribute(name, String(value));
+        setAttributes(row, around);
         names.forEach(([left, above], i) => {
           left.classList.toggle("b-asks", i === asks);
           above.classList.toggle("b-asks", i === read);

@@ -2,6 +2,7 @@
 
 import { softmax, sum, uniform } from "./arithmetic.js";
 import { MODEL } from "./birth_model.js";
+import { bytes } from "./base64.js";
 
 /** @typedef {{ hide: string[], forced: boolean }} How `hide`: of what in layer 2 the output of layer 1 is kept away */
 
@@ -24,8 +25,6 @@ const MATRICES = [
   ...LAYERS.flatMap((at) => ["q", "k", "v", "o"].map((part) => `${at}.sublayer.w_${part}`)),
   "head",
 ];
-
-const bytes = (/** @type {string} */ text) => Uint8Array.from(atob(text), (byte) => byte.charCodeAt(0)).buffer;
 
 /** Numbers of which the upper half is kept. @param {string} text */
 const halves = (text) => new Float32Array(Uint32Array.from(new Uint16Array(bytes(text)), (half) => half << 16).buffer);
@@ -154,27 +153,6 @@ export function followers(symbols) {
 /** What followed a symbol when it was last there, for each place; nothing at its first. @param {string} symbols */
 export function answers(symbols) {
   return followers(symbols).map((places) => (places.length ? symbols[places[places.length - 1]] : ""));
-}
-
-/**
- * The share of weight on each row's own targets beyond chance, of what there could be beyond chance, as
- * lessons_lib.patterns scores a head; nothing if it cannot show.
- * @param {number[][]} weights @param {number[][]} targets
- */
-export function score(weights, targets) {
-  let [gained, possible] = [0, 0];
-  weights.forEach((row, i) => {
-    if (!targets[i].length) return;
-    const chance = targets[i].length / row.length;
-    gained += sum(targets[i].map((j) => row[j])) - chance;
-    possible += 1 - chance;
-  });
-  return possible > 0 ? Math.min(1, Math.max(0, gained / possible)) : null;
-}
-
-/** The place before each, as targets. @param {string} symbols */
-export function previous(symbols) {
-  return [...symbols].map((_, i) => (i ? [i - 1] : []));
 }
 
 /** What was typed, as symbols. @param {string} typed */

@@ -1,20 +1,18 @@
-/** A trained GPT: its weights unpacked, run on words with some heads switched off, and the next word drawn. */
+/** A trained GPT: its weights unpacked, and run on a text with some heads switched off. */
 
-import { softmax, uniform } from "./arithmetic.js";
-import { MODEL } from "./gpt_model.js";
+import { softmax } from "./arithmetic.js";
+import { bytes } from "./base64.js";
 
-/** @typedef {{ shape: number[], float32?: string, steps?: string, int8?: string }} Packed */
+/**
+ * A token is a word, or a character.
+ * @typedef {{ shape: number[], float32?: string, steps?: string, int8?: string }} Packed
+ * @typedef {{ vocabulary: string, parameters: Record<string, Packed>, pairs?: string,
+ *   config: { n_context: number, d_model: number, n_heads: number, norm_eps: number, rope_base: number } }} Carried
+ * @typedef {ReturnType<typeof opened>} Model
+ */
 
-export const VOCABULARY = MODEL.vocabulary.split(" ");
-export const LONGEST = 96; // words of a text
-export const VIEW = MODEL.config.n_context - 1; // words that the model is shown, the last ones
 export const HEADS = [1, 2].flatMap((layer) => [1, 2, 3, 4].map((head) => `${layer}.${head}`));
 export const STAGES = ["embedding", "1 attention", "1 feed-forward", "2 attention", "2 feed-forward"];
-
-const [WIDTH, N_HEADS, EPS] = [MODEL.config.d_model, MODEL.config.n_heads, MODEL.config.norm_eps];
-const HEAD_WIDTH = WIDTH / N_HEADS;
-
-const bytes = (/** @type {string} */ text) => Uint8Array.from(atob(text), (byte) => byte.charCodeAt(0)).buffer;
 
 /** Whole numbers times the step of their row, or the numbers themselves. @param {Packed} packed */
 function unpack({ shape, float32, steps, int8 }) {
@@ -23,17 +21,37 @@ function unpack({ shape, float32, steps, int8 }) {
   return Float64Array.from(new Int8Array(bytes(int8 ?? "")), (whole, i) => whole * step[Math.floor(i / shape[1])]);
 }
 
-/** @type {Record<string, Packed>} */
-const PACKED = MODEL.parameters;
-/** @type {Record<string, Float64Array>} */
-const PARAMETERS = Object.fromEntries(Object.entries(PACKED).map(([name, packed]) => [name, unpack(packed)]));
+/**
+ * The model that a script carries. Words are apart from one another in its vocabulary and in a text, characters are
+ * not; the counts of `pairs` say how often each was followed by each in what a model of characters learned from. The
+ * `view` is how many tokens it is shown, the last ones; `longest` how many a text may have.
+ * @param {Carried} carried
+ */
+export function opened({ vocabulary, parameters, pairs, config }) {
+  const between = pairs ? "" : " ";
+  return {
+    vocabulary: vocabulary.split(between),
+    between,
+    longest: pairs ? 240 : 96,
+    view: config.n_context - 1,
+    width: config.d_model,
+    headWidth: config.d_model / config.n_heads,
+    config,
+    shapes: Object.fromEntries(Object.entries(parameters).map(([name, { shape }]) => [name, shape])),
+    parameters: Object.fromEntries(Object.entries(parameters).map(([name, packed]) => [name, unpack(packed)])),
+    pairs: pairs ? new Uint16Array(bytes(pairs)) : null,
+  };
+}
 
 // A list of vectors is one array, vector after vector.
 
-/** Each of the vectors through a matrix, whose rows are the outputs. @param {Float64Array} x @param {string} name */
-function project(x, name) {
-  const [weight, bias] = [PARAMETERS[`${name}.weight`], PARAMETERS[`${name}.bias`]];
-  const [outs, ins] = PACKED[`${name}.weight`].shape;
+/**
+ * Each of the vectors through a matrix, whose rows are the outputs.
+ * @param {Model} model @param {Float64Array} x @param {string} name
+ */
+function project({ parameters, shapes }, x, name) {
+  const [weight, bias] = [parameters[`${name}.weight`], parameters[`${name}.bias`]];
+  const [outs, ins] = shapes[`${name}.weight`];
   const y = new Float64Array((x.length / ins) * outs);
   for (let at = 0, from = 0; at < y.length; from += ins)
     for (let out = 0; out < outs; out++, at++) {
@@ -44,26 +62,32 @@ function project(x, name) {
   return y;
 }
 
-/** Each vector without its mean, divided by its spread; gain and bias. @param {Float64Array} x @param {string} name */
-function norm(x, name) {
-  const [gain, bias] = [PARAMETERS[`${name}.weight`], PARAMETERS[`${name}.bias`]];
+/**
+ * Each vector without its mean, divided by its spread; gain and bias.
+ * @param {Model} model @param {Float64Array} x @param {string} name
+ */
+function norm({ parameters, width, config }, x, name) {
+  const [gain, bias] = [parameters[`${name}.weight`], parameters[`${name}.bias`]];
   const y = new Float64Array(x.length);
-  for (let from = 0; from < x.length; from += WIDTH) {
-    const own = x.subarray(from, from + WIDTH);
-    const mean = own.reduce((a, b) => a + b, 0) / WIDTH;
-    const spread = Math.sqrt(own.reduce((a, b) => a + (b - mean) ** 2, 0) / WIDTH + EPS);
-    for (let k = 0; k < WIDTH; k++) y[from + k] = ((own[k] - mean) / spread) * gain[k] + bias[k];
+  for (let from = 0; from < x.length; from += width) {
+    const own = x.subarray(from, from + width);
+    const mean = own.reduce((a, b) => a + b, 0) / width;
+    const spread = Math.sqrt(own.reduce((a, b) => a + (b - mean) ** 2, 0) / width + config.norm_eps);
+    for (let k = 0; k < width; k++) y[from + k] = ((own[k] - mean) / spread) * gain[k] + bias[k];
   }
   return y;
 }
 
-/** Turn the pairs of each head by an angle that grows with the place, in the array itself. @param {Float64Array} x */
-function rotate(x) {
-  const half = HEAD_WIDTH / 2;
+/**
+ * Turn the pairs of each head by an angle that grows with the place, in the array itself.
+ * @param {Model} model @param {Float64Array} x
+ */
+function rotate({ width, headWidth, config }, x) {
+  const half = headWidth / 2;
   for (let at = 0; at < x.length; at++) {
-    const pair = at % HEAD_WIDTH;
+    const pair = at % headWidth;
     if (pair >= half) continue;
-    const angle = Math.floor(at / WIDTH) * MODEL.config.rope_base ** (-pair / half);
+    const angle = Math.floor(at / width) * config.rope_base ** (-pair / half);
     const [cos, sin, a, b] = [Math.cos(angle), Math.sin(angle), x[at], x[at + half]];
     x[at] = a * cos - b * sin;
     x[at + half] = a * sin + b * cos;
@@ -75,140 +99,79 @@ function rotate(x) {
 
 /**
  * What attention adds to each vector, and the weights of its heads. A head that is off brings nothing.
- * @param {Float64Array} x @param {number} layer @param {string[]} off @param {Hear} [hear]
+ * @param {Model} model @param {Float64Array} x @param {number} layer @param {string[]} off
+ * @param {Hear} [hear]
  */
-function attend(x, layer, off, hear) {
+function attend(model, x, layer, off, hear) {
+  const { width, headWidth } = model;
   const at = `blocks.${layer}.attention`;
-  const [normed, n] = [norm(x, `${at}.norm`), x.length / WIDTH];
-  const [q, k, v] = ["q", "k", "v"].map((name) => project(normed, `${at}.sublayer.w_${name}`));
-  rotate(q);
-  rotate(k);
+  const n = x.length / width;
+  const normed = norm(model, x, `${at}.norm`);
+  const [q, k, v] = ["q", "k", "v"].map((name) => project(model, normed, `${at}.sublayer.w_${name}`));
+  rotate(model, q);
+  rotate(model, k);
   hear?.(q, k, v);
   const found = new Float64Array(x.length);
-  const weights = Array.from({ length: N_HEADS }, (_, head) =>
+  const weights = Array.from({ length: width / headWidth }, (_, head) =>
     Array.from({ length: n }, (_, i) => {
-      const [query, from] = [i * WIDTH + head * HEAD_WIDTH, head * HEAD_WIDTH];
+      const [query, from] = [i * width + head * headWidth, head * headWidth];
       const scores = Array.from({ length: i + 1 }, (_, j) => {
         let score = 0;
-        for (let c = 0; c < HEAD_WIDTH; c++) score += q[query + c] * k[j * WIDTH + from + c];
-        return score / Math.sqrt(HEAD_WIDTH);
+        for (let c = 0; c < headWidth; c++) score += q[query + c] * k[j * width + from + c];
+        return score / Math.sqrt(headWidth);
       });
       const row = softmax(scores);
       if (!off.includes(`${layer + 1}.${head + 1}`))
         row.forEach((weight, j) => {
-          for (let c = 0; c < HEAD_WIDTH; c++) found[query + c] += weight * v[j * WIDTH + from + c];
+          for (let c = 0; c < headWidth; c++) found[query + c] += weight * v[j * width + from + c];
         });
       return row;
     }),
   );
-  return { weights, out: project(found, `${at}.sublayer.w_o`) };
+  return { weights, out: project(model, found, `${at}.sublayer.w_o`) };
 }
 
 /** @param {number} x */
 const gelu = (x) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) * (x + 0.044715 * x ** 3)));
 
 /**
- * What the model makes of the last words in its view: the weights of the eight heads, a row for each word as far as it
- * may see, and for the last word the logits of the next, read off after each sublayer. `first` is the place of the
- * first word in view.
- * @param {string[]} text @param {string[]} off @param {Hear} [hear]
+ * What the model makes of the last tokens in its view: the weights of the eight heads, a row for each token as far as
+ * it may see, and for the last token the logits of the next, read off after each sublayer. `first` is the place of the
+ * first token in view.
+ * @param {Model} model @param {string[]} text @param {string[]} off
+ * @param {Hear} [hear]
  */
-export function run(text, off, hear) {
-  const first = Math.max(0, text.length - VIEW);
-  const words = text.slice(first);
-  const embedding = PARAMETERS["embedding.weight"];
-  const x = new Float64Array(words.length * WIDTH);
-  words.forEach((word, i) => {
-    const token = VOCABULARY.indexOf(word);
-    if (token < 0) throw new RangeError(`text must be made of the model's words, got ${word}`);
-    x.set(embedding.subarray(token * WIDTH, (token + 1) * WIDTH), i * WIDTH);
+export function run(model, text, off, hear) {
+  const { vocabulary, width, view, parameters } = model;
+  const first = Math.max(0, text.length - view);
+  const seen = text.slice(first);
+  const embedding = parameters["embedding.weight"];
+  const x = new Float64Array(seen.length * width);
+  seen.forEach((one, i) => {
+    const token = vocabulary.indexOf(one);
+    if (token < 0) throw new RangeError(`text must be made of what the model knows, got ${one}`);
+    x.set(embedding.subarray(token * width, (token + 1) * width), i * width);
   });
-  const read = () => [...project(norm(x.subarray(-WIDTH), "norm"), "embedding")];
+  const read = () => [...project(model, norm(model, x.subarray(-width), "norm"), "embedding")];
   const add = (/** @type {Float64Array} */ more) => more.forEach((number, i) => (x[i] += number));
   const lens = [read()];
   /** @type {number[][][]} */
   const weights = [];
   for (const layer of [0, 1]) {
-    const heads = attend(x, layer, off, hear);
+    const heads = attend(model, x, layer, off, hear);
     weights.push(...heads.weights);
     add(heads.out);
     lens.push(read());
     const at = `blocks.${layer}.feedforward`;
-    add(project(project(norm(x, `${at}.norm`), `${at}.sublayer.w_up`).map(gelu), `${at}.sublayer.w_down`));
+    const up = project(model, norm(model, x, `${at}.norm`), `${at}.sublayer.w_up`);
+    add(project(model, up.map(gelu), `${at}.sublayer.w_down`));
     lens.push(read());
   }
   return { first, weights, lens };
 }
 
-/**
- * The probability with which each word is drawn, and whether it may be: of the `topK` most probable at the temperature
- * the fewest whose probabilities reach `topP` together. Of equals the first is kept. At temperature 0 the best is taken.
- * @param {number[]} logits @param {{ temperature: number, topK: number, topP: number }} how
- */
-export function chances(logits, { temperature, topK, topP }) {
-  const order = logits.map((_, token) => token).sort((a, b) => logits[b] - logits[a]);
-  const few = order.slice(0, topK);
-  const p = softmax(
-    few.map((token) => logits[token]),
-    temperature || 1,
-  );
-  let before = 0;
-  const drawn = few.filter((_, rank) => {
-    const isKept = topP === 1 || before < topP;
-    before += p[rank];
-    return isKept;
-  });
-  const shares = temperature
-    ? softmax(
-        drawn.map((token) => logits[token]),
-        temperature,
-      )
-    : drawn.map((_, rank) => Number(rank === 0));
-  const kept = logits.map((_, token) => drawn.includes(token));
-  return { kept, p: logits.map((_, token) => shares[drawn.indexOf(token)] ?? 0) };
-}
-
-/**
- * The text with its next word, or up to its next full stop. The chance for the word at a place is the seed's number for
- * that place, so that it does not matter how often one has pressed.
- * @param {string[]} text @param {string[]} off @param {{ temperature: number, topK: number, topP: number }} how
- * @param {number} seed @param {boolean} toStop
- */
-export function write(text, off, how, seed, toStop) {
-  const words = [...text];
-  do {
-    const { lens } = run(words, off);
-    let left = uniform(seed + Math.imul(words.length, 0x6d2b79f5))();
-    const { p } = chances(lens[lens.length - 1], how);
-    const drawn = p.findIndex((share) => (left -= share) < 0);
-    words.push(VOCABULARY[drawn < 0 ? p.indexOf(Math.max(...p)) : drawn]); // rounding may leave a little
-  } while (toStop && words[words.length - 1] !== "." && words.length < LONGEST);
-  return words;
-}
-
-/** What was typed as words. @param {string} typed @returns {string[]} */
-export function parse(typed) {
+/** What was typed as tokens: words and full stops, or characters. @param {Model} model @param {string} typed @returns {string[]} */
+export function parse({ between }, typed) {
+  if (!between) return [...typed.replace(/[‘’]/g, "'").replace(/\s/g, " ")];
   return typed.toLowerCase().match(/[^\s.]+|\./g) ?? [];
-}
-
-/**
- * A weight that is large enough to be drawn: `to` reads `from` in this head, words counted in view. `share` is how much
- * of it arrives at the last word: 1 in layer 2; in layer 1 as much as layer 2 reads its reader, 1 if that is the last.
- * @typedef {{ head: string, from: number, to: number, weight: number, share: number }} Arc
- */
-
-/** The arcs on the way to the last word, of heads that are on. @param {number[][][]} weights @param {string[]} off */
-export function arcs(weights, off) {
-  const last = weights[0].length - 1;
-  const on = HEADS.map((head, i) => ({ head, rows: weights[i] })).filter(({ head }) => !off.includes(head));
-  const above = on.filter(({ head }) => head[0] === "2");
-  const share = (/** @type {string} */ head, /** @type {number} */ to) => {
-    if (to === last) return 1;
-    return head[0] === "2" ? 0 : Math.max(0, ...above.map(({ rows }) => rows[last][to]));
-  };
-  return on
-    .flatMap(({ head, rows }) =>
-      rows.flatMap((row, to) => row.map((weight, from) => ({ head, from, to, weight, share: share(head, to) }))),
-    )
-    .filter(({ weight, share }) => weight >= 0.1 && share >= 0.1);
 }

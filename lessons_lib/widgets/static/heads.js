@@ -1,7 +1,8 @@
 /** A trained model on a sentence of the reader's: where its heads look, what it expects next, and without which head. */
 
-import { button, checkbox, fixed, html, named, picture, select, slider, stage, svg } from "./kit.js";
+import { button, checkbox, fixed, html, named, picture, select, stage, svg } from "./kit.js";
 import { HEADS, LONGEST, VOCABULARY, agreement, best, parse, run } from "./heads.math.js";
+import { asking, member, not } from "./sequence.js";
 
 /**
  * @typedef {{ words: string, query: number, off: string[] }} Traits
@@ -30,21 +31,12 @@ function render(context) {
     html(
       "div",
       { class: "x-panel x-controls", style: "gap: 0" },
-      scope.rebuild(
-        ["words"],
-        () => String(words().length),
-        (part) =>
-          slider(
-            { ...part.value("query"), get: query },
-            {
-              label: "Word that asks",
-              min: 0,
-              max: words().length - 1,
-              step: 1,
-              show: (i) => words()[i] ?? "",
-            },
-          ),
-      ),
+      asking(scope, ["words"], {
+        label: "Word that asks",
+        count: () => words().length,
+        query,
+        show: (i) => words()[i],
+      }),
       replacement(scope, state),
     ),
     html(
@@ -230,17 +222,7 @@ function verbs(scope, { query, now, full }) {
 
 /** A box for each head: without the tick it adds nothing. @param {Scope} scope */
 function switches(scope) {
-  const others = (/** @type {string} */ head) => scope.read("off").filter((one) => one !== head);
-  const boxes = HEADS.map((head) =>
-    checkbox(
-      {
-        get: () => !scope.read("off").includes(head),
-        set: (kept) => scope.write("off", kept ? others(head) : [...others(head), head].sort()),
-        watch: (draw) => scope.when(["off"], draw),
-      },
-      { label: head },
-    ),
-  );
+  const boxes = HEADS.map((head) => checkbox(not(member(scope.value("off"), head, HEADS)), { label: head }));
   return html(
     "div",
     { class: "x-bench", role: "group", "aria-label": "heads that are switched on" },

@@ -2,6 +2,7 @@
 
 import { softmax, sum } from "./arithmetic.js";
 import { MODEL } from "./heads_model.js";
+import { bytes } from "./base64.js";
 
 /** @typedef {number[][]} Matrix one row for each position, or for each output of a projection */
 
@@ -15,7 +16,7 @@ export const HEADS = [1, 2].flatMap((layer) => [1, 2, 3, 4].map((head) => `${lay
  */
 function unpack({ shape, step, base64 }) {
   const width = shape[shape.length - 1];
-  const numbers = [...atob(base64)].map((byte) => step * ((byte.charCodeAt(0) << 24) >> 24));
+  const numbers = Array.from(new Int8Array(bytes(base64)), (whole) => step * whole);
   return Array.from({ length: numbers.length / width }, (_, i) => numbers.slice(i * width, (i + 1) * width));
 }
 

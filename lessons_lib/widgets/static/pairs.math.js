@@ -1,7 +1,8 @@
 /** Seven cheaper ways to attend, on the queries, keys and values of a trained head: what they compute, and how near they come. */
 
 import { normal, softmax, sum, uniform } from "./arithmetic.js";
-import { HEADS, run } from "./gpt.math.js";
+import { HEADS, opened, run } from "./gpt.math.js";
+import { MODEL } from "./gpt_model.js";
 import { square } from "./masks.math.js";
 
 /** @typedef {number[][]} Matrix */
@@ -28,7 +29,7 @@ export function vectors(head) {
   if (!VECTORS[head]) {
     /** @type {Float64Array[][]} */
     const layers = [];
-    run(TEXT.split(" "), [], (...all) => layers.push(all));
+    run(opened(MODEL), TEXT.split(" "), [], (...all) => layers.push(all));
     HEADS.forEach((name, i) => {
       const [q, k, v] = layers[i >> 2].map((all) => {
         const wide = all.length / N;

@@ -1,8 +1,9 @@
 /** Eight heads before a verb: their maps and scores, a switch for each, and whether the verb agrees. */
 
-import { HEADS, VOCABULARY, parse, run } from "./gpt.math.js";
-import { checkbox, fixed, html, named, panels, picture, select, setAttributes, slider, stage, svg } from "./kit.js";
-import { HELD_OUT, LONGEST, PREPARED, agreement, scores, subject } from "./reader.math.js";
+import { HEADS, parse, run } from "./gpt.math.js";
+import { button, checkbox, fixed, html, named, panels, picture, select, setAttributes, stage, svg } from "./kit.js";
+import { HELD_OUT, LONGEST, PREPARED, STORIES, VOCABULARY, agreement, scores, subject } from "./reader.math.js";
+import { asking, member, not } from "./sequence.js";
 
 /**
  * @typedef {{ words: string, query: number, off: string[], head: string, guess: string }} Traits
@@ -30,7 +31,7 @@ function render(context) {
     const isTold = words().length <= LONGEST && words().every((word) => VOCABULARY.includes(word));
     if (!isTold) throw new RangeError(`words must be 1 to ${LONGEST} that the model knows, got ${scope.read("words")}`);
     const story = words().slice(0, query() + 1);
-    ran = run(story, scope.read("off"));
+    ran = run(STORIES, story, scope.read("off"));
     place = subject(story);
     found = agreement(ran.lens[ran.lens.length - 1], story);
   });
@@ -51,7 +52,16 @@ function render(context) {
   scope.add(
     guess(scope),
     html("div", { class: "x-settings p-settings" }, prepared(scope, state), typed(scope, state)),
-    html("div", { class: "x-controls" }, asking(scope, state)),
+    html(
+      "div",
+      { class: "x-controls" },
+      asking(scope, ["words"], {
+        label: "Word that asks",
+        count: () => words().length,
+        query,
+        show: (i) => words()[i],
+      }),
+    ),
     panels(["Heads", tiles(scope, state)], ["One head", large(scope, state)], ["Scores", scored]),
   );
   scope.when([...ASKED, "guess"], () => {
@@ -73,12 +83,11 @@ function guess(scope) {
   const text = html("p", { class: "x-facts", tabindex: -1 });
   const shares = HEADS.map((head) => fixed(HELD_OUT.without[head], 3));
   const buttons = HEADS.map((head, i) => {
-    const made = html("button", { type: "button" }, head);
-    const share = html("span", { class: "x-facts" });
-    made.addEventListener("click", () => {
+    const made = button(head, () => {
       scope.write("guess", head);
       text.focus(); // what was pressed is disabled
     });
+    const share = html("span", { class: "x-facts" });
     scope.when(["guess"], () => {
       const said = scope.read("guess");
       made.setAttribute("aria-pressed", String(said === head));
@@ -132,7 +141,7 @@ function typed(scope, { words, go }) {
   const input = html("input", { type: "text", autocomplete: "off", autocapitalize: "off", spellcheck: "false" });
   const message = html("p", { class: "x-facts p-message" });
   const judge = () => {
-    const given = parse(input.value);
+    const given = parse(STORIES, input.value);
     const unknown = given.find((word) => !VOCABULARY.includes(word));
     const begun = unknown ? VOCABULARY.filter((word) => word.startsWith(unknown)) : [];
     if (begun.length) return `Its words that begin so: ${begun.join(", ")}.`;
@@ -143,29 +152,10 @@ function typed(scope, { words, go }) {
   };
   input.addEventListener("input", () => (message.textContent = judge()));
   scope.when(["words"], () => {
-    if (parse(input.value).join(" ") !== words().join(" ")) input.value = words().join(" ");
+    if (parse(STORIES, input.value).join(" ") !== words().join(" ")) input.value = words().join(" ");
     message.textContent = judge();
   });
   return html("div", {}, html("label", { class: "p-typed" }, html("span", {}, "Words"), input), message);
-}
-
-/** Which word the verb is expected after. @param {Scope} scope @param {State} state */
-function asking(scope, { words, query }) {
-  return scope.rebuild(
-    ["words"],
-    () => String(words().length),
-    (part) =>
-      slider(
-        { ...part.value("query"), get: query },
-        {
-          label: "Word that asks",
-          min: 0,
-          max: Math.max(1, words().length - 1),
-          step: 1,
-          show: (i) => words()[i] ?? "",
-        },
-      ),
-  );
 }
 
 /**
@@ -212,17 +202,10 @@ function tiles(scope, state) {
         return drawing;
       },
     );
-    const press = html("button", { type: "button", class: "p-map", "aria-label": `head ${head}, large` }, map);
-    press.addEventListener("click", () => scope.write("head", head));
-    const others = () => scope.read("off").filter((one) => one !== head);
-    const tick = checkbox(
-      {
-        get: () => !scope.read("off").includes(head),
-        set: (kept) => scope.write("off", kept ? others() : [...others(), head].sort()),
-        watch: (draw) => scope.when(["off"], draw),
-      },
-      { label: head },
-    );
+    const press = button("", () => scope.write("head", head), `head ${head}, large`);
+    press.className = "p-map";
+    press.append(map);
+    const tick = checkbox(not(member(scope.value("off"), head, HEADS)), { label: head });
     scope.when(["head", "off", "guess"], () => {
       press.setAttribute("aria-pressed", String(scope.read("head") === head));
       press.classList.toggle("p-off", scope.read("off").includes(head));
@@ -326,14 +309,8 @@ function large(scope, state) {
   );
 }
 
-/** @type {["previous" | "first" | "itself" | "diffuse" | "subject", string][]} */
-const SCORES = [
-  ["previous", "previous"],
-  ["first", "first"],
-  ["itself", "itself"],
-  ["diffuse", "diffuse"],
-  ["subject", "subject"],
-];
+/** @type {("previous" | "first" | "itself" | "diffuse" | "subject")[]} */
+const SCORES = ["previous", "first", "itself", "diffuse", "subject"];
 
 /** What each head is by its scores. @param {Scope} scope @param {State} state */
 function table(scope, { weights, subject: place }) {
@@ -345,7 +322,7 @@ function table(scope, { weights, subject: place }) {
   scope.when(ASKED, () =>
     rows.forEach(({ values }, i) => {
       const now = scores(weights()[i], place());
-      SCORES.forEach(([name], k) => {
+      SCORES.forEach((name, k) => {
         const score = now[name];
         values[k].textContent = score === null ? "–" : fixed(score);
         values[k].classList.toggle("p-most", score !== null && score >= 0.5);
@@ -361,11 +338,7 @@ function table(scope, { weights, subject: place }) {
     html(
       "table",
       { class: "x-table p-scores" },
-      html(
-        "tr",
-        {},
-        ...["head", ...SCORES.map(([, words]) => words)].map((name) => html("th", { scope: "col" }, name)),
-      ),
+      html("tr", {}, ...["head", ...SCORES].map((name) => html("th", { scope: "col" }, name))),
       ...rows.map(({ row }) => row),
     ),
     html(

@@ -1,9 +1,13 @@
 /** What eight heads look at before a verb: scored, with the subject found, and how likely the verb agrees with it. */
 
 import { softmax, sum } from "./arithmetic.js";
-import { VOCABULARY } from "./gpt.math.js";
+import { opened } from "./gpt.math.js";
+import { MODEL } from "./gpt_model.js";
+import { clamped, previous, score } from "./patterns.math.js";
 import { nextWord } from "./stories.math.js";
 
+export const STORIES = opened(MODEL);
+export const VOCABULARY = STORIES.vocabulary;
 export const LONGEST = 16; // words of a text
 export const VERBS = VOCABULARY.slice(-26);
 export const PLURAL = VERBS.filter((verb) => VERBS.includes(`${verb}s`));
@@ -61,23 +65,6 @@ export function agreement(logits, words) {
   return { singular, plural, isPlural, right: (isPlural ? plural : singular) / (singular + plural) };
 }
 
-/**
- * The share of weight on each row's target beyond chance, of what there could be beyond chance, as lessons_lib.patterns
- * scores a head; null if it cannot show.
- * @param {number[][]} rows @param {(row: number) => number} target below 0 for none
- */
-function share(rows, target) {
-  let [gained, possible] = [0, 0];
-  rows.forEach((row, i) => {
-    if (target(i) < 0) return;
-    gained += row[target(i)] - 1 / row.length;
-    possible += 1 - 1 / row.length;
-  });
-  return possible > 0 ? clamped(gained / possible) : null;
-}
-
-const clamped = (/** @type {number} */ x) => Math.min(1, Math.max(0, x));
-
 /** The share of weight that is spread evenly. @param {number[][]} rows */
 function diffuse(rows) {
   const gained = sum(rows.map((row) => sum(row.map((weight) => Math.min(weight, 1 / row.length))) - 1 / row.length));
@@ -91,9 +78,15 @@ function diffuse(rows) {
  */
 export function scores(rows, place) {
   return {
-    previous: share(rows, (i) => i - 1),
-    first: share(rows, () => 0),
-    itself: share(rows, (i) => i),
+    previous: score(rows, previous(rows)),
+    first: score(
+      rows,
+      rows.map(() => [0]),
+    ),
+    itself: score(
+      rows,
+      rows.map((_, i) => [i]),
+    ),
     diffuse: diffuse(rows),
     subject: place === null ? null : rows[rows.length - 1][place],
   };

@@ -31,6 +31,7 @@ import {
   router,
   scores,
 } from "./routing.math.js";
+import { asking } from "./sequence.js";
 
 /**
  * @typedef {{ balance: string, top_k: number, layer: number, story: number, words: number, query: number,
@@ -183,15 +184,13 @@ function calls(scope, { story, query }) {
       toPlace: (c) => CAPACITIES.indexOf(c),
       toValue: (place) => CAPACITIES[place],
     }),
-    scope.rebuild(
-      ["words", "story"],
-      () => `${scope.read("words")} ${scope.read("story")}`,
-      (part) =>
-        slider(
-          { ...part.value("query"), get: query },
-          { label: "Word that asks", min: 0, max: scope.read("words") - 1, step: 1, show: (i) => story()[i] },
-        ),
-    ),
+    asking(scope, ["words", "story"], {
+      label: "Word that asks",
+      count: () => scope.read("words"),
+      query,
+      show: (i) => story()[i],
+      key: () => `${scope.read("words")} ${scope.read("story")}`,
+    }),
   );
 }
 

@@ -2,6 +2,7 @@
 
 import { effectiveCount, softmax, sum } from "./arithmetic.js";
 import { MODEL } from "./routing_scores.js";
+import { bytes } from "./base64.js";
 
 /**
  * @typedef {{ topK: number, capacity: number, bias: number[] }} How `capacity` is the factor of what an even share is
@@ -36,7 +37,7 @@ export function scores(balance, topK, layer, text, n) {
   let rows = UNPACKED.get(key);
   if (!rows) {
     const { step, scores: packed } = router(balance, topK).layers[layer - 1];
-    const numbers = [...atob(packed)].map((byte) => step * ((byte.charCodeAt(0) << 24) >> 24));
+    const numbers = Array.from(new Int8Array(bytes(packed)), (whole) => step * whole);
     rows = Array.from({ length: numbers.length / EXPERTS }, (_, i) => numbers.slice(i * EXPERTS, (i + 1) * EXPERTS));
     UNPACKED.set(key, rows);
   }

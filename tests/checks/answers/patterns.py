@@ -190,7 +190,7 @@ WRONG = {
         (with_notes(lambda e, b, ov, qk: e @ qk @ (b @ ov).T), "the layer adds"),
         (with_notes(lambda e, b, ov, qk: e @ qk @ e.T), "note is missing in the keys"),
         (with_notes(lambda e, b, ov, qk: (e + b @ ov) @ qk @ (e + b @ ov).T), "queries are made from the embeddings"),
-        (with_notes(lambda e, b, ov, qk: (e + b @ ov) @ qk @ e.T), "into the keys, not into the queries"),
+        (with_notes(lambda e, b, ov, qk: (e + b @ ov) @ qk @ e.T), "in the keys, not in the queries"),
         (lambda *given: circuit_scores(*given).T, "it came out transposed"),
         (with_notes(lambda e, b, ov, qk: e @ qk.T @ (e + b @ ov).T), "not with W_QK transposed"),
         (with_notes(lambda e, b, ov, qk: e @ qk @ (e + b @ ov.T).T), "not with W_OV transposed"),

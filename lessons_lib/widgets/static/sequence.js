@@ -1,0 +1,44 @@
+/** What explorers of a sequence share: a slider for the place that asks, and switches for what is in a list. */
+
+import { slider } from "./kit.js";
+
+/**
+ * @template V
+ * @typedef {import("./kit.js").Value<V>} Value
+ */
+
+/**
+ * The place that asks for its next, built again with the sequence: when `key` changes, which is its length if not given.
+ * @template {{ query: number }} T
+ * @param {import("./kit.js").Scope<T>} scope
+ * @param {(keyof T)[]} traits of the sequence
+ * @param {{ label: string, count: () => number, query: () => number, show: (place: number) => string | undefined,
+ *   key?: () => string }} options
+ */
+export function asking(scope, traits, { label, count, query, show, key = () => String(count()) }) {
+  return scope.rebuild(traits, key, (part) =>
+    slider(
+      { ...part.value("query"), get: query },
+      { label, min: 0, max: Math.max(1, count() - 1), step: 1, show: (place) => show(place) ?? "" },
+    ),
+  );
+}
+
+/**
+ * Whether an item is in a list, which stays in the order of `all`.
+ * @template E
+ * @param {Value<E[]>} list @param {E} item @param {E[]} all
+ * @returns {Value<boolean>}
+ */
+export function member(list, item, all) {
+  return {
+    get: () => list.get().includes(item),
+    set: (isIn) => list.set(all.filter((one) => (one === item ? isIn : list.get().includes(one)))),
+    watch: list.watch,
+  };
+}
+
+/** The opposite of a switch. @param {Value<boolean>} value @returns {Value<boolean>} */
+export function not(value) {
+  return { get: () => !value.get(), set: (isOn) => value.set(!isOn), watch: value.watch };
+}
