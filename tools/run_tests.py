@@ -40,14 +40,24 @@ def shaped() -> list[str]:
     without |= {"test_address.py", "test_commands.py", "test_new_chapter.py", "test_portability.py", "test_wheel.py"}
     without |= {"test_kept_runs.py", "test_seeds.py", "test_sharing.py", "test_sources.py", "test_drawings.py"}
     without |= {"test_claims.py", "test_formulas.py"}
+    without |= {"test_every_check.py"}  # each check is called over the wire too
     files = [*sorted((ROOT / "tests").glob("test_*.py")), *sorted((ROOT / "tests").glob("checks/test_*.py"))]
     library = [path.relative_to(ROOT).as_posix() for path in files if path.name not in without]
     return [*library, "tests/flash/test_tiled.py", "tests/flash/test_dispatch.py"]
 
 
+# Tiles that nobody gets before a GPU has timed them are compiled with COMPILED, each week.
+CANDIDATES = "--deselect=tests/flash/test_triton_compiled.py::test_candidates["
 LIBRARY = Lane(
     "library, exercises, repository",
-    (*PYTEST, "-n", "2", *(f"--ignore=tests/{folder}" for folder in ("grading", "site", "widgets")), "tests"),
+    (
+        *PYTEST,
+        "-n",
+        "2",
+        *(f"--ignore=tests/{folder}" for folder in ("grading", "site", "widgets")),
+        CANDIDATES,
+        "tests",
+    ),
 )
 CLASS = Lane("a class's work, graded in a sandbox", (*PYTEST, "-n", "2", "--dist", "loadfile", "-rs", "tests/grading"))
 BOOK = Lane("the site, built with warnings as errors", ("tools/build_book.py",))
@@ -77,7 +87,7 @@ SITE = Lane(
 # Lanes of one tuple run side by side. The book is built of the runs that were tested: book/conftest.py.
 ALL = ((LIBRARY,), (NOTEBOOKS,), (BOOK, CLASS), (KERNELS,), (SHAPES,), (SITE,))
 
-OF_KERNELS = ((COMPILED,), (KERNELS,))  # COMPILED is a part of LIBRARY: alone it needs no more than PyTorch and Triton
+OF_KERNELS = ((COMPILED,), (KERNELS,))  # most of COMPILED is in LIBRARY: alone it needs PyTorch and Triton only
 
 FEW = ("-k", "not either_precision0", "--hypothesis-profile=quick")
 SLOW = (
