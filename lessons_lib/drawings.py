@@ -436,7 +436,7 @@ def tile_walks(*names: str) -> Sketch:
     """In which order kernels visit the tiles of scores: by rows or by columns, in one program or in many.
 
     A row is a block of queries, a column a tile of keys and values. Dao et al., *FlashAttention*, 2022, algorithm 1;
-    Dao, *FlashAttention-2*, 2023, figure 2; *here* are the kernels of :mod:`lessons_lib.flash.triton_kernels`.
+    Dao, *FlashAttention-2*, 2023, figure 2; *here* are the kernels of ``lessons_lib/flash/triton_kernels.py``.
 
     Args:
         names: one to four of ``"forward, 2022"``, ``"forward, 2023"``, ``"backward, 2023"``, ``"keys and values,
