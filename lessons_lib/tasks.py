@@ -33,9 +33,12 @@ AnyBatch = TypeVar("AnyBatch")
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Predict ``targets[b, i]`` from ``inputs[b, :i + 1]`` wherever ``loss_mask[b, i]`` is True."""
+    """Predict ``targets[b, i]`` from ``inputs[b, :i + 1]`` wherever ``loss_mask[b, i]`` is True.
 
-    inputs: Int[Tensor, "b n"]
+    A position's input is a symbol, or several of them.
+    """
+
+    inputs: Int[Tensor, "b n *symbols"]
     targets: Int[Tensor, "b n"]
     loss_mask: Bool[Tensor, "b n"]
 

@@ -132,7 +132,7 @@ def _clocks(generator: torch.Generator, *, enough: bool) -> Five:
 def _caught(trained: int, n: int, base: float, width: int, factor: float) -> tuple[int, dict[str, int]]:
     """How many clocks are caught out, and how many by likely mistakes."""
 
-    def count(power: float = 2.0, turn: float = 2 * math.pi, slowed: float = factor, at: float = trained) -> int:
+    def count(power: float = 2.0, turn: float = 2 * math.pi, slowed: float = factor, at: float = float(trained)) -> int:
         speeds = [base ** (-power * i / width) for i in range(width // 2)]
         return sum(at * w < turn and n * w / slowed > trained * w for w in speeds)
 
@@ -146,7 +146,7 @@ def _caught(trained: int, n: int, base: float, width: int, factor: float) -> tup
         "a whole turn is 2 pi": count(turn=math.pi),
         "a turn is 2 pi radians, not 1": count(turn=1.0),
         "a turn is 2 pi radians, not 360": count(turn=360.0) if count(turn=360.0) != width // 2 else -1,
-        "whether a clock has gone round is asked of training, not of the longer text": count(at=n),
+        "whether a clock has gone round is asked of training, not of the longer text": count(at=float(n)),
         "in training the clocks were not slowed yet": count(at=trained / factor),
         "a pair is two entries: count pairs": 2 * right,
     }
