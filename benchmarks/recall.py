@@ -10,17 +10,14 @@ a quarter of an hour on one core. It writes after every run, and goes on where i
 for each kind how many numbers it keeps of a text with so many pairs, and how much it recalls.
 """
 
-import argparse
-import json
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from benchmarks.records import ROOT, defined, processor, write
+from benchmarks.records import ROOT, begun, defined, processor, write
 from lessons_lib.attention import attention
 from lessons_lib.efficient.delta import decayed_attention, delta_rule
 from lessons_lib.efficient.linear import linear_attention
@@ -47,12 +44,8 @@ TUNED_ON, SEEDS = 100, (0, 1, 2)
 
 def main() -> None:
     """Run what is missing, and write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "recall.json")
-    out = parser.parse_args().out
-    torch.set_num_threads(1)
+    out, runs = begun(__doc__, "recall")
     code = cells()
-    runs = json.loads(out.read_text(encoding="utf-8"))["runs"] if out.exists() else {}
     for kind in KINDS:
         while (wanted := missing(kind, runs)) is not None:
             rate, seed = wanted

@@ -42,17 +42,21 @@ def record(doc: str | None, name: str, jobs: Iterable[Job], **about: object) -> 
         jobs: all of them, in the order of the lines.
         about: what the record says besides.
     """
-    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / f"{name}.json")
-    out = parser.parse_args().out
-    torch.set_num_threads(1)
-
+    out, runs = begun(doc, name)
     jobs = list(jobs)
-    runs = json.loads(out.read_text(encoding="utf-8"))["runs"] if out.exists() else {}
     for lines, run in tqdm(jobs):
         if not all(line in runs for line in lines):
             runs |= dict(zip(lines, run(), strict=True))
             write(out, name, {line: runs[line] for all_lines, _ in jobs for line in all_lines if line in runs}, **about)
+
+
+def begun(doc: str | None, name: str) -> tuple[Path, dict[str, Any]]:
+    """Read the command's arguments; return where its record is written and the runs that are there, on one thread."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / f"{name}.json")
+    out = parser.parse_args().out
+    torch.set_num_threads(1)
+    return out, json.loads(out.read_text(encoding="utf-8"))["runs"] if out.exists() else {}
 
 
 def write(out: Path, name: str, runs: Mapping[str, Sequence[float]], **about: object) -> None:

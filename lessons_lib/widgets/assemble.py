@@ -46,8 +46,9 @@ def read(file: str) -> str:
 def es_module(name: str) -> str:
     """Return ``static/NAME.js`` and what it imports as one ES module."""
     module = read(f"{name}.js")
-    later = [_as_object(other).replace(" = (", " = async ", 1)[:-4] + ";" for other in _later(name)]
-    text = "\n".join([*later, *map(_as_object, _imported(name)), _with_objects(module)])
+    later = [f"const {_variable(other)} = async {_maker(other)};" for other in _later(name)]
+    imported = [f"const {_variable(other)} = ({_maker(other)})();" for other in _imported(name)]
+    text = "\n".join([*later, *imported, _with_objects(module)])
     text = _LATER.sub(lambda found: f"{_variable(found[1])}()", text)
     assert not _ANY_IMPORT.search(text), f"{name}.js: imports more than names from files beside it"
     assert len(_DEFAULT.findall(text)) == 1, f"{name}.js: needs exactly one `export default {{ render }}`"
@@ -169,12 +170,13 @@ def _with_objects(text: str) -> str:
     return _IMPORT.sub(lambda found: f"const {found[1]} = {_variable(found[2])};", text)
 
 
-def _as_object(name: str) -> str:
+def _maker(name: str) -> str:
+    """A function that runs the file and returns the object of its exports."""
     text = _with_objects(read(f"{name}.js"))
     exports = _EXPORT.findall(text)
     body = _EXPORT.sub("", text)
     assert not _KEYWORD.search(body), f"{name}.js: a file that others import exports plain names, and imports such"
-    return f"const {_variable(name)} = (() => {{\n{body}\nreturn {{ {', '.join(exports)} }};\n}})();"
+    return f"() => {{\n{body}\nreturn {{ {', '.join(exports)} }};\n}}"
 
 
 def _variable(name: str) -> str:

@@ -1,6 +1,8 @@
 """Still pictures for pages whose scripts are off: SVG as text, in the colours of ``static/explorer.css``."""
 
+from collections.abc import Sequence
 from html import escape
+from itertools import pairwise
 
 Number = int | float
 
@@ -39,6 +41,12 @@ def map_of(left: Number, top: Number, width: Number, rows: list[list[float]]) ->
         element("path", class_="x-ground", d=f"M{left} {top}{steps}V{top + width:.1f}H{left}Z"),
         *(element("path", class_="x-solid", d=paths[s], fill_opacity=s) for s in sorted(paths) if s > 0),
     ]
+
+
+def runs(row: Sequence[bool]) -> list[tuple[int, int]]:
+    """Where a row allows one cell after another: first cell, and the one behind the last."""
+    edges = [i for i, (before, after) in enumerate(pairwise([False, *row, False])) if before != after]
+    return list(zip(edges[::2], edges[1::2], strict=True))
 
 
 def _short(value: object) -> str:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lessons_lib import masks
 from lessons_lib.widgets.arithmetic import uniform
-from lessons_lib.widgets.drawing import element, picture, text
+from lessons_lib.widgets.drawing import element, picture, runs, text
 from lessons_lib.widgets.explorer import Card, Explorer
 from lessons_lib.widgets.traits import Whole
 
@@ -120,7 +120,7 @@ class MasksExplorer(Explorer):
         rows = [
             f"M{start * side:.4g} {row * side:.4g}H{stop * side:.4g}v{side - 1:.4g}H{start * side:.4g}z"
             for row, allowed in enumerate(self.mask)
-            for start, stop in _runs(allowed)
+            for start, stop in runs(allowed)
         ]
         allowed = sum(map(sum, self.mask))
         said = f"mask over {self.n} positions, {', '.join(self.parts)}: {allowed} of {self.n**2} pairs may attend"
@@ -163,9 +163,3 @@ def _parse(index: int, part: str) -> tuple[str, str, tuple[int | float, ...]]:
     if name == "random_sparse" and numbers[0] > 1:
         raise traitlets.TraitError(f"{where} takes a density of at most 1, got {part!r}")
     return operation, name, numbers
-
-
-def _runs(row: Sequence[bool]) -> list[tuple[int, int]]:
-    """Where a row allows one cell after another: first cell, and the one behind the last."""
-    edges = [i for i, (before, after) in enumerate(pairwise([False, *row, False])) if before != after]
-    return list(zip(edges[::2], edges[1::2], strict=True))

@@ -14,7 +14,7 @@ from lessons_lib.efficient.performer import performer_attention
 from lessons_lib.rules import Causal, Dilated, GlobalTokens, Rule, Table, Window
 from lessons_lib.stories import encode
 from lessons_lib.widgets.arithmetic import normal, uniform
-from lessons_lib.widgets.drawing import element, picture, text
+from lessons_lib.widgets.drawing import element, picture, runs, text
 from lessons_lib.widgets.explorer import Card, Explorer
 from lessons_lib.widgets.gpt import language_model
 from lessons_lib.widgets.trained import HEADS
@@ -156,7 +156,7 @@ class PairsExplorer(Explorer):
             cells = "".join(
                 f"M{side * start} {side * i}h{side * (stop - start)}v{side}H{side * start}z"
                 for i, row in enumerate(allowed.tolist())
-                for start, stop in _runs(row)
+                for start, stop in runs(row)
             )
             drawn = [element("path", class_="x-may", d=cells)]
             said = f"{int(allowed.sum())} of {N * N} pairs are computed"
@@ -215,9 +215,3 @@ def directions(r: int, seed: int) -> Float[Tensor, "r d"]:
 def draws(seed: int, rows: int, columns: int) -> Float[Tensor, "rows columns"]:
     """Return the numbers in (0, 1) that the script draws from the seed."""
     return torch.tensor(list(islice(uniform(seed), rows * columns)), dtype=torch.float64).reshape(rows, columns)
-
-
-def _runs(row: list[bool]) -> list[tuple[int, int]]:
-    """Where a row allows one cell after another: first cell, and the one behind the last."""
-    edges = [j for j in range(len(row) + 1) if (j < len(row) and row[j]) != (j > 0 and row[j - 1])]
-    return list(zip(edges[::2], edges[1::2], strict=True))

@@ -1,5 +1,6 @@
 /** A way to compute fewer pairs: which are left, the weights beside the exact ones, the error, and who remembers. */
 
+import { question } from "./asked.js";
 import {
   button,
   checkbox,
@@ -137,7 +138,6 @@ const grouped = (/** @type {number} */ x) => x.toLocaleString("en");
 
 /** What is asked before errors are shown. @param {Scope} scope */
 function guess(scope) {
-  const answer = html("p", { tabindex: -1 });
   /** @type {[string, string][]} */
   const options = [
     ["1.3", "1.3 only"],
@@ -145,33 +145,17 @@ function guess(scope) {
     ["both", "both"],
     ["neither", "neither"],
   ];
-  const asked = html(
-    "div",
-    { role: "group", "aria-label": "your guess" },
-    html(
-      "p",
-      {},
-      `Head 1.3 gives all words nearly the same score (spread ${fixed(spread("1.3"), 1)}), head 2.4 very different ones ` +
-        `(${fixed(spread("2.4"), 1)}). Each is computed by a window of 8 words, and by 64 random features of Performer. For ` +
-        "which head does the window come nearer to the exact output? Say first:",
-    ),
-    html(
-      "div",
-      { class: "x-bench" },
-      ...options.map(([value, words]) =>
-        button(words, () => {
-          scope.write("guess", value);
-          answer.focus(); // what was pressed is gone
-        }),
-      ),
-    ),
+  const { card, tell } = question(
+    "b-guess",
+    `Head 1.3 gives all words nearly the same score (spread ${fixed(spread("1.3"), 1)}), head 2.4 very different ones ` +
+      `(${fixed(spread("2.4"), 1)}). Each is computed by a window of 8 words, and by 64 random features of Performer. For ` +
+      "which head does the window come nearer to the exact output? Say first:",
+    options,
+    (value) => scope.write("guess", value),
   );
-  const box = html("div", { class: "b-guess" }, asked, answer);
   scope.when(["guess"], () => {
     const said = scope.read("guess");
-    asked.hidden = said !== null;
-    answer.hidden = said === null;
-    if (!said) return;
+    if (said === null) return tell("");
     const found = ["1.3", "2.4"].map((head) => {
       const [near, drawn, even] = ["window", "performer", ""].map((way) => error({ ...ASKED, way }, head));
       return {
@@ -184,12 +168,13 @@ function guess(scope) {
     const right = found.every(({ wins }) => wins)
       ? "both"
       : (found.find(({ wins }) => wins)?.head.concat(" only") ?? "neither");
-    answer.textContent =
+    tell(
       `You said ${options.find(([value]) => value === said)?.[1]}; it is ${right}. Errors, ` +
-      `${found.map(({ words }) => words).join("; ")}. Where all words count a little, a few pairs are not enough; where ` +
-      "few words count for much, so many random features are hardly better than the plain average.";
+        `${found.map(({ words }) => words).join("; ")}. Where all words count a little, a few pairs are not enough; where ` +
+        "few words count for much, so many random features are hardly better than the plain average.",
+    );
   });
-  return box;
+  return card;
 }
 
 /** The sliders of the way that was chosen. @param {Scope} scope */

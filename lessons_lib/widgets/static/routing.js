@@ -1,5 +1,6 @@
 /** Words joined to their experts: how evenly, with how many places, and what a bias moves. */
 
+import { question } from "./asked.js";
 import {
   button,
   entry,
@@ -138,35 +139,25 @@ function choices(scope) {
 
 /** What is asked before routers without balance are shown. @param {Scope} scope */
 function guess(scope) {
-  const words =
+  const { card, tell } = question(
+    "r-guess",
     "These routers were trained with nothing that asks for balance. On new words, as how many equally busy experts will " +
-    "the eight work? Say first:";
-  const answer = html("p", { tabindex: -1 });
-  const say = (/** @type {number} */ many) => {
-    scope.write("guess", many);
-    answer.focus(); // what was pressed is gone
-  };
-  const buttons = Array.from({ length: EXPERTS }, (_, i) =>
-    button(String(i + 1), () => say(i + 1), `${i + 1} experts`),
+      "the eight work? Say first:",
+    Array.from({ length: EXPERTS }, (_, i) => [i + 1, String(i + 1), `${i + 1} experts`]),
+    (many) => scope.write("guess", many),
   );
-  const asked = html(
-    "div",
-    { role: "group", "aria-label": "your guess" },
-    html("p", {}, words),
-    html("div", { class: "x-bench" }, ...buttons),
-  );
-  const box = html("div", { class: "r-guess" }, asked, answer);
   scope.when([...TRAINED, "guess"], () => {
     const said = scope.read("guess");
-    box.hidden = scope.read("balance") !== "none";
-    asked.hidden = said > 0;
-    answer.hidden = said === 0;
+    card.hidden = scope.read("balance") !== "none";
     const [first, ...others] = recorded(scope).map((all) => fixed(inEffect(all), 1));
-    answer.textContent =
-      `You said ${said}. In this layer ${HELD_OUT.toLocaleString("en")} new words use the eight like ${first} equally ` +
-      `busy ones; trained from other seeds, like ${others.join(" and ")}.`;
+    tell(
+      said
+        ? `You said ${said}. In this layer ${HELD_OUT.toLocaleString("en")} new words use the eight like ${first} equally ` +
+            `busy ones; trained from other seeds, like ${others.join(" and ")}.`
+        : "",
+    );
   });
-  return box;
+  return card;
 }
 
 /** How long the call is, who asks, how many places there are. @param {Scope} scope @param {State} state */

@@ -1,7 +1,7 @@
 /** The clocks of RoPE beyond the length in training: bars for all of them, one looked at closely, and recorded losses. */
 
+import { question } from "./asked.js";
 import {
-  button,
   checkbox,
   fixed,
   html,
@@ -303,38 +303,23 @@ function wedge(from, to) {
 
 /** What is asked before the losses are shown, and then what was said. @param {Scope} scope */
 function guess(scope) {
-  const answer = html("p", { tabindex: -1 });
-  const asked = html(
-    "div",
-    { role: "group", "aria-label": "your guess" },
-    html(
-      "p",
-      {},
-      "A small model learned from 64 letters at a time and is not trained further. With which clocks is its loss lowest when 512 are given? Say first:",
-    ),
-    html(
-      "div",
-      { class: "x-bench" },
-      ...METHODS.map(([method, words]) =>
-        button(words, () => {
-          scope.write("guess", method);
-          answer.focus(); // what was pressed is gone
-        }),
-      ),
-    ),
+  const { card, tell } = question(
+    "s-guess",
+    "A small model learned from 64 letters at a time and is not trained further. With which clocks is its loss lowest when 512 are given? Say first:",
+    METHODS,
+    (method) => scope.write("guess", method),
   );
   scope.when(["guess"], () => {
     const said = scope.read("guess");
-    asked.hidden = said !== "";
-    answer.hidden = !said;
     const found = METHODS.map(([method, words]) => {
       const all = means(recorded(method, LONGEST / TRAINED, false));
       return `${words} ${fixed(all[all.length - 1])}`;
     });
-    answer.textContent =
-      said && `You said ${NAMES[said]}. Mean losses with 512 letters, base 10 000, factor 8: ${found.join(", ")} nats.`;
+    tell(
+      said && `You said ${NAMES[said]}. Mean losses with 512 letters, base 10 000, factor 8: ${found.join(", ")} nats.`,
+    );
   });
-  return html("div", { class: "s-guess" }, asked, answer);
+  return card;
 }
 
 /** Recorded losses by length, the chosen method's with its seeds. @param {Scope} scope */
