@@ -18,7 +18,8 @@ import importlib, pkgutil, lessons_lib
 for module in pkgutil.walk_packages(lessons_lib.__path__, "lessons_lib."):
     if module.name.rpartition(".")[2] not in {"launch", "triton_kernels"}:  # these need triton
         importlib.import_module(module.name)
-from lessons_lib import widgets
+from lessons_lib import datasets, widgets
+assert all(len(datasets.load(name).values) for name in datasets.NAMES)
 pages = [widgets.TemperatureExplorer(scores=[1.0, 2.0]).to_html(), widgets.HeadsExplorer().to_html()]
 assert all("<script>" in page and "<style>" in page for page in pages)
 print(lessons_lib.__file__)
@@ -55,7 +56,7 @@ def test_it_holds_the_library_s_files_and_nothing_else(wheel):
     files = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert inside == {name for name in files if (ROOT / name).exists()}
-    assert {Path(name).suffix for name in inside} >= {".py", ".js", ".css"}
+    assert {Path(name).suffix for name in inside} >= {".py", ".js", ".css", ".xz", ".csv"}
 
 
 def test_it_asks_for_what_the_users_ranges_say(wheel):
