@@ -26,6 +26,8 @@ The files, in reading order, which is the book's::
     sparse_and_linear  keys before queries, what a step writes into a state, pairs of a pattern
     flash              exact attention to keys that come in pieces
     long_context       clocks that are caught out, how far a scaling reaches, the same targets
+    vision_and_language  patches, pairs of pictures and words, what a map proves
+    sequences_graphs_decisions  the next import, neighbours, what a set cannot say
     build_attention    the assignment of Part I
     build_flash        the assignment of Part III
 """
