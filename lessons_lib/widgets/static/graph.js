@@ -209,15 +209,13 @@ function guess(scope, club) {
     Array.from({ length: WORDS }, (_, i) => [i + 1, String(i + 1), `${i + 1} first choices`]),
     (many) => scope.write("guess", many),
   );
-  scope.when(["graph", "head", "deal", "edits", "guess"], () => {
+  scope.when(["graph", "guess"], () => {
     card.hidden = club();
     const said = scope.read("guess");
-    const has = (/** @type {string} */ score) =>
-      different(weights({ graph: "dictionary", score, head: scope.read("head"), deal: scope.read("deal"), edits: [] }));
     tell(
       said && !club()
-        ? `You said ${said}. This head of GAT has ${has("gat")}, of GATv2 ${has("gatv2")}, of dot products ${has("dot")}, with ` +
-            "all edges in place."
+        ? `You said ${said}. It is 1: GAT ranks the entries alike for all askers, whatever was trained. Cut an edge to an ` +
+            "asker’s first choice, and it takes the next in the same order."
         : "",
     );
   });
