@@ -23,6 +23,7 @@
     gpt             the whole language model
     huggingface     the same model with weights from elsewhere
     encoder_decoder the Transformer of 2017: one model reads, another writes
+    vision          an image cut into patches, read like the words of a sentence
     modes           evaluation mode and back
     generation      writing, one token after another
     beam            searching for the most probable text
