@@ -8,6 +8,7 @@ from einops import rearrange
 from torch import nn
 from torch.nn.functional import cross_entropy, fold, normalize, unfold
 
+from lessons_lib import vision
 from lessons_lib.attention import attention
 from lessons_lib.checks import vision_and_language as check
 
@@ -32,10 +33,6 @@ def by_unfold(images, p):
 
 def by_windows(images, p):
     return images.unfold(1, p, p).unfold(2, p, p).flatten(3).flatten(1, 2)
-
-
-def by_einops(images, p):
-    return rearrange(images, "b (r p) (c q) -> b (r c) (p q)", p=p, q=p)
 
 
 def picture(pieces, height, width):
@@ -174,10 +171,10 @@ RIGHT = {
         by_slices,
         by_unfold,
         by_windows,
-        by_einops,
+        vision.patches,
         lambda images, p: patches(images.float(), p),
     ],
-    check.put_together: [picture, laid_down, by_fold, in_strips, lambda *given: picture(given[0].float(), *given[1:])],
+    check.put_together: [picture, laid_down, by_fold, in_strips, lambda x, *size: vision.from_patches(x.float(), size)],
     check.contrast: [
         contrast,
         by_logsumexp,
