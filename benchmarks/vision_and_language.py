@@ -141,7 +141,7 @@ def dates(code: dict[str, Any]) -> Iterator[Job]:
     ):
         yield job(
             f"dates, {name}", build, code["draw_dates"], code["date_losses"], score,
-            steps=600, rates=(0.006,), seeds=(0, 1, 2) if name == "one vector" else (0, 1),
+            steps=600, rates=(0.006,), seeds=(0, 1) if "look" in name else (0, 1, 2),
             longer=2 if name == "one vector" else 0,
         )  # fmt: skip
 
