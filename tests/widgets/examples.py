@@ -10,6 +10,7 @@ from lessons_lib.widgets import (
     HeadsExplorer,
     MasksExplorer,
     PairsExplorer,
+    PatchesExplorer,
     PatternExplorer,
     PlaneExplorer,
     RetrievalExplorer,
@@ -197,6 +198,17 @@ def examples():
                 "clock": 5,
                 "practised": True,
                 "guess": "none",
+            },
+        ),
+        (
+            PatchesExplorer(12, 2, "shuffled", 7, guess="fewer"),
+            {
+                "digit": 3,
+                "size": 4,
+                "pixels": "in order",
+                "query": 2,
+                "ink": [0, 16, 5, 0] * 16,
+                "guess": "alike",
             },
         ),
     ]
