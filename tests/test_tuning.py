@@ -1,0 +1,65 @@
+"""Rivals tuned alike: the rate is chosen on one split and judged on another; a seed decides all and disturbs nobody."""
+
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+from benchmarks.tuning import compare, fit, job, lines
+
+
+def build():
+    return nn.Sequential(nn.Dropout(0.01), nn.Linear(3, 1))
+
+
+def draw(generator):
+    x = torch.randn(8, 3, generator=generator)
+    return x, x @ torch.tensor([[2.0], [-1.0], [0.5]])
+
+
+def losses(model, batch):
+    return mse_loss(model(batch[0]), batch[1], reduction="none").flatten()
+
+
+def error(model, split):
+    x, y = draw(torch.Generator().manual_seed({"val": 5, "test": 6}[split]))
+    return losses(model, (x, y)).mean().item()
+
+
+def test_the_better_rate_is_the_one_that_is_tested():
+    settings = {"steps": 40, "rates": (1e-5, 0.1), "seeds": (3, 4), "longer": 2, "longer_seeds": (7,)}
+    found = compare("line", build, draw, losses, error, smaller_is_better=True, **settings)
+    assert list(found) == lines("line", **settings)
+    assert found["line: val, rate 1e-05"][0] > 1 > 0.5 > found["line: val, rate 0.1"][0]
+    assert found["line: test, rate, seed 3"][0] == found["line: test, rate, seed 4"][0] == 0.1
+    assert found["line: test, rate, seed 3"][1] != found["line: test, rate, seed 4"][1]
+    assert found["line: test, 2 x, seed 7"][1] < found["line: test, rate, seed 4"][1]
+    assert found["line: weights, seconds"][0] == 4
+
+
+def test_without_smaller_is_better_the_largest_wins():
+    found = compare("line", build, draw, losses, error, steps=5, rates=(1e-5, 0.1), seeds=(3,), longer=0)
+    assert found["line: test, rate, seed 3"][0] == 1e-5
+
+
+def test_a_job_makes_its_lines_and_one_rate_is_not_tried():
+    def two(model, split):
+        assert split == "test"
+        assert not model.training
+        return 0.25, 0.5
+
+    names, run = job("line", build, draw, losses, two, steps=2, rates=(0.1,), seeds=(3,), longer=0)
+    assert names == ["line: test, rate, seed 3", "line: weights, seconds"]
+    assert run()[0] == [0.1, 0.25, 0.5]
+
+
+def test_a_seed_decides_all_and_disturbs_nobody():
+    torch.manual_seed(11)
+    before = torch.get_rng_state()
+    first, _ = fit(build, draw, losses, steps=4, rate=0.1, seed=3)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(12)
+    again, _ = fit(build, draw, losses, steps=4, rate=0.1, seed=3)
+    other, _ = fit(build, draw, losses, steps=4, rate=0.1, seed=4)
+    x = torch.randn(5, 3)
+    assert torch.equal(first(x), again(x))
+    assert not torch.equal(first(x), other(x))
