@@ -13,6 +13,7 @@
     positions       telling a set where its elements stand
     rope_scaling    rotary positions beyond the trained length
     multihead       several attentions side by side, grouped heads, the cache
+    graphs          attention over a graph's edges, beside plain averaging and label propagation
     feedforward     what happens to each token by itself
     norms           layer norm and RMS norm
     latent          keys and values of all heads from one short vector
