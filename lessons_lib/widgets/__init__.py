@@ -28,6 +28,7 @@ files, in reading order::
     routing      which experts the words of a story are sent to
     pairs        ways to compute fewer pairs, on a trained head
     stretch      rotary positions beyond the length in training
+    graph        whom the nodes of a graph attend to
 """
 
 from lessons_lib.widgets.birth import BirthExplorer
@@ -36,6 +37,7 @@ from lessons_lib.widgets.clocks import ClocksExplorer
 from lessons_lib.widgets.collapse import CollapseExplorer
 from lessons_lib.widgets.cost import CostExplorer
 from lessons_lib.widgets.gpt import GPTExplorer
+from lessons_lib.widgets.graph import GraphExplorer
 from lessons_lib.widgets.heads import HeadsExplorer
 from lessons_lib.widgets.hero import Hero
 from lessons_lib.widgets.masks import MasksExplorer
@@ -57,6 +59,7 @@ __all__ = [
     "CollapseExplorer",
     "CostExplorer",
     "GPTExplorer",
+    "GraphExplorer",
     "HeadsExplorer",
     "Hero",
     "MasksExplorer",
