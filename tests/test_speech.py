@@ -27,12 +27,12 @@ def test_a_tone_is_heard_in_the_band_where_it_lies():
 
 
 def test_vowels_of_one_speaker_differ_where_their_second_formants_do():
-    """iy has its second formant above 2 kHz, uw below 1 kHz: the upper bands are louder in the former."""
+    """That of iy is at 2.3 kHz, band 15, that of uw at 0.9 kHz, band 7."""
     front, back = (
         torch.stack([speak([VOWELS.index(vowel)], "man", drawn(seed)).bands.mean(0) for seed in range(5)]).mean(0)
         for vowel in ("iy", "uw")
     )
-    assert (front - back)[14:17].min() > 1
+    assert (front - back)[15] > (front - back)[7] + 1
 
 
 def test_a_seed_decides_and_pytorchs_own_generator_is_left_alone():
@@ -52,11 +52,7 @@ def test_no_vowel_follows_itself():
 def test_there_are_three_formants_of_each_vowel_in_order():
     for rows in FORMANTS.values():
         assert [len(row) for row in rows] == [len(VOWELS)] * 3
-        assert all(
-            low < high
-            for lower, upper in pairwise(rows)
-            for low, high in zip(lower, upper, strict=True)
-        )
+        assert all(low < high for lower, upper in pairwise(rows) for low, high in zip(lower, upper, strict=True))
 
 
 @pytest.mark.parametrize(
