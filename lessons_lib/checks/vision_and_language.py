@@ -1,17 +1,284 @@
 """Checks of the exercises on vision and language."""
 
+import math
 from collections.abc import Callable
+from functools import partial
 
 import torch
+from einops import rearrange
+from torch import Tensor
 
-from lessons_lib.checks import ask, check, compare_number
+from lessons_lib.checks import ask, by_hand, check, compare, is_finite, normal, number
 
 
 @check
-def twice(answer: Callable[[int], int], *, seed: int = 0, cases: int = 5) -> None:
-    """Check that a number is doubled."""
+def cut_up(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int = 5) -> None:
+    """Check how pictures are cut into squares."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
-        n = int(torch.randint(3, 1000, (), generator=generator))
-        got, mistakes = ask("twice", answer, n, where=f"n={n}"), {"that is the square": n**2}
-        compare_number("twice", got, 2 * n, mistakes, where=f"n={n}")
+        b, rows, columns, p = (torch.randperm(4, generator=generator) + 2).tolist()
+        images = normal(b, rows * p, columns * p, generator=generator)
+        where = f"images {tuple(images.shape)}, p={p}"
+        got = ask("cut_up", answer, images, p, where=where)
+        cut = partial(rearrange, images, p=p, q=p)
+        compare(
+            "cut_up",
+            got,
+            cut("b (r p) (c q) -> b (r c) (p q)"),
+            {
+                "a reshape alone cuts each row of pixels into pieces; a patch is a square": (
+                    images.reshape(b, -1, p * p)
+                ),
+                "the patches go row by row: after the first comes its neighbour to the right": (
+                    cut("b (r p) (c q) -> b (c r) (p q)")
+                ),
+                "inside a patch the pixels go row by row, too": cut("b (r p) (c q) -> b (r c) (q p)"),
+                "rows and columns are exchanged, of the patches and inside them": (
+                    cut("b (r p) (c q) -> b (c r) (q p)")
+                ),
+                "the pixels of a patch are neighbours; those stand a whole patch or more apart": (
+                    cut("b (p r) (q c) -> b (r c) (p q)")
+                ),
+                "height and width are exchanged: the first axis after the images is the height": (
+                    rearrange(images.reshape(b, columns * p, rows * p), "b (r p) (c q) -> b (r c) (p q)", p=p, q=p)
+                ),
+                "the picture is upside down or mirrored: count from the top and from the left": [
+                    rearrange(images.flip(axes), "b (r p) (c q) -> b (r c) (p q)", p=p, q=p)
+                    for axes in ((1,), (2,), (1, 2))
+                ],
+            },
+            where=where,
+        )
+
+
+@check
+def put_together(answer: Callable[[Tensor, int, int], Tensor], *, seed: int = 0, cases: int = 5) -> None:
+    """Check how squares are put together again."""
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(cases):
+        b, rows, columns, p = (torch.randperm(4, generator=generator) + 2).tolist()
+        height, width = rows * p, columns * p
+        pieces = normal(b, rows * columns, p * p, generator=generator)
+        where = f"patches {tuple(pieces.shape)}, height={height}, width={width}"
+        got = ask("put_together", answer, pieces, height, width, where=where)
+        join = partial(rearrange, pieces, r=rows, p=p)
+        compare(
+            "put_together",
+            got,
+            join("b (r c) (p q) -> b (r p) (c q)"),
+            {
+                "a reshape alone lays each patch out along the rows; a patch is a square": (
+                    pieces.reshape(b, height, width)
+                ),
+                "the patches come row by row: the second stands to the right of the first": (
+                    join("b (c r) (p q) -> b (r p) (c q)")
+                ),
+                "inside a patch the pixels come row by row, too": join("b (r c) (q p) -> b (r p) (c q)"),
+                "rows and columns are exchanged, of the patches and inside them": (
+                    join("b (c r) (q p) -> b (r p) (c q)")
+                ),
+                "the pixels of a patch are neighbours; do not strew them over the picture": (
+                    join("b (r c) (p q) -> b (p r) (q c)")
+                ),
+                "height / p patches stand below one another, and width / p beside one another": (
+                    rearrange(pieces, "b (r c) (p q) -> b (r p) (c q)", r=columns, p=p).reshape(b, height, width)
+                ),
+            },
+            where=where,
+        )
+
+
+@check
+def contrast(answer: Callable[[Tensor, Tensor, float], float], *, seed: int = 0, cases: int = 6) -> None:
+    """Check the symmetric contrastive loss of pictures and captions."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        f, g, scale = _features(generator, large=case % 3 == 2)
+        n = len(f)
+        where = f"f and g {tuple(f.shape)}, scale={scale:.2f}"
+        got = ask("contrast", answer, f, g, scale, where=where)
+        value = number("contrast", got, where)
+        finite = f"contrast is {value}: e to the thousands is too large; torch has the logarithm of a softmax ({where})"
+        assert math.isfinite(value), finite
+        loss = got if isinstance(got, Tensor) else torch.tensor(value, dtype=torch.float64)
+        unit_f, unit_g = _unit(f), _unit(g)
+        cosines = unit_f @ unit_g.T
+        scores = scale * cosines
+        right, others = _both_ways(scores), scores.masked_fill(torch.eye(n, dtype=torch.bool), -torch.inf)
+        without = torch.stack([others.logsumexp(axis).mean() for axis in (0, 1)]).mean() - scores.diagonal().mean()
+        shares = torch.stack([scores.softmax(axis).diagonal().mean() for axis in (0, 1)])
+        compare(
+            "contrast",
+            loss,
+            right,
+            {
+                "only one direction: pictures choose among captions, and captions among pictures": [
+                    _one_way(scores, 0),
+                    _one_way(scores, 1),
+                ],
+                "the mean of the two directions, not their sum": 2 * right,
+                "the mean over the pairs, not their sum": [n * right, 2 * n * right],
+                "the mean goes over the n own pairs, not over all n x n": right / n,
+                "the scale is missing": _both_ways(cosines),
+                "the cosines are multiplied by the scale, not divided by it": _both_ways(cosines / scale),
+                "bring the features of both to length one": [
+                    _both_ways(scale * (a @ b.T)) for a, b in ((f, g), (unit_f, g), (f, unit_g))
+                ],
+                "each row is brought to length one, not each column": _both_ways(scale * (_unit(f, 0) @ _unit(g, 0).T)),
+                "the own one is among those to choose from: it belongs in the sum below": without,
+                "the logarithm is missing": [-shares.mean(), shares.mean(), 1 - shares.mean()],
+                "take the logarithm of each probability, then the mean": [-shares.log().mean(), -shares.mean().log()],
+                "the sign is the other way round: a loss is not negative": -right,
+                "one softmax over the whole table; each picture has one, and each caption": (
+                    -scores.flatten().log_softmax(0).view(n, n).diagonal().mean()
+                ),
+                "in nats: the natural logarithm": right / math.log(2),
+            },
+            where=where,
+        )
+
+
+@check
+def pull(answer: Callable[[Tensor, float], Tensor], *, seed: int = 0, cases: int = 6) -> None:
+    """Check the gradient of the contrastive loss in the cosines."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        f, g, scale = _features(generator, large=case % 3 == 2)
+        cosines, n = _unit(f) @ _unit(g).T, len(f)
+        where = f"cosines {(n, n)}, scale={scale:.2f}"
+        with by_hand():
+            got = ask("pull", answer, cosines, scale, where=where)
+        finite = f"pull holds NaN or an infinity: e to the thousands is too large; torch has a softmax ({where})"
+        assert is_finite(got), finite
+        own = torch.eye(n, dtype=torch.float64)
+        of_captions, of_pictures = ((scale * cosines).softmax(axis) for axis in (1, 0))
+        bare = cosines.softmax(1) + cosines.softmax(0) - 2 * own
+        whole = of_captions + of_pictures - 2 * own
+        compare(
+            "pull",
+            got,
+            scale * whole / (2 * n),
+            {
+                "only one direction: pictures choose among captions, and captions among pictures": [
+                    scale * (of_captions - own) / n,
+                    scale * (of_pictures - own) / n,
+                ],
+                "the loss is the mean of two directions: half of their sum": scale * whole / n,
+                "the loss is a mean over the pairs: divide by n": [scale * whole / 2, scale * whole],
+                "the mean goes over the n own pairs, not over all n x n": scale * whole / (2 * n * n),
+                "that is the gradient in the scores; a cosine is multiplied by the scale first": whole / (2 * n),
+                "the scale multiplies, it does not divide": whole / (2 * n * scale),
+                "the softmax is that of the scaled cosines": [scale * bare / (2 * n), bare / (2 * n)],
+                "the own pairs are missing: the loss also pulls on the cosine of each": (
+                    scale * (of_captions + of_pictures) / (2 * n)
+                ),
+                "the own pair counts once in each direction": scale * (whole + own) / (2 * n),
+                "the sign is the other way round: to raise an own cosine makes the loss smaller": -scale
+                * whole
+                / (2 * n),
+                "one of the two softmaxes stands transposed: a row is a picture in both": [
+                    scale * (of_captions + of_pictures.T - 2 * own) / (2 * n),
+                    scale * (of_captions.T + of_pictures - 2 * own) / (2 * n),
+                ],
+            },
+            where=where,
+        )
+
+
+@check
+def occlusion(answer: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 6) -> None:
+    """Check by how much a logit drops when one patch after the other is replaced."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        one_alone = case % 3 == 2
+        x, q, w, filler = _a_pooling(generator, one_alone=one_alone)
+        n, d = x.shape
+        where = f"x {(n, d)}{', one patch with all of the weight' * one_alone}"
+        got = ask("occlusion", answer, x, q, w, filler, where=where)
+        dividing = "where one patch has all of the weight, 1 minus its weight is zero: do not divide by it"
+        assert is_finite(got), f"occlusion is wrong: {dividing} ({where})"
+        before, after = (x @ q, x @ w), (filler @ q, filler @ w)
+        each, weights = torch.eye(n, dtype=torch.bool), before[0].softmax(-1)
+        full = weights @ before[1]
+        logits = _replaced(each, *before, *after)
+        so_far = _replaced(each.tril().cumsum(0) > 0, *before, *after)
+        mean = x.mean(0)
+        compare(
+            "occlusion",
+            got,
+            full - logits,
+            {
+                "the logit before, less the logit after: what a patch held up is positive": logits - full,
+                "those are the logits after; by how much did each drop?": logits,
+                "compute the weights anew: the filler has a score of its own": (
+                    full - _replaced(each, *before, before[0], after[1])
+                ),
+                "the filler has a value of its own, too": full - _replaced(each, *before, after[0], before[1]),
+                "put in the filler that is given": [
+                    full - _replaced(each, *before, 0 * after[0], 0 * after[1]),
+                    full - _replaced(each, *before, mean @ q, mean @ w),
+                ],
+                "the filler takes the patch's place and some of the weight; the place is not left out": (
+                    full - _replaced(each, *before, torch.full_like(full, -torch.inf), after[1])
+                ),
+                "put each patch back before the next is replaced": [full - so_far, -so_far.diff(prepend=full[None])],
+                "one patch is replaced, all the others stay": full - _replaced(~each, *before, *after),
+                "those are the weights, another map": weights,
+                "those are weights times values, another map": weights * before[1],
+                "a gradient tells of small changes; here the whole patch goes": (
+                    weights * (before[1] - after[1] + (before[1] - full) * (before[0] - after[0]))
+                ),
+                "the scores are not divided by a root here": (
+                    (before[0] / d**0.5).softmax(-1) @ before[1]
+                    - _replaced(each, before[0] / d**0.5, before[1], after[0] / d**0.5, after[1])
+                ),
+                "a drop below zero, which is a rise, stays negative": [
+                    (full - logits).abs(),
+                    (full - logits).clamp(min=0.0),
+                ],
+            },
+            where=where,
+        )
+
+
+# --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def _features(generator: torch.Generator, *, large: bool) -> tuple[Tensor, Tensor, float]:
+    """Features of pictures and of their captions, alike in part and of any length; a scale, in the thousands or not."""
+    n, d = (torch.randperm(5, generator=generator)[:2] + 3).tolist()
+    f = normal(n, d, generator=generator)
+    g = 1.5 * (f + normal(n, d, generator=generator))
+    chosen = float(torch.rand((), generator=generator, dtype=torch.float64))
+    return f, g, 2000 + 2000 * chosen if large else 2 + 6 * chosen
+
+
+def _unit(x: Tensor, axis: int = -1) -> Tensor:
+    return x / x.norm(dim=axis, keepdim=True)
+
+
+def _a_pooling(generator: torch.Generator, *, one_alone: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Patches, a query, a direction that is read, a filler: some drops above zero, some below, or one patch alone."""
+    n, d = (torch.randperm(5, generator=generator)[:2] + 3).tolist()
+    while True:
+        x, q, w, filler = (normal(*shape, generator=generator) for shape in ((n, d), (d,), (d,), (d,)))
+        if one_alone:
+            x[int(torch.randint(n, (), generator=generator))] += 90 * q / (q @ q)
+            return x, q, w, filler
+        after = _replaced(torch.eye(n, dtype=torch.bool), x @ q, x @ w, filler @ q, filler @ w)
+        drops = (x @ q).softmax(-1) @ x @ w - after
+        if drops.min() < -0.05 and drops.max() > 0.05:
+            return x, q, w, filler
+
+
+def _replaced(at: Tensor, scores: Tensor, values: Tensor, score: Tensor, value: Tensor) -> Tensor:
+    """The logits when a row of ``at`` says which patches have another score and another value."""
+    return (scores.where(~at, score).softmax(-1) * values.where(~at, value)).sum(-1)
+
+
+def _one_way(scores: Tensor, axis: int) -> Tensor:
+    return -scores.log_softmax(axis).diagonal().mean()
+
+
+def _both_ways(scores: Tensor) -> Tensor:
+    return (_one_way(scores, 0) + _one_way(scores, 1)) / 2
