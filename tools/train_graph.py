@@ -1,15 +1,13 @@
 """Train graph attention on the karate club and on a dictionary to look up, and write its first layer as a script.
 
 Two graphs, three scores, five seeds: two minutes on an idle core. The same seeds on the same machine give the same
-file, byte for byte. It holds the graph of the club with a place for each member on the page, some dictionaries, the
-matrices of queries and keys and the score's vectors of the models with the first seed, in eight bits, and how many
-answers were right with each seed.
+file, byte for byte. It holds the graph of the club with a place for each member on the page, some dictionaries, what
+makes the scores in the models with the first seed, rounded, and how many answers were right with each seed.
 """
 
 import argparse
 import gzip
 import json
-import math
 import platform
 from pathlib import Path
 from typing import Any
@@ -28,9 +26,9 @@ from lessons_lib.widgets.trained import encoded
 TARGET = Path(__file__).resolve().parents[1] / "lessons_lib" / "widgets" / "static" / SCRIPT
 HEAD = "/** A club, some dictionaries, and heads that were trained on them. Written by tools/train_graph.py. */\n"
 LEADERS = (0, MEMBERS - 1)
-CLUB: dict[str, Any] = {"lr": 0.02, "weight_decay": 5e-4, "dropout": 0.5}
-DICTIONARY: dict[str, Any] = {"lr": 0.01, "batch_size": 8, "asked": 200}
-ASKED_SEED, DEALT_SEED = 10_000, 10_001
+CLUB = {"lr": 0.02, "weight_decay": 5e-4, "dropout": 0.5}
+LR, BATCH_SIZE = 0.01, 8  # of the dictionary
+ASKED, ASKED_SEED, DEALT_SEED = 200, 10_000, 10_001
 SIZE, MARGIN, APART = np.array([340, 320]), 16, 31  # of the drawing of the club, in its units
 
 
@@ -158,13 +156,13 @@ def on_dictionary(scores: str, seed: int, n_steps: int) -> tuple[GraphAttention,
     """The layer of a reader, and the share of right answers on dictionaries that no training has seen."""
     torch.manual_seed(seed)
     model, generator = Reader(scores), torch.Generator().manual_seed(seed)
-    optimiser = torch.optim.Adam(model.parameters(), lr=DICTIONARY["lr"])
+    optimiser = torch.optim.Adam(model.parameters(), lr=LR)
     for _ in range(n_steps):
-        x, answers = asked(generator, DICTIONARY["batch_size"])
+        x, answers = asked(generator, BATCH_SIZE)
         optimiser.zero_grad()
         cross_entropy(model(x).flatten(0, 1), answers.flatten()).backward()
         optimiser.step()
-    x, answers = asked(torch.Generator().manual_seed(ASKED_SEED), DICTIONARY["asked"])
+    x, answers = asked(torch.Generator().manual_seed(ASKED_SEED), ASKED)
     with torch.no_grad():
         return model.one, (model(x).argmax(-1) == answers).float().mean().item()
 
@@ -188,8 +186,6 @@ def script(seeds: list[int], n_steps: list[int]) -> str:
         "command": f"python tools/train_graph.py --steps {n_steps[0]} {n_steps[1]} --seeds {' '.join(map(str, seeds))}",
         "seeds": seeds,
         "steps": n_steps,
-        "club": CLUB,
-        "dictionary": DICTIONARY,
         "right": right,
         "propagated": round(spread / (MEMBERS - len(LEADERS)), 4),
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "networkx": nx.__version__},
@@ -210,15 +206,26 @@ def script(seeds: list[int], n_steps: list[int]) -> str:
 
 
 def packed(layer: GraphAttention) -> dict[str, list[Any]]:
-    """What makes scores, each in whole numbers from -127 to 127 and the step between neighbours."""
-    parts = {"q": layer.w_q.weight.T, "k": layer.w_k.weight.T} | ({} if layer.a is None else {"a": layer.a})
-    return {name: rounded(part.detach()) for name, part in parts.items()}
+    """What makes scores, in whole numbers and the step between neighbours, eight bits for each.
+
+    Queries and keys of each feature; of GAT, whose score asks no more of them, their products with the halves of ``a``,
+    in sixteen bits, so that no two nodes come to rank alike.
+    """
+    parts = {"q": layer.w_q.weight.T, "k": layer.w_k.weight.T}
+    if layer.scores == "gat":
+        assert layer.a is not None
+        halves = zip(parts.items(), layer.a.chunk(2, dim=-1), strict=True)
+        parts = {name: (part.reshape(-1, HEADS, WIDTH) * half).sum(-1) for (name, part), half in halves}
+    elif layer.a is not None:
+        parts["a"] = layer.a
+    kind = torch.int16 if layer.scores == "gat" else torch.int8
+    return {name: rounded(part.detach(), kind) for name, part in parts.items()}
 
 
-def rounded(numbers: Tensor) -> list[Any]:
+def rounded(numbers: Tensor, kind: torch.dtype) -> list[Any]:
     """A step, and so many of it as text."""
-    step = float(f"{math.ceil(numbers.abs().max().item() / 127 * 1e6) / 1e6:.6g}")
-    return [step, encoded((numbers / step).round().to(torch.int8).contiguous())]
+    step = float(f"{numbers.abs().max().item() / (torch.iinfo(kind).max - 1):.4g}")
+    return [step, encoded((numbers / step).round().to(kind).contiguous())]
 
 
 if __name__ == "__main__":

@@ -28,8 +28,8 @@ class GraphExplorer(Explorer):
 
     ``"club"`` is Zachary's karate club, 34 members and who met whom outside; the heads are those of the first layer of
     networks that were told the sides of members 0 and 33 alone. In the ``"dictionary"`` each of eight askers is linked
-    to eight entries, a word and what it says, and the heads were trained to tell what the asker's own word says. Heads
-    are carried in eight bits; weights and labels are computed in the page, as by :mod:`lessons_lib.graphs`.
+    to eight entries, a word and what it says, and the heads were trained to tell what the asker's own word says. What
+    makes the scores is carried rounded; weights and labels are computed in the page, as by :mod:`lessons_lib.graphs`.
 
     Args:
         graph: ``"club"`` or ``"dictionary"``.
@@ -106,12 +106,12 @@ class GraphExplorer(Explorer):
 
     def scores(self) -> Float[Tensor, "n n"]:
         """Return the scores of all pairs, with an edge or without, by :mod:`lessons_lib.graphs`."""
-        query, key = (self.features() @ self._part(name, WIDTH) for name in "qk")
+        query, key = (self.features() @ self._part(name) for name in "qk")
         if self.score == "dot":
             return dot_scores(query, key)
-        if self.score == "gat":
-            return gat_scores(query, key, self._part("a", 2 * WIDTH)[0])
-        return gatv2_scores(query, key, self._part("a", WIDTH)[0])
+        if self.score == "gat":  # its queries and keys are carried as their products with a
+            return gat_scores(query, key, torch.ones(2, dtype=torch.float64))
+        return gatv2_scores(query, key, self._part("a")[0])
 
     def features(self) -> Float[Tensor, "n d_in"]:
         """Return what each node is: its own number in the club; in the dictionary a word, and what it says."""
@@ -154,9 +154,10 @@ class GraphExplorer(Explorer):
         said = ", ".join(f"{v + 1} ({weight:.2f})" for v, weight in given.items())
         return picture(340, 320, f"member {self.node + 1} of the karate club attends to {said}", *drawn)
 
-    def _part(self, name: str, width: int) -> Float[Tensor, "rows {width}"]:
+    def _part(self, name: str) -> Float[Tensor, "rows width"]:
         step, packed = carried(SCRIPT)["heads"][self.graph][self.score][name]
-        return step * decoded(packed, torch.int8).double().reshape(-1, HEADS, width)[:, self.head - 1]
+        width, kind = (1, torch.int16) if self.score == "gat" else (WIDTH, torch.int8)
+        return step * decoded(packed, kind).double().reshape(-1, HEADS, width)[:, self.head - 1]
 
 
 def graph_record() -> dict[str, Any]:

@@ -201,7 +201,7 @@ def examples():
             },
         ),
         (
-            GraphExplorer("club", "dot", 2, 8, "label", [[0, 8]], [[0, 0], [33, 1]], 0.7, 1, 3),
+            GraphExplorer("club", "dot", 2, 8, "label", [], [[0, 0]], 0.7, 1, 3),
             {
                 "score": "gatv2",
                 "head": 1,

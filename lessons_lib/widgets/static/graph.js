@@ -88,25 +88,14 @@ function render(context) {
   };
   const shown = panels(
     ["Graph", drawn(scope, state)],
-    [
-      "Weights",
-      scope.rebuild(
-        ["graph"],
-        () => scope.read("graph"),
-        (part) => (club() ? bars(part, state) : matrix(part, state)),
-      ),
-    ],
+    ["Weights", forGraph(scope, (part) => (club() ? bars(part, state) : matrix(part, state)))],
   );
   scope.add(
     choices(scope, state),
     guess(scope, club),
     sliders(scope, state),
     shown,
-    scope.rebuild(
-      ["graph"],
-      () => scope.read("graph"),
-      (part) => counted(part, state),
-    ),
+    forGraph(scope, (part) => counted(part, state)),
   );
   scope.when(["graph", "score", "guess"], () => {
     shown.style.display = state.hidden() ? "none" : "";
@@ -115,6 +104,11 @@ function render(context) {
     scope.announce(state.hidden() ? "First say how many first choices there are." : told(scope, state)),
   );
   return scope.dispose;
+}
+
+/** A part that is built for each graph. @param {Scope} scope @param {(part: Scope) => Node} build */
+function forGraph(scope, build) {
+  return scope.rebuild(["graph"], () => scope.read("graph"), build);
 }
 
 /** No label, one side's, the other's, none again. @param {number[][]} labels @param {number} place */
@@ -154,21 +148,17 @@ function choices(scope, { club }) {
         [2, "second"],
       ],
     }),
-    scope.rebuild(
-      ["graph"],
-      () => scope.read("graph"),
-      (part) => {
-        /** @type {[string, string][]} */
-        const hands = [
-          ["ask", "asks a node"],
-          ["edge", "cuts or lays an edge"],
-          ["label", "labels a member"],
-        ];
-        const hand = part.value("hand");
-        const get = () => (!club() && hand.get() === "label" ? "ask" : hand.get());
-        return select({ ...hand, get }, { label: "A click", options: club() ? hands : hands.slice(0, 2) });
-      },
-    ),
+    forGraph(scope, (part) => {
+      /** @type {[string, string][]} */
+      const hands = [
+        ["ask", "asks a node"],
+        ["edge", "cuts or lays an edge"],
+        ["label", "labels a member"],
+      ];
+      const hand = part.value("hand");
+      const get = () => (!club() && hand.get() === "label" ? "ask" : hand.get());
+      return select({ ...hand, get }, { label: "A click", options: club() ? hands : hands.slice(0, 2) });
+    }),
   );
 }
 
@@ -209,15 +199,13 @@ function guess(scope, club) {
     Array.from({ length: WORDS }, (_, i) => [i + 1, String(i + 1), `${i + 1} first choices`]),
     (many) => scope.write("guess", many),
   );
-  scope.when(["graph", "head", "deal", "edits", "guess"], () => {
+  scope.when(["graph", "guess"], () => {
     card.hidden = club();
     const said = scope.read("guess");
-    const has = (/** @type {string} */ score) =>
-      different(weights({ graph: "dictionary", score, head: scope.read("head"), deal: scope.read("deal"), edits: [] }));
     tell(
       said && !club()
-        ? `You said ${said}. This head of GAT has ${has("gat")}, of GATv2 ${has("gatv2")}, of dot products ${has("dot")}, with ` +
-            "all edges in place."
+        ? `You said ${said}. With every edge in place it is 1: GAT ranks the entries alike for all askers, whatever was trained. ` +
+            "Cut the edge to an asker’s first choice, and it takes the next in the same order."
         : "",
     );
   });
@@ -259,134 +247,130 @@ const line = (/** @type {number[]} */ a, /** @type {number[]} */ b) => `M${a.joi
 function drawn(scope, state) {
   const facts = html("p", { class: "x-facts k-told" });
   const hint = html("figcaption");
-  const frame = scope.rebuild(
-    ["graph"],
-    () => scope.read("graph"),
-    (part) => {
-      const club = state.club();
-      const all = [...Array(club ? SIDES.length : 2 * WORDS).keys()];
-      const at = (/** @type {number} */ u) => (club ? PLACES[u] : across(u));
-      const paths = ["x-axis", "k-cut", "k-laid"].map((look) => svg("path", { class: look }));
-      const own = svg("g", { class: "k-own" });
-      let here = state.node(); // the one that Tab reaches
-      const knots = all.map((u) => {
-        const square = club ? SIDES[u] : u >= WORDS;
-        const size = club || u < WORDS ? 21 : 52;
-        const box = { x: -size / 2, y: -10.5, width: size, height: 21, rx: square ? 3 : 10.5 };
-        const [back, mark] = [svg("rect", box), svg("rect", box)];
-        const ring = svg("rect", {
-          class: "k-ring",
-          x: -size / 2 - 4,
-          y: -14.5,
-          width: size + 8,
-          height: 29,
-          rx: square ? 6 : 14.5,
-        });
-        const words = svg("text", { y: 4, "text-anchor": "middle" });
-        const hit = svg("circle", { r: 15, fill: "transparent" });
-        const knot = svg(
-          "g",
-          { role: "button", class: "k-knot", transform: `translate(${at(u)})` },
-          hit,
-          back,
-          ring,
-          mark,
-          words,
-        );
-        knot.addEventListener("click", () => press(u));
-        return { knot, mark, ring, words };
+  const frame = forGraph(scope, (part) => {
+    const club = state.club();
+    const all = [...Array(club ? SIDES.length : 2 * WORDS).keys()];
+    const at = (/** @type {number} */ u) => (club ? PLACES[u] : across(u));
+    const paths = ["x-axis", "k-cut", "k-laid"].map((look) => svg("path", { class: look }));
+    const own = svg("g", { class: "k-own" });
+    let here = state.node(); // the one that Tab reaches
+    const knots = all.map((u) => {
+      const square = club ? SIDES[u] : u >= WORDS;
+      const size = club || u < WORDS ? 21 : 52;
+      const box = { x: -size / 2, y: -10.5, width: size, height: 21, rx: square ? 3 : 10.5 };
+      const [back, mark] = [svg("rect", box), svg("rect", box)];
+      const ring = svg("rect", {
+        class: "k-ring",
+        x: -size / 2 - 4,
+        y: -14.5,
+        width: size + 8,
+        height: 29,
+        rx: square ? 6 : 14.5,
       });
-      const go = (/** @type {number} */ u) => {
-        here = u;
-        knots.forEach(({ knot }, v) => knot.setAttribute("tabindex", v === u ? "0" : "-1"));
-      };
-      const press = (/** @type {number} */ u) => {
-        go(u);
-        state.pressed(u);
-        draw();
-      };
-      const graph = svg(
-        "svg",
-        {
-          viewBox: `0 0 ${WIDE} ${HIGH}`,
-          role: "group",
-          "aria-label": club ? "the club: members and who met whom" : "askers and entries",
-        },
-        ...paths,
-        own,
-        ...(club ? [] : [named("asks", 34, 6, "", "middle"), named("entry: says", 262, 6, "", "middle")]),
-        ...knots.map(({ knot }) => knot),
+      const words = svg("text", { y: 4, "text-anchor": "middle" });
+      const hit = svg("circle", { r: 15, fill: "transparent" });
+      const knot = svg(
+        "g",
+        { role: "button", class: "k-knot", transform: `translate(${at(u)})` },
+        hit,
+        back,
+        ring,
+        mark,
+        words,
       );
-      graph.addEventListener("keydown", (event) => {
-        const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
-        if (way) {
-          go(nearest(at(here), way, all.map(at)) ?? here);
-          knots[here].knot.focus();
-        } else if (event.key === "Enter" || event.key === " ") press(here);
-        else return;
-        event.preventDefault();
-      });
+      knot.addEventListener("click", () => press(u));
+      return { knot, mark, ring, words };
+    });
+    const go = (/** @type {number} */ u) => {
+      here = u;
+      knots.forEach(({ knot }, v) => knot.setAttribute("tabindex", v === u ? "0" : "-1"));
+    };
+    const press = (/** @type {number} */ u) => {
+      go(u);
+      state.pressed(u);
+      draw();
+    };
+    const graph = svg(
+      "svg",
+      {
+        viewBox: `0 0 ${WIDE} ${HIGH}`,
+        role: "group",
+        "aria-label": club ? "the club: members and who met whom" : "askers and entries",
+      },
+      ...paths,
+      own,
+      ...(club ? [] : [named("asks", 34, 6, "", "middle"), named("entry: says", 262, 6, "", "middle")]),
+      ...knots.map(({ knot }) => knot),
+    );
+    graph.addEventListener("keydown", (event) => {
+      const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+      if (way) {
+        go(nearest(at(here), way, all.map(at)) ?? here);
+        knots[here].knot.focus();
+      } else if (event.key === "Enter" || event.key === " ") press(here);
+      else return;
+      event.preventDefault();
+    });
 
-      const draw = () => {
-        const [mask, given, node, spread] = [state.mask(), state.given()[state.node()], state.node(), state.spread()];
-        const plain = neighbours(part.read("graph"), []);
-        const pairs = all.flatMap((v) => all.slice(0, v).map((u) => [u, v]));
-        const those = (/** @type {(had: boolean, has: boolean) => boolean} */ which) =>
-          pairs
-            .filter(([u, v]) => which(plain[u][v], mask[u][v]))
-            .map(([u, v]) => line(at(u), at(v)))
-            .join("");
-        paths[0].setAttribute(
-          "d",
-          those((had, has) => had && has),
-        );
-        paths[1].setAttribute(
-          "d",
-          those((had, has) => had && !has),
-        );
-        paths[2].setAttribute(
-          "d",
-          those((had, has) => !had && has),
-        );
-        own.replaceChildren(
-          ...all
-            .filter((v) => v !== node && given[v] > 0)
-            .map((v) => svg("path", { d: line(at(node), at(v)), "stroke-width": (0.8 + 13 * given[v]).toFixed(1) })),
-        );
-        knots.forEach(({ knot, mark, ring, words }, u) => {
-          const label = state.labels().find(([v]) => v === u);
-          const [a, b] = spread ? spread[u] : [1 - SIDES[u], SIDES[u]];
-          const side = !club ? -1 : a > b ? 0 : b > a ? 1 : -1;
-          const sure = spread ? Math.abs(a - b) / (a + b || 1) : 0.5;
-          const looks = [
-            `k-mark k-${side}`,
-            label ? "k-label" : "",
-            spread && side >= 0 && side !== SIDES[u] ? "k-other" : "",
-          ];
-          if (!club && u >= WORDS && state.name(u) === state.name(node)) looks.push("k-match");
-          mark.setAttribute("class", looks.join(" "));
-          mark.style.fillOpacity = club ? (0.12 + 0.4 * sure).toFixed(2) : "";
-          ring.classList.toggle("k-asks", u === node);
-          ring.classList.toggle("k-end", u === state.end());
-          const says = !club && u >= WORDS ? `: ${DEALS[part.read("deal")][1][u - WORDS]}` : "";
-          words.textContent = state.name(u) + says;
-          const kind = club
-            ? `member ${state.name(u)}, went with ${SIDE[SIDES[u]]}`
-            : `${u < WORDS ? "asker" : "entry"} ${state.name(u)}${says}`;
-          const weight = given[u] ? `, gets ${fixed(given[u])}` : "";
-          const marked = label ? `, labelled ${SIDE[label[1]]}` : spread && side >= 0 ? `, put with ${SIDE[side]}` : "";
-          knot.setAttribute("aria-label", kind + (u === node ? ", asks" : "") + weight + marked);
-        });
-        facts.textContent = told(part, state);
-        hint.textContent = hinted(part, state);
-      };
-      go(here);
-      part.when(EVERYTHING, () => {
-        if (state.club() === club) draw();
+    const draw = () => {
+      const [mask, given, node, spread] = [state.mask(), state.given()[state.node()], state.node(), state.spread()];
+      const plain = neighbours(part.read("graph"), []);
+      const pairs = all.flatMap((v) => all.slice(0, v).map((u) => [u, v]));
+      const those = (/** @type {(had: boolean, has: boolean) => boolean} */ which) =>
+        pairs
+          .filter(([u, v]) => which(plain[u][v], mask[u][v]))
+          .map(([u, v]) => line(at(u), at(v)))
+          .join("");
+      paths[0].setAttribute(
+        "d",
+        those((had, has) => had && has),
+      );
+      paths[1].setAttribute(
+        "d",
+        those((had, has) => had && !has),
+      );
+      paths[2].setAttribute(
+        "d",
+        those((had, has) => !had && has),
+      );
+      own.replaceChildren(
+        ...all
+          .filter((v) => v !== node && given[v] > 0)
+          .map((v) => svg("path", { d: line(at(node), at(v)), "stroke-width": (0.8 + 13 * given[v]).toFixed(1) })),
+      );
+      knots.forEach(({ knot, mark, ring, words }, u) => {
+        const label = state.labels().find(([v]) => v === u);
+        const [a, b] = spread ? spread[u] : [1 - SIDES[u], SIDES[u]];
+        const side = !club ? -1 : a > b ? 0 : b > a ? 1 : -1;
+        const sure = spread ? Math.abs(a - b) / (a + b || 1) : 0.5;
+        const looks = [
+          `k-mark k-${side}`,
+          label ? "k-label" : "",
+          spread && side >= 0 && side !== SIDES[u] ? "k-other" : "",
+        ];
+        if (!club && u >= WORDS && state.name(u) === state.name(node)) looks.push("k-match");
+        mark.setAttribute("class", looks.join(" "));
+        mark.style.fillOpacity = club ? (0.12 + 0.4 * sure).toFixed(2) : "";
+        ring.classList.toggle("k-asks", u === node);
+        ring.classList.toggle("k-end", u === state.end());
+        const says = !club && u >= WORDS ? `: ${DEALS[part.read("deal")][1][u - WORDS]}` : "";
+        words.textContent = state.name(u) + says;
+        const kind = club
+          ? `member ${state.name(u)}, went with ${SIDE[SIDES[u]]}`
+          : `${u < WORDS ? "asker" : "entry"} ${state.name(u)}${says}`;
+        const weight = given[u] ? `, gets ${fixed(given[u])}` : "";
+        const marked = label ? `, labelled ${SIDE[label[1]]}` : spread && side >= 0 ? `, put with ${SIDE[side]}` : "";
+        knot.setAttribute("aria-label", kind + (u === node ? ", asks" : "") + weight + marked);
       });
-      return graph;
-    },
-  );
+      facts.textContent = told(part, state);
+      hint.textContent = hinted(part, state);
+    };
+    go(here);
+    part.when(EVERYTHING, () => {
+      if (state.club() === club) draw();
+    });
+    return graph;
+  });
   return html("figure", { class: "x-panel" }, frame, hint, facts);
 }
 
@@ -401,7 +385,7 @@ function hinted(scope, { club, end, name }) {
   if (!club()) return "A line is as thick as its weight. The asker needs the outlined entry, which has its own letter.";
   if (hand === "label")
     return "Click once for the side of Mr. Hi (green), again for the officers’ (pink), again for none. Shapes are the sides that members took, colours where the labels put them; a broken outline: elsewhere.";
-  return "A line is as thick as its weight. Round: went with Mr. Hi (1) when the club split; square: with the officers (34).";
+  return "A line is as thick as its weight. Round: went with Mr. Hi (1) when the club split; square: with the officers (34). The networks were told the sides of these two alone.";
 }
 
 /** The node that lies that way, straight ahead rather than near. @param {number[]} from @param {number[]} way @param {number[][]} places */

@@ -51,11 +51,11 @@ export function neighbours(graph, edits) {
   return mask;
 }
 
-/** A part of a head: a row of 8 numbers (of `a`, of GAT, 16) for each feature. @param {[number, string]} part @param {number} head @param {number} wide */
+/** A part of a head, a row for each feature. @param {[number, string]} part @param {number} head @param {number} wide */
 function rows([step, packed], head, wide) {
-  const numbers = Array.from(new Int8Array(bytes(packed)), (whole) => step * whole);
-  const heads = Math.floor(numbers.length / wide);
-  const all = Array.from({ length: heads }, (_, i) => numbers.slice(i * wide, (i + 1) * wide));
+  const whole = wide === 1 ? new Int16Array(bytes(packed)) : new Int8Array(bytes(packed));
+  const numbers = Array.from(whole, (one) => step * one);
+  const all = Array.from({ length: numbers.length / wide }, (_, i) => numbers.slice(i * wide, (i + 1) * wide));
   return all.filter((_, i) => i % 2 === head - 1);
 }
 
@@ -72,23 +72,15 @@ const dot = (/** @type {number[]} */ a, /** @type {number[]} */ b) => sum(a.map(
 /** How each query scores each key. @param {Asked} asked */
 export function scores({ graph, score, head, deal }) {
   const { q, k, a } = HEADS[graph][score];
-  const [all, keys] = [q, k].map((part) => {
-    const own = rows(part, head, WIDTH);
+  const wide = score === "gat" ? 1 : WIDTH;
+  const [queries, keys] = [q, k].map((part) => {
+    const own = rows(part, head, wide);
     return features(graph, deal).map((ones) => own[0].map((_, i) => sum(ones.map((one) => own[one][i]))));
   });
-  if (score === "dot") return all.map((query) => keys.map((key) => dot(query, key) / Math.sqrt(WIDTH)));
-  const [vector] = rows(a, head, score === "gat" ? 2 * WIDTH : WIDTH);
-  if (score === "gatv2")
-    return all.map((query) =>
-      keys.map((key) =>
-        dot(
-          vector,
-          query.map((x, i) => leaky(x + key[i])),
-        ),
-      ),
-    );
-  const ofKey = keys.map((key) => dot(vector.slice(WIDTH), key));
-  return all.map((query) => ofKey.map((one) => leaky(dot(vector.slice(0, WIDTH), query) + one)));
+  if (score === "dot") return queries.map((query) => keys.map((key) => dot(query, key) / Math.sqrt(WIDTH)));
+  const vector = a ? rows(a, head, wide)[0] : [1]; // what a does to GAT's queries and keys is done
+  const bent = (/** @type {number[]} */ query, /** @type {number[]} */ key) => query.map((x, i) => leaky(x + key[i]));
+  return queries.map((query) => keys.map((key) => dot(vector, bent(query, key))));
 }
 
 /** What each node gives each of its neighbours: rows that sum to one, or to nothing where there is none. @param {Asked} asked */
@@ -141,11 +133,7 @@ export function propagate(mask, labels, alpha) {
   ]);
   const n = mask.length;
   for (const [u, side] of labels) table[u][n + side] = 1 - alpha;
-  for (
-    let i = 0;
-    i < n;
-    i++
-  )
+  for (let i = 0; i < n; i++)
     for (let row = 0; row < n; row++) {
       const share = table[row][i] / table[i][i];
       if (row !== i && share) for (let c = i; c < n + 2; c++) table[row][c] -= share * table[i][c];
