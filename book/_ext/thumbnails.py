@@ -17,6 +17,7 @@ from lessons_lib.widgets.budget import PRESETS, parts
 from lessons_lib.widgets.cost import CostExplorer
 from lessons_lib.widgets.drawing import element
 from lessons_lib.widgets.gpt import GPTExplorer
+from lessons_lib.widgets.patches import PatchesExplorer
 from lessons_lib.widgets.reader import PatternExplorer
 from lessons_lib.widgets.routing import EXPERTS, RoutingExplorer
 from lessons_lib.widgets.stretch import StretchExplorer
@@ -356,6 +357,24 @@ def stretch() -> str:
     return _line([(8, 84), (152, 84)], INK, 1) + "".join(bars)
 
 
+def patches() -> str:
+    """A digit in sixteen patches, and the three at which head 2.1 looks most from one of them."""
+    explorer, asks = PatchesExplorer(size=2), 11
+    place = [8.5 * i + 4 * (i // 2) for i in range(8)]
+    corner = [(40 + place[2 * (i % 4)], 5 + place[2 * (i // 4)]) for i in range(16)]
+    parts = [
+        _rectangle(40 + place[c], 5 + place[r], 8, 8, INK, 0.08 + 0.92 * ink)
+        for r, row in enumerate(explorer.image().tolist())
+        for c, ink in enumerate(row)
+    ]
+    x, y = corner[asks]
+    for i in explorer.weights()[4, 1 + asks, 1:].topk(3).indices.tolist():
+        parts.append(_line([(x + 8, y + 8), (corner[i][0] + 8, corner[i][1] + 8)], KEY, 2))
+        parts.append(_dot(corner[i][0] + 8, corner[i][1] + 8, 4, KEY))
+    ring = {"fill": "none", "stroke": QUERY, "stroke_width": 2.5}
+    return "".join(parts) + element("rect", x=x - 1, y=y - 1, width=18.5, height=18.5, rx=2, **ring)
+
+
 DRAWINGS: dict[str, Callable[[], str]] = {
     "why-attention": why_attention,
     "information": information,
@@ -385,6 +404,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "reader": reader,
     "routing": routing,
     "stretch": stretch,
+    "patches": patches,
 }
 
 

@@ -28,6 +28,7 @@ files, in reading order::
     routing      which experts the words of a story are sent to
     pairs        ways to compute fewer pairs, on a trained head
     stretch      rotary positions beyond the length in training
+    patches      a digit cut into patches, and what looks at what
     graph        whom the nodes of a graph attend to
 """
 
@@ -42,6 +43,7 @@ from lessons_lib.widgets.heads import HeadsExplorer
 from lessons_lib.widgets.hero import Hero
 from lessons_lib.widgets.masks import MasksExplorer
 from lessons_lib.widgets.pairs import PairsExplorer
+from lessons_lib.widgets.patches import PatchesExplorer
 from lessons_lib.widgets.plane import PlaneExplorer
 from lessons_lib.widgets.reader import PatternExplorer
 from lessons_lib.widgets.retrieval import RetrievalExplorer
@@ -64,6 +66,7 @@ __all__ = [
     "Hero",
     "MasksExplorer",
     "PairsExplorer",
+    "PatchesExplorer",
     "PatternExplorer",
     "PlaneExplorer",
     "RetrievalExplorer",

@@ -1,0 +1,150 @@
+"""Train the Vision Transformers of the patches explorer on digits, and write their weights as a script.
+
+Five models for each seed, two to three minutes on an idle core: patches of 1, 2 and 4 pixels, and of 2 and 4 on digits
+whose pixels stand in another order, the same for all. With patches of one pixel that is the same model, its positions
+in that order. The same seeds on the same machine give the same weights; those of the first are carried, rounded to
+eight bits. The file says how they were made, how many test digits each names, and what the rounding costs.
+"""
+
+import argparse
+import gzip
+import json
+import platform
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from pin_library import library_commit
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from lessons_lib.datasets import load
+from lessons_lib.information import kl_divergence
+from lessons_lib.training import train
+from lessons_lib.vision import VisionTransformer
+from lessons_lib.widgets.patches import DIGITS, MADE, SCRIPT, config_of, unpacked
+from lessons_lib.widgets.trained import encoded
+
+TARGET = Path(__file__).resolve().parents[1] / "lessons_lib" / "widgets" / "static" / SCRIPT
+HEAD = (
+    "/** Vision Transformers of the digits, in eight bits, and thirty digits. Written by tools/train_patches.py. */\n"
+)
+DROPOUT, BATCH_SIZE = 0.1, 32
+SETTINGS: dict[str, Any] = {"lr": 4e-3, "n_warmup": 50, "final_share": 0.05, "weight_decay": 0.05}
+N_TRAIN, FIRST_TEST = 1000, 1250  # the file is in order of writing: other people wrote its last digits
+
+
+def main() -> None:
+    """Train, measure, and write the file."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--out", type=Path, default=TARGET)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    text = script(given.seeds, given.steps)
+    given.out.write_text(text, encoding="utf-8")
+    print(f"{given.out.name}: {len(text)} bytes, {len(gzip.compress(text.encode()))} of them compressed")
+
+
+def moved() -> Tensor:
+    """Which pixel stands at each place when they are shuffled."""
+    return torch.randperm(64, generator=torch.Generator().manual_seed(0))
+
+
+def digits(pixels: str) -> tuple[Tensor, Tensor]:
+    """All images, ink from 0 to 1, and what they show."""
+    images, labels = load("digits")
+    flat = (images / 16).flatten(1)
+    return (flat if pixels == "in order" else flat[:, moved()]).view(-1, 8, 8), labels
+
+
+def trained(size: int, pixels: str, seed: int, n_steps: int) -> VisionTransformer:
+    """The model after so many steps."""
+    torch.manual_seed(seed)
+    model = VisionTransformer(replace(config_of(size), dropout=DROPOUT))
+    settings = SETTINGS | {"n_warmup": min(SETTINGS["n_warmup"], n_steps)}
+    for _ in train(model, batches(pixels, seed), n_steps=n_steps, losses=losses, progress=False, **settings):
+        pass
+    return model.eval()
+
+
+def batches(pixels: str, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Digits to learn from, drawn with replacement."""
+    images, labels = digits(pixels)
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        rows = torch.randint(N_TRAIN, (BATCH_SIZE,), generator=generator)
+        yield images[rows], labels[rows]
+
+
+def losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """A loss for each digit, in nats."""
+    return cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+def script(seeds: list[int], n_steps: int) -> str:
+    """The file: digits, models, how these were made and measured."""
+    images, labels = load("digits")
+    models, right = {}, {}
+    for size, pixels in MADE:
+        name = f"{size} {pixels}"
+        by_seed = [trained(size, pixels, seed, n_steps) for seed in seeds]
+        right[name] = [named_right(model, pixels) for model in by_seed]
+        parameters = {key: packed(parameter.detach()) for key, parameter in by_seed[0].named_parameters()}
+        rounded = VisionTransformer(by_seed[0].config).eval()
+        rounded.load_state_dict({key: unpacked(parameter) for key, parameter in parameters.items()})
+        exact, near = (logits_of(model, pixels).double().softmax(-1) for model in (by_seed[0], rounded))
+        models[name] = {
+            "right": named_right(rounded, pixels),
+            "kl_of_rounding": float(f"{kl_divergence(exact, near).mean().item():.3g}"),
+            "parameters": parameters,
+        }
+        print(name, right[name], models[name]["right"], models[name]["kl_of_rounding"], flush=True)
+    record = {
+        "command": f"python tools/train_patches.py --seeds {' '.join(map(str, seeds))} --steps {n_steps}",
+        "seeds": seeds,
+        "steps": n_steps,
+        "batch_size": BATCH_SIZE,
+        "dropout": DROPOUT,
+        **SETTINGS,
+        "digits": {"learned": N_TRAIN, "first_test": FIRST_TEST, "test": len(labels) - FIRST_TEST},
+        "source": "Alpaydin and Kaynak, 1998, UCI Machine Learning Repository, CC BY 4.0",
+        "right": right,
+        "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        "commit": library_commit(),
+    }
+    shown = slice(FIRST_TEST, FIRST_TEST + DIGITS)
+    about = {
+        "record": record,
+        "moved": encoded(moved().to(torch.uint8)),
+        "images": encoded(images[shown].to(torch.uint8)),
+        "labels": labels[shown].tolist(),
+        "models": models,
+    }
+    lines = json.dumps(about, separators=(",", ":")).replace("},", "},\n")
+    return f"{HEAD}export const MODEL = {lines};\n"
+
+
+@torch.no_grad()
+def logits_of(model: VisionTransformer, pixels: str) -> Tensor:
+    """What the model says of the test digits."""
+    return model(digits(pixels)[0][FIRST_TEST:])
+
+
+def named_right(model: VisionTransformer, pixels: str) -> int:
+    """How many test digits the model names."""
+    return int((logits_of(model, pixels).argmax(-1) == digits(pixels)[1][FIRST_TEST:]).sum())
+
+
+def packed(parameter: Tensor) -> dict[str, object]:
+    """Whole numbers from -127 to 127, and the step between them."""
+    step = float(f"{parameter.abs().max().clamp(min=1e-12).item() / 127:.6g}")
+    whole = (parameter / step).round().clamp(-127, 127).to(torch.int8)
+    return {"shape": list(parameter.shape), "step": step, "int8": encoded(whole)}
+
+
+if __name__ == "__main__":
+    main()
