@@ -12,8 +12,8 @@ The code is the chapter's own: its cells are read and run, so that page and reco
                  learnt: area under the curve with marks, maps at the spot, occlusions at the spot, maps at the mark,
                  occlusions at the mark
 
-What has no seed has one line. One thread, float32; half an hour on one idle core. It writes after every rival, and goes
-on where it was.
+What has no seed has one line; the dearest models have two seeds, and the translators one rate. One thread, float32; a
+quarter of an hour on one idle core. It writes after every rival, and goes on where it was.
 
 ``python benchmarks/vision_and_language.py`` writes ``benchmarks/results/vision-and-language.json``.
 """

@@ -12,10 +12,10 @@ NETS = "convolution", "ViT, 2 x 2"
 OF = "1000, in order", "100, in order", "1000, shuffled"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def code():
     kept = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float32)
+    torch.set_default_dtype(torch.float32)  # as in the page
     yield made.cells()
     torch.set_default_dtype(kept)
 
