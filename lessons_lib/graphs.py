@@ -13,6 +13,9 @@ Three scores of a pair, made from a query :math:`q_u = W^Q x_u` and a key :math:
 
 The first is *static* [2]_: it rises with :math:`a_k \cdot k_v`, the half of :math:`a^\top [q_u \,\|\, k_v]` that
 belongs to :math:`v`, so all queries rank the nodes alike. The other two let each query rank them in its own way.
+
+.. [1] Veličković et al., *Graph Attention Networks*, 2018. arXiv:1710.10903.
+.. [2] Brody et al., *How Attentive are Graph Attention Networks?*, 2022. arXiv:2105.14491.
 """
 
 import math
@@ -50,8 +53,6 @@ def gat_scores(
 
     Raises:
         ValueError: if shapes, types or devices do not fit, or the slope is not positive and finite.
-
-    .. [1] Veličković et al., *Graph Attention Networks*, 2018. arXiv:1710.10903.
     """
     _check_scored(query, key, slope, a=a, halves=2)
     a_query, a_key = a.chunk(2, dim=-1)
@@ -81,8 +82,6 @@ def gatv2_scores(
 
     Raises:
         ValueError: as :func:`gat_scores`.
-
-    .. [2] Brody et al., *How Attentive are Graph Attention Networks?*, 2022. arXiv:2105.14491.
     """
     _check_scored(query, key, slope, a=a, halves=1)
     bent = leaky_relu(query[..., :, None, :] + key[..., None, :, :], slope)

@@ -38,7 +38,7 @@ PITCH = {"man": 130.0, "woman": 220.0, "child": 265.0}  # hertz, on average
 
 
 class Utterance(NamedTuple):
-    """What was heard, the vowel of each frame, and the string of vowels: numbers of :data:`VOWELS`."""
+    """What was heard, the vowel of each frame, and the string of vowels: numbers of ``VOWELS``."""
 
     bands: Float[Tensor, "frames bands"]
     labels: Int[Tensor, "frames"]
@@ -51,7 +51,7 @@ def speak(string: Sequence[int], speaker: str, generator: torch.Generator) -> Ut
     How long each is, the pitch, the size of the throat (8 percent either way) and the noise are drawn.
 
     Raises:
-        ValueError: if the string is empty, names no vowel, or the speaker is not one of :data:`FORMANTS`.
+        ValueError: if the string is empty, names no vowel, or the speaker is not one of ``FORMANTS``.
     """
     if not string or not all(0 <= vowel < len(VOWELS) for vowel in string):
         raise ValueError(f"string must hold numbers from 0 to {len(VOWELS) - 1}, got {list(string)}")

@@ -48,6 +48,14 @@ def test_cells_are_short(notebook):
     assert max(long.values()) <= (12 if "book/exercises" not in str(notebook) else 30), long
 
 
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda p: p.stem)
+def test_the_cell_of_a_plot_shows_the_plot_alone(notebook):
+    """What an expression returns is a second output, and the caption and its name would be set twice."""
+    of_plots = [cell for cell in code_cells(notebook) if "figure" in cell["metadata"].get("mystnb", {})]
+    open_ended = [cell["id"] for cell in of_plots if re.search(r"^plots\.", text(cell), re.M) and text(cell)[-1] != ";"]
+    assert not open_ended
+
+
 CHAPTERS = [path for path in NOTEBOOKS if path.parts[-3:-1] != ("source", path.stem) and path.name != "header.ipynb"]
 
 
