@@ -92,15 +92,16 @@ def compare(
     def run(rate: float, seed: int, n_steps: int) -> tuple[nn.Module, float]:
         return fit(build, draw, losses, steps=n_steps, rate=rate, seed=seed, **settings)
 
-    tried = {}
+    tried, kept = {}, {}  # of each rate the score, and what was trained
     for rate in rates if len(rates) > 1 else ():
-        tried[rate] = _scores(score, run(rate, 0, steps)[0], "val")
+        kept[rate] = run(rate, 0, steps)
+        tried[rate] = _scores(score, kept[rate][0], "val")
         found[f"{name}: val, rate {rate:g}"] = tried[rate]
     sign = -1 if smaller_is_better else 1
     best = max(tried, key=lambda rate: sign * tried[rate][0]) if tried else rates[0]
     about: list[float] = []
     for seed in seeds:
-        model, seconds = run(best, seed, steps)
+        model, seconds = kept[best] if tried and seed == 0 else run(best, seed, steps)
         about = about or [sum(p.numel() for p in model.parameters()), seconds]
         found[f"{name}: test, rate, seed {seed}"] = [best, *_scores(score, model, "test")]
     for seed in longer_seeds if longer else ():

@@ -48,6 +48,9 @@ DRAWINGS = {
     "scan_rounds": drawings.scan_rounds(),
     "scan_rounds of two": drawings.scan_rounds(2),
     "ring_of_devices": drawings.ring_of_devices(),
+    "two_towers": drawings.two_towers(),
+    "spot_and_mark": drawings.spot_and_mark(),
+    "spot_and_mark at the edge": drawings.spot_and_mark((8, 1.5)),
 }
 
 
@@ -342,3 +345,17 @@ def test_a_matrix_says_its_shape_at_its_sides():
 def test_bad_input_is_refused(call, says):
     with pytest.raises(ValueError, match=says):
         call()
+
+
+def test_nothing_passes_between_two_towers():
+    html = DRAWINGS["two_towers"].to_html()
+    tips = [float(x) for x in re.findall(r'd="M([\d.]+) [\d.]+L[^"]*" class="(?:query|key) tip"', html)]
+    assert len(tips) == 2
+    assert tips[0] < 201 < tips[1]
+    assert html.count(' tip"') + html.count('"tip"') == 4
+
+
+@pytest.mark.parametrize("spot", [(-0.5, 3), (3, 8.5)])
+def test_a_spot_outside_the_window_is_refused(spot):
+    with pytest.raises(ValueError, match="spot must be within"):
+        drawings.spot_and_mark(spot)

@@ -24,6 +24,7 @@ USUAL = {"command", "date", "device", "versions", "runs"}
         "train-gpt",
         "translators",
         "two-tokens",
+        "vision-and-language",
     ],
 )
 def test_a_record_is_written_as_it_stands(name, tmp_path):

@@ -1,7 +1,7 @@
 """Train graph attention on the karate club and on a dictionary to look up, and write its first layer as a script.
 
-Two graphs, three scores, five seeds: two minutes on an idle core. The same seeds on the same machine give the same
-file, byte for byte. It holds the graph of the club with a place for each member on the page, some dictionaries, what
+Two graphs, three scores, five seeds: half a minute on an idle core. The same seeds on the same machine give the same
+numbers. The file holds the graph of the club with a place for each member on the page, some dictionaries, what
 makes the scores in the models with the first seed, rounded, and how many answers were right with each seed.
 """
 

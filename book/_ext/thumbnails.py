@@ -11,6 +11,7 @@ from itertools import product
 
 import torch
 
+from lessons_lib.datasets import load
 from lessons_lib.softmax import softmax
 from lessons_lib.widgets.birth import birth_record
 from lessons_lib.widgets.budget import PRESETS, parts
@@ -288,6 +289,18 @@ def long_context() -> str:
     return "".join(parts)
 
 
+def vision_and_language() -> str:
+    """A handwritten digit in patches of two by two pixels, drawn apart; the summary token looks at four of them."""
+    image = load("digits").values[0] / 16
+    parts, middles = [], {}
+    for r, c in product(range(8), range(8)):
+        x, y = 70 + 8 * c + 5 * (c // 2), 5 + 8 * r + 5 * (r // 2)
+        parts.append(_rectangle(x, y, 8, 8, INK, 0.06 + 0.7 * image[r, c].item()))
+        middles[r // 2, c // 2] = x, y
+    looks = [_line([(26, 45), middles[place]], KEY, 2) for place in ((0, 1), (1, 1), (2, 2), (3, 1))]
+    return "".join([*parts, *looks, _dot(26, 45, 8, QUERY)])
+
+
 def gpt() -> str:
     """The next words that a model expects, and under each bar the grammar's own."""
     explorer = GPTExplorer("the king", query=1)
@@ -396,6 +409,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "cost": cost,
     "flash": flash,
     "long-context": long_context,
+    "vision-and-language": vision_and_language,
     "retrieval": retrieval,
     "walk": walk,
     "collapse": collapse,

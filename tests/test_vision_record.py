@@ -1,0 +1,121 @@
+"""The record on vision and language is of the runs that the command makes, with the chapter's own code."""
+
+import json
+
+import pytest
+import torch
+
+from benchmarks import vision_and_language as made
+
+RECORD = json.loads((made.ROOT / "benchmarks" / "results" / "vision-and-language.json").read_text(encoding="utf-8"))
+NETS = "convolution", "ViT, 2 x 2"
+OF = "1000, in order", "100, in order", "1000, shuffled"
+
+
+@pytest.fixture
+def code():
+    kept = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)  # as in the page
+    yield made.cells()
+    torch.set_default_dtype(kept)
+
+
+def test_the_record_holds_every_run_that_the_command_makes(code):
+    parts = (made.spots, made.pairs, made.digits, made.gaps, made.dates)
+    assert list(RECORD["runs"]) == [line for part in parts for lines, _ in part(code) for line in lines]
+    for name, found in RECORD["runs"].items():
+        if "test, " in name:
+            assert found[0] in {0.002, 0.003, 0.006, 0.008, 0.01}, name
+            assert all(0 <= one <= (8 if name.startswith("gap") else 1) for one in found[1:]), name
+
+
+def test_the_rate_that_is_tested_is_the_better_on_the_validation_split():
+    runs = RECORD["runs"]
+    tried = {name.partition(": val")[0] for name in runs if ": val, rate" in name}
+    assert len(tried) > 10
+    for name in tried:
+        scores = {
+            float(line.rpartition(" ")[2]): found[0] for line, found in runs.items() if line.startswith(f"{name}: val")
+        }
+        best = (min if name.startswith("gap") else max)(scores.values())
+        assert scores[runs[f"{name}: test, rate, seed 0"][0]] == best, name
+
+
+def test_the_chapters_cells_train(code):
+    lines, run = next(job for job in made.digits(code) if job[0][0].startswith("digits, 100, in order, nearest"))
+    assert lines[1] == "digits, 100, in order, kernel machine"
+    assert [[round(x, 3) for x in found] for found in run()] == [RECORD["runs"][line] for line in lines]
+
+
+def scores(name, at=0, what="test, rate"):
+    """By seed: one of the scores behind the rate."""
+    lines = [found for line, found in RECORD["runs"].items() if line.startswith(f"{name}: {what}, seed ")]
+    assert lines, name
+    return torch.tensor([line[1 + at] for line in lines])
+
+
+def alone(name, at=0):
+    return RECORD["runs"][name][at]
+
+
+def test_what_the_page_says_of_digits():
+    net = {(net, of): scores(f"digits, {of}, {net}").mean() for net in NETS for of in OF}
+    conv, vit = (net[name, "1000, in order"] for name in NETS)
+    rivals = [alone(f"digits, 1000, in order, {name}") for name in ("nearest neighbours", "kernel machine")]
+    assert min(rivals) > conv > vit + 0.05
+    few = [alone(f"digits, 100, in order, {name}") for name in ("nearest neighbours", "kernel machine")]
+    for name in NETS:
+        assert min(few) - net[name, "100, in order"] > max(rivals) - net[name, "1000, in order"] + 0.01
+    late = [scores(f"digits, 1000, in order, {name}", what="test, 4 x") for name in NETS]
+    assert 0 < late[0] - late[1] < conv - vit - 0.02
+    assert conv - net[NETS[0], "1000, shuffled"] > 0.03
+    assert net[NETS[1], "1000, shuffled"] > vit
+    assert scores(f"digits, 1000, shuffled, {NETS[0]}").mean() > scores(f"digits, 1000, shuffled, {NETS[1]}").mean()
+
+
+def test_what_the_page_says_of_pairs():
+    plain = {kind: scores(f"pairs, said in one way, {kind}") for kind in ("linear", "transformers")}
+    assert plain["linear"].min() > plain["transformers"].max() + 0.02
+    for kind in plain:
+        assert 0 < (scores(f"pairs, said in one way, {kind}", 1) - plain[kind]).mean() < 0.15
+    harder = {kind: scores(f"pairs, said in two ways, {kind}") for kind in plain}
+    for kind in plain:
+        assert harder[kind].max() < 0.5
+        assert (scores(f"pairs, said in two ways, {kind}", 2) - 0.5).abs().max() < 0.1
+    assert abs(scores("pairs, said in two ways, transformers", 2, "test, 2 x") - 0.5) < 0.1
+
+
+def test_what_the_page_says_of_gaps():
+    reader, left, bayes = scores("gap, reader", 1), scores("gap, writer", 1), scores("gap, writer", 2)
+    counts = alone("gap, counts, both", 1)
+    assert counts < bayes.min() - 0.1
+    assert bayes.max() < left.min() - 0.5
+    assert left.max() < reader.min() - 0.3
+    assert left.max() < scores("gap, reader", 1, "test, 2 x")
+    assert alone("gap, counts, both") < alone("gap, counts, left") - 0.5
+
+
+def test_what_the_page_says_of_dates():
+    assert alone("dates, table and rule") == 1
+    one, two = (scores("dates, one vector", n).mean() for n in (1, 2))
+    assert two < 0.1 < 0.7 < one
+    assert scores("dates, one vector and a look").min() > 0.95
+    assert scores("dates, attention alone").max() < scores("dates, one vector and a look").min() - 0.05
+    sizes = [alone(f"dates, {name}: weights, seconds") for name in ("attention alone", "one vector and a look")]
+    assert sizes[0] < 0.5 * sizes[1]
+
+
+def test_what_the_page_says_of_spots():
+    blind = "spot, pooling after a block"
+    assert scores(blind).max() < 0.6
+    assert scores(blind, 1).min() > (12 / 22) ** 2 + 0.05
+    assert scores("spot, pooling").max() < alone("spot, filter")
+    assert (scores("spot, convolution") > alone("spot, filter")).sum() == 2
+    for kind in ("pooling", "pooling after a block"):
+        name = f"spot and mark, {kind}"
+        assert scores(name, 7).min() > 0.9
+        assert (scores(name, 3) - scores(name, 0)).min() > 0.1
+    name = "spot and mark, pooling"
+    assert (scores(name, 6) - scores(name, 7)).abs().max() < 0.05
+    maps = scores("spot and mark, pooling after a block", 6)
+    assert maps.max() - maps.min() > 0.4
