@@ -29,7 +29,16 @@ SHARED = "imports", "imports-models", "tools-train", "tools-encoder"
 PARTS = {
     "speech": ("speech-sets", "speech-batch", "speech-encoder", "speech-gru", "speech-loss", "speech-error"),
     "imports": ("imports-read", "imports-items", "imports-split", "imports-hits", "imports-models-two"),
-    "series": ("series-load", "series-parts", "series-naive", "series-model", "series-draw"),
+    "series": (
+        "series-load",
+        "series-parts",
+        "series-naive",
+        "series-model",
+        "series-draw",
+        "irregular-model",
+        "irregular-draw",
+        "irregular-error",
+    ),
     "code": ("code-texts", "code-codes", "code-bits", "code-brackets", "code-right", "code-model"),
     "graph": ("graph-club", "graph-digits", "graph-split", "graph-model", "graph-accuracy"),
     "dictionary": ("graph-dictionary", "graph-reader", "graph-looked-up"),
@@ -75,9 +84,16 @@ def imports() -> list[Job]:
 
 
 def series() -> list[Job]:
-    """A forecaster for each series, and one without positions for the sea."""
+    """A forecaster for each series, one without positions for the sea, and three that are given half of its months."""
     rivals = {name: (name, True) for name in ("sea", "sunspots", "share")} | {"sea, unordered": ("sea", False)}
-    return [
+    shared = {"weight_decay": 0.1, "longer": 0, "smaller_is_better": True}
+    irregular = [
+        job(f"series: irregular, {clock}", *asked("series", lambda code, c=clock: code["Irregular"](c),
+            "draw_irregular", "irregular_distances"),
+            lambda model, split: cells("series")["irregular_error"](model, split), steps=300, rates=(0.004,), **shared)
+        for clock in ("nothing", "order", "months")
+    ]  # fmt: skip
+    return irregular + [
         job(f"series: {line}", *asked("series", lambda code, n=name, o=ordered: code["Forecaster"](
             *code["known"][n][1:3], ordered=o), lambda code, n=name: code["draw_windows"](n), "distances"),
             lambda model, split, n=name: cells("series")["scaled_error"](n, split, model), steps=200,
