@@ -59,7 +59,7 @@ def wanted() -> list[Job]:
 
 
 def speech() -> list[Job]:
-    """A GRU in both directions and an encoder, by CTC."""
+    """A GRU in both directions and an encoder, by CTC; with three times the steps too."""
 
     def score(model: Any, split: str) -> list[float]:
         error = cells("speech")["speech_error"]
@@ -68,17 +68,17 @@ def speech() -> list[Job]:
     rivals = {"GRU": ("RecurrentHearer", (0.003, 0.01)), "encoder": ("Hearer", (0.002, 0.005))}
     return [
         job(f"speech: {name}", *asked("speech", new, "draw_speech", "speech_losses"), score, steps=300, rates=rates,
-            longer=0, smaller_is_better=True)
+            longer=3, longer_seeds=(0, 1, 2), smaller_is_better=True)
         for name, (new, rates) in rivals.items()
     ]  # fmt: skip
 
 
 def imports() -> list[Job]:
-    """One causal block, with positions and without."""
+    """One causal block, with positions and without; with three times the steps too."""
     return [
         job(f"imports: {position}", *asked("imports", lambda code, p=position: code["recommender"](p), "draw_users",
             "next_token_losses"), lambda model, split: cells("imports")["recommends"](model, split), steps=300,
-            rates=(0.003, 0.008), weight_decay=0.05, longer=0)
+            rates=(0.003, 0.008), weight_decay=0.05, longer=3, longer_seeds=(0, 1, 2))
         for position in ("learned", "none")
     ]  # fmt: skip
 
