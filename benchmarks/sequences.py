@@ -149,7 +149,7 @@ def corridor() -> list[Job]:
     }
     return [
         job(f"corridor: {name}", *asked("corridor", new, "draw_corridors", "reinforce"), score, steps=500,
-            rates=(0.003, 0.01), longer=0)
+            rates=(0.001, 0.003, 0.01), longer=0)
         for name, new in rivals.items()
     ]  # fmt: skip
 
