@@ -29,7 +29,16 @@ SHARED = "imports", "imports-models", "tools-train", "tools-encoder"
 PARTS = {
     "speech": ("speech-sets", "speech-batch", "speech-encoder", "speech-gru", "speech-loss", "speech-error"),
     "imports": ("imports-read", "imports-items", "imports-split", "imports-hits", "imports-models-two"),
-    "series": ("series-load", "series-parts", "series-naive", "series-model", "series-draw"),
+    "series": (
+        "series-load",
+        "series-parts",
+        "series-naive",
+        "series-model",
+        "series-draw",
+        "irregular-model",
+        "irregular-draw",
+        "irregular-error",
+    ),
     "code": ("code-texts", "code-codes", "code-bits", "code-brackets", "code-right", "code-model"),
     "graph": ("graph-club", "graph-digits", "graph-split", "graph-model", "graph-accuracy"),
     "dictionary": ("graph-dictionary", "graph-reader", "graph-looked-up"),
@@ -50,7 +59,7 @@ def wanted() -> list[Job]:
 
 
 def speech() -> list[Job]:
-    """A GRU in both directions and an encoder, by CTC."""
+    """A GRU in both directions and an encoder, by CTC; with three times the steps too."""
 
     def score(model: Any, split: str) -> list[float]:
         error = cells("speech")["speech_error"]
@@ -59,25 +68,32 @@ def speech() -> list[Job]:
     rivals = {"GRU": ("RecurrentHearer", (0.003, 0.01)), "encoder": ("Hearer", (0.002, 0.005))}
     return [
         job(f"speech: {name}", *asked("speech", new, "draw_speech", "speech_losses"), score, steps=300, rates=rates,
-            longer=0, smaller_is_better=True)
+            longer=3, longer_seeds=(0, 1, 2), smaller_is_better=True)
         for name, (new, rates) in rivals.items()
     ]  # fmt: skip
 
 
 def imports() -> list[Job]:
-    """One causal block, with positions and without."""
+    """One causal block, with positions and without; with three times the steps too."""
     return [
         job(f"imports: {position}", *asked("imports", lambda code, p=position: code["recommender"](p), "draw_users",
             "next_token_losses"), lambda model, split: cells("imports")["recommends"](model, split), steps=300,
-            rates=(0.003, 0.008), weight_decay=0.05, longer=0)
+            rates=(0.003, 0.008), weight_decay=0.05, longer=3, longer_seeds=(0, 1, 2))
         for position in ("learned", "none")
     ]  # fmt: skip
 
 
 def series() -> list[Job]:
-    """A forecaster for each series, and one without positions for the sea."""
+    """A forecaster for each series, one without positions for the sea, and three that are given half of its months."""
     rivals = {name: (name, True) for name in ("sea", "sunspots", "share")} | {"sea, unordered": ("sea", False)}
-    return [
+    shared = {"weight_decay": 0.1, "longer": 0, "smaller_is_better": True}
+    irregular = [
+        job(f"series: irregular, {clock}", *asked("series", lambda code, c=clock: code["Irregular"](c),
+            "draw_irregular", "irregular_distances"),
+            lambda model, split: cells("series")["irregular_error"](model, split), steps=300, rates=(0.004,), **shared)
+        for clock in ("nothing", "order", "months")
+    ]  # fmt: skip
+    return irregular + [
         job(f"series: {line}", *asked("series", lambda code, n=name, o=ordered: code["Forecaster"](
             *code["known"][n][1:3], ordered=o), lambda code, n=name: code["draw_windows"](n), "distances"),
             lambda model, split, n=name: cells("series")["scaled_error"](n, split, model), steps=200,
@@ -133,7 +149,7 @@ def corridor() -> list[Job]:
     }
     return [
         job(f"corridor: {name}", *asked("corridor", new, "draw_corridors", "reinforce"), score, steps=500,
-            rates=(0.003, 0.01), longer=0)
+            rates=(0.001, 0.003, 0.01), longer=0)
         for name, new in rivals.items()
     ]  # fmt: skip
 
