@@ -119,3 +119,12 @@ def test_what_the_page_says_of_spots():
     assert (scores(name, 6) - scores(name, 7)).abs().max() < 0.05
     maps = scores("spot and mark, pooling after a block", 6)
     assert maps.max() - maps.min() > 0.4
+
+
+def test_no_row_goes_to_attention_without_recurrence():
+    assert alone("digits, 1000, in order, kernel machine") > scores("digits, 1000, in order, ViT, 2 x 2").max() + 0.02
+    assert (
+        scores("pairs, said in one way, linear").mean() > scores("pairs, said in one way, transformers").mean() + 0.02
+    )
+    assert alone("dates, table and rule") > scores("dates, attention alone").mean() + 0.02
+    assert scores("spot, convolution").mean() > scores("spot, pooling").mean() + 0.02
