@@ -13,6 +13,7 @@
     positions       telling a set where its elements stand
     rope_scaling    rotary positions beyond the trained length
     multihead       several attentions side by side, grouped heads, the cache
+    graphs          attention over a graph's edges, beside plain averaging and label propagation
     feedforward     what happens to each token by itself
     norms           layer norm and RMS norm
     latent          keys and values of all heads from one short vector
@@ -31,6 +32,7 @@
     tasks           tasks of symbols with known answers
     stories         language in small, where the chance of each next word is known
     datasets        three small sets of real data, with their sources
+    speech          strings of vowels from a synthesiser, and how readings are scored
     training        how fast to learn, and the loop
     diagnostics     looking inside a model while it runs
     interventions   taking heads away and putting others in their place

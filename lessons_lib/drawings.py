@@ -424,7 +424,7 @@ def running_softmax(scores: Sequence[float] = (1, 2, 0.5, 1.5, 3, 0), tile: int 
 
 # What stays on the chip while the other side passes by; whether each row or column has a program of its own; and words.
 _WALKS = {
-    "forward, 2022": ("key", False, "one program, column after column", "sums go out and in at each tile"),
+    "forward, 2022": ("key", False, "one program, column by column", "sums go out and in at each tile"),
     "forward, 2023": ("query", True, "a program for each row", "its output goes out once"),
     "backward, 2023": ("key", True, "a program for each column", "adds to the queries' gradients"),
     "keys and values, here": ("key", True, "a program for each column", "its gradients go out once"),

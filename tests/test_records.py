@@ -19,6 +19,7 @@ USUAL = {"command", "date", "device", "versions", "runs"}
         "modern",
         "positions",
         "recall",
+        "sequences",
         "stretching",
         "train-gpt",
         "translators",

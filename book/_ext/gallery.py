@@ -35,6 +35,7 @@ QUESTIONS = {
     "flash": "Why is attention slow, if it computes so little?",
     "long-context": "A model trained at 64 reads 512. What breaks first?",
     "vision-and-language": "Pictures, captions, gaps, dates, spots: does attention beat what costs nothing?",
+    "sequences-graphs-decisions": "Vowels, imports, sunspots, code, graphs, a corridor: who beats the cheap rival?",
 }
 
 

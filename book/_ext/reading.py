@@ -47,7 +47,7 @@ def fold(app, doctree) -> None:
 
     This comes after the outputs: tags in the notebook would change what its outputs are known by.
     """
-    for cell in doctree.findall(nodes.container):
+    for cell in list(doctree.findall(nodes.container)):
         if cell.get("nb_element") != "cell_code" or not cell.children:
             continue
         code = next((node.astext() for node in cell.children[0].findall(nodes.literal_block)), "")
@@ -59,6 +59,21 @@ def fold(app, doctree) -> None:
                 "prompt_show": f"Show {words}",
                 "prompt_hide": f"Hide {words}",
             }
+            join(cell)
+
+
+def join(cell: nodes.container) -> None:
+    """Put imports that stand in several cells, one right after another, under one fold."""
+    place = cell.parent.index(cell)
+    above = cell.parent[place - 1] if place else None
+    if not isinstance(above, nodes.container) or len(above) != 1:
+        return
+    if above.get("prompt_show") == cell["prompt_show"] == "Show the imports":
+        first, more = (next(each.findall(nodes.literal_block)) for each in (above, cell))
+        first.rawsource = f"{first.astext().rstrip()}\n{more.astext()}"
+        first[:] = [nodes.Text(first.rawsource)]
+        above.extend(cell[1:])
+        cell.parent.remove(cell)
 
 
 def hidden_words(code: str) -> str:

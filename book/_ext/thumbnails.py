@@ -236,6 +236,19 @@ def sparse_and_linear() -> str:
     return "".join([*cells, *state]) + _arrow(92, 45, 108, 45, INK)
 
 
+def sequences_graphs_decisions() -> str:
+    """A node and its neighbours, the edges as wide as its weights, and beside them a series that goes on."""
+    centre = (42.0, 46.0)
+    ends = [(14.0, 20.0), (70.0, 16.0), (78.0, 52.0), (56.0, 78.0), (16.0, 72.0)]
+    edges = [_line([centre, end], KEY, width) for end, width in zip(ends, (1, 5, 1.5, 3, 1), strict=True)]
+    known = [(94 + 4.0 * i, 46 - 22 * math.sin(0.9 * i)) for i in range(9)]
+    told = [(126 + 4.0 * i, 46 - 22 * math.sin(0.9 * (8 + i))) for i in range(7)]
+    return "".join([
+        *edges, *(_dot(x, y, 5, VALUE) for x, y in ends), _dot(*centre, 7, QUERY), _line(known, INK, 1.8),
+        _line(told, OUTPUT, 2.6),
+    ])  # fmt: skip
+
+
 def cost() -> str:
     """What Llama 3 8B takes to write, for 1, 64 and 256 texts: arithmetic above, weights and caches below."""
     bars = []
@@ -392,6 +405,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "train-gpt": train_gpt,
     "complexity": complexity,
     "sparse-and-linear": sparse_and_linear,
+    "sequences-graphs-decisions": sequences_graphs_decisions,
     "cost": cost,
     "flash": flash,
     "long-context": long_context,

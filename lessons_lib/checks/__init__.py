@@ -27,7 +27,7 @@ The files, in reading order, which is the book's::
     flash              exact attention to keys that come in pieces
     long_context       clocks that are caught out, how far a scaling reaches, the same targets
     vision_and_language  patches, pairs of pictures and words, what a map proves
-    sequences_graphs_decisions  the next import, neighbours, what a set cannot say
+    sequences_graphs_decisions  the first k offered, a leak between users, neighbours, what counts can say
     build_attention    the assignment of Part I
     build_flash        the assignment of Part III
 """

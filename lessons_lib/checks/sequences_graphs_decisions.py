@@ -1,17 +1,322 @@
-"""Checks of the exercises on sequences graphs decisions."""
+"""Checks of the exercises on sequences, graphs and decisions."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
-from lessons_lib.checks import ask, check, compare_number
+from lessons_lib.checks import Wrong, ask, check, compare, compare_number, is_finite, normal
+
+# --- the next item ----------------------------------------------------------------------------------------------------
 
 
 @check
-def twice(answer: Callable[[int], int], *, seed: int = 0, cases: int = 5) -> None:
-    """Check that a number is doubled."""
+def hit_rate(answer: Callable[[Tensor, Tensor, Tensor, int], float], *, seed: int = 0, cases: int = 5) -> None:
+    """Check the share of right items among the first k that are offered."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
-        n = int(torch.randint(3, 1000, (), generator=generator))
-        got, mistakes = ask("twice", answer, n, where=f"n={n}"), {"that is the square": n**2}
-        compare_number("twice", got, 2 * n, mistakes, where=f"n={n}")
+        wanted, mistakes = 0.0, {"not drawn yet": 0.0}
+        while not _all_differ(wanted, mistakes):
+            scores, histories, nexts, k = _some_users(generator)
+            wanted, mistakes = _hit_rates(scores, histories, nexts, k)
+        where = f"{len(scores)} users, {scores.shape[1]} items, k={k}"
+        got = ask("hit_rate", answer, scores, histories, nexts, k, where=where)
+        compare_number("hit_rate", got, wanted, mistakes, where=where)
+
+
+def _some_users(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, int]:
+    """Scores that like what a history has, histories in which an item comes twice, the next items, and a k."""
+    users, items, places, k = (
+        int(torch.randint(low, high, (), generator=generator)) for low, high in ((50, 90), (14, 22), (3, 6), (2, 6))
+    )
+    order = torch.rand(users, items, generator=generator).argsort(1)
+    histories, nexts = order[:, :places].clone(), order[:, places]
+    histories[: users // 2, 0] = histories[: users // 2, 1]
+    scores = normal(users, items, generator=generator) - 0.5
+    scores.scatter_add_(1, order[:, :places], torch.full((users, places), 1.0, dtype=scores.dtype))
+    scores.scatter_add_(1, nexts[:, None], torch.full((users, 1), 0.8, dtype=scores.dtype))
+    return scores, histories, nexts, k
+
+
+def _hit_rates(
+    scores: Tensor, histories: Tensor, nexts: Tensor, k: int
+) -> tuple[float, dict[str, float | Sequence[float]]]:
+    """What is right, and what each mistake makes of it."""
+
+    def places(left_out: Tensor, offered: Tensor = scores, instead: float = -math.inf) -> Tensor:
+        offered = offered.scatter(1, left_out, instead)
+        return 1 + (offered > offered.gather(1, nexts[:, None])).sum(1)
+
+    def share(found: Tensor) -> float:
+        return float(found.double().mean())
+
+    place = places(histories)
+    hits = share(place <= k)
+    mistakes = {
+        "what the history has takes no place among the k: leave it out first": share(places(histories[:, :0]) <= k),
+        "the whole history is left out, not its last item alone": share(places(histories[:, -1:]) <= k),
+        "the whole history is left out, not its first item alone": share(places(histories[:, :1]) <= k),
+        "the first k count, not one more": share(place <= k + 1),
+        "the first k count, not one less": share(place < k),
+        "the first k count, not the first alone": share(place <= 1),
+        "a score of zero is above a negative one: it leaves nothing out": share(places(histories, instead=0.0) <= k),
+        "the highest scores come first": share(places(histories, -scores) <= k),
+        "that is how many users, return their share": hits * len(scores),
+        "divide by the number of users, not by that of all that was offered": hits / k,
+        "whoever finds it at the second place counts like one who finds it at the first": [
+            share(1 / place),
+            share((place <= k) / place),
+        ],
+        "that is the share of those who do not find it": 1 - hits,
+    }
+    return hits, mistakes
+
+
+def _all_differ(wanted: float, mistakes: Mapping[str, float | Sequence[float]]) -> bool:
+    """Whether no mistake gives by chance what is right or what another one gives."""
+    made = [wanted, *(one for ways in mistakes.values() for one in (ways if isinstance(ways, Sequence) else [ways]))]
+    made.sort()
+    return all(after - before > 1e-4 for before, after in pairwise(made))
+
+
+# --- a leak -----------------------------------------------------------------------------------------------------------
+
+
+def _offers(histories: Tensor, table: Tensor, batch_first: bool) -> Tensor:
+    """Score all items for each user, as the exercise's model does."""
+    x = table[histories]
+    x = x if batch_first else x.transpose(0, 1)
+    seen = scaled_dot_product_attention(x, x, x)
+    seen = seen if batch_first else seen.transpose(0, 1)
+    return seen[:, -1] @ table.T
+
+
+@check
+def moved(
+    answer: Callable[[Tensor, Tensor, bool, int, Tensor], float],
+    *,
+    seed: int = 0,
+    cases: int = 4,
+) -> None:
+    """Check how far the scores of the others move when one user's history is another."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        batch_first, told_apart = case % 2 == 1, False
+        while not told_apart:
+            users, places, d = (torch.randperm(5, generator=generator)[:3] + 4).tolist()
+            items = users * (places + 1)
+            table = normal(items, d, generator=generator)
+            drawn = torch.randperm(items, generator=generator).reshape(users, places + 1)
+            histories = drawn[:, :-1].contiguous()
+            who = int(torch.randint(1, users - 1, (), generator=generator))
+            new = torch.cat([drawn[(who + 1) % users, :-2], drawn[who, -1:]])
+            wanted, mistakes = _movements(histories, table, batch_first, who, new)
+            told_apart = batch_first or _all_differ(wanted, mistakes)
+        where = f"{users} users, {places} places, batch_first={batch_first}, who={who}"
+        got = ask("moved", answer, histories, table, batch_first, who, new, where=where)
+        compare_number("moved", got, wanted, mistakes, where=where)
+
+
+def _movements(
+    histories: Tensor, table: Tensor, batch_first: bool, who: int, new: Tensor
+) -> tuple[float, dict[str, float | Sequence[float]]]:
+    """What is right, and what each mistake makes of it."""
+    changed, all_changed, wrong_row = histories.clone(), new.expand_as(histories), histories.clone()
+    changed[who], wrong_row[who + 1] = new, new
+    before, after = (_offers(given, table, batch_first) for given in (histories, changed))
+    others = torch.arange(len(histories)) != who
+    moves = (after - before)[others]
+    elsewhere = _offers(wrong_row, table, batch_first) - before
+    otherwise = (_offers(changed, table, not batch_first) - _offers(histories, table, not batch_first))[others]
+    mistakes = {
+        "nothing moved: did both runs see the same histories, and is batch_first handed on?": 0.0,
+        "the user whose history changed may move; leave that row out": [
+            float((after - before).abs().max()),
+            float((after - before).mean()),
+            float((after - before).abs().mean()),
+        ],
+        "a score that falls has moved too: take the size of the difference": [float(moves.max()), float(moves.min())],
+        "the furthest that a score moves, not the mean": [
+            float(moves.abs().mean()),
+            float(moves.mean()),
+            float(moves.square().mean()),
+            float(moves.square().mean().sqrt()),
+            float(moves.abs().amax(1).mean()),
+        ],
+        "the furthest that one score moves, not the length of the whole difference": [
+            float(moves.norm()),
+            float(moves.norm(dim=1).max()),
+            float(moves.abs().sum()),
+            float(moves.square().max()),
+        ],
+        "all others are looked at, not the first user alone": float(moves[0].abs().max()),
+        "all others are looked at, not the next user alone": float((after - before)[who + 1].abs().max()),
+        "compare a user's scores with the same user's before, not with another's": [
+            float((after - before.roll(1, 0)).abs().max()),
+            float((after - before.roll(-1, 0)).abs().max()),
+            float((after[others] - before[who]).abs().max()),
+        ],
+        "one user gets the new history, not all": float(
+            (_offers(all_changed, table, batch_first) - before)[others].abs().max()
+        ),
+        "the user `who` gets the new history; the first user has number 0": [
+            float(elsewhere[others].abs().max()),
+            float(elsewhere[torch.arange(len(histories)) != who + 1].abs().max()),
+        ],
+    }
+    if batch_first:
+        mistakes = {"hand batch_first on as it is": float(otherwise.abs().max())} | mistakes
+    return float(moves.abs().max()), mistakes
+
+
+# --- neighbours -------------------------------------------------------------------------------------------------------
+
+
+@check
+def edge_weights(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor], *, seed: int = 0, cases: int = 6) -> None:
+    """Check the softmax over each node's neighbours, on a list of edges."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        n = int(torch.randint(6, 11, (), generator=generator))
+        linked = torch.rand(n, n, generator=generator) < 0.5
+        alone, with_one, far = torch.randperm(n, generator=generator)[:3].tolist()
+        linked[alone] = linked[with_one] = False
+        linked[with_one, far] = True
+        linked[far, :3] = True
+        edges = linked.nonzero()
+        to, fro = edges[torch.randperm(len(edges), generator=generator)].T.contiguous()
+        scores = (64 * normal(len(to), generator=generator)).round() / 64  # exact in single precision, far off too
+        shift = (0, -2000, 2000)[case % 3]
+        scores = scores + shift * (to == far)
+        where = f"n={n}, {len(to)} edges, " + (
+            f"the scores of node {far} are near {shift}" if shift else "plain scores"
+        )
+        got = ask("edge_weights", answer, scores, to, fro, n, where=where)
+        assert is_finite(got), (
+            "edge_weights is not finite: subtract from each score the largest of its own node's, neither nothing, nor "
+            f"the largest of all, nor one that starts at zero ({where})"
+        )
+        compare("edge_weights", got, *_weights_on_edges(scores, to, fro, n), where=where)
+
+
+def _shares(scores: Tensor, groups: Tensor) -> Tensor:
+    """Softmax within each group of edges."""
+    return torch.where(groups[:, None] == groups, scores, -torch.inf).softmax(-1).diagonal()
+
+
+def _weights_on_edges(scores: Tensor, to: Tensor, fro: Tensor, n: int) -> tuple[Tensor, dict[str, Wrong]]:
+    """What is right, and what each mistake makes of it."""
+    same = to[:, None] == to
+    own, degree = torch.where(same, scores, -torch.inf), same.sum(1)
+    peak, log_total = own.amax(1), own.logsumexp(1)
+
+    def less(start: Tensor) -> Tensor:
+        """Weights if ``start`` is subtracted from the scores, and what is 0 / 0 made zero."""
+        exps = (scores - start).exp()
+        return (exps / (same * exps).sum(1)).nan_to_num(0.0)
+
+    return _shares(scores, to), {
+        "the weights of each asking node sum to one, not those of all edges": scores.softmax(0),
+        "nothing is left of a node whose scores all lie far below what was subtracted: to each its own largest": [
+            less(scores.max()),
+            less(peak.clamp(min=0)),
+        ],
+        "divide by the sum over the node's neighbours": [scores.exp(), (scores - peak).exp()],
+        "divide by the sum over the node's neighbours, not by their number": [
+            scores.exp() / degree,
+            (scores - peak).exp() / degree,
+        ],
+        "the sum goes over the edges of the node that asks, not of the one that is asked": [
+            _shares(scores, fro),
+            scores.exp() / ((fro[:, None] == fro) * scores.exp()).sum(1),
+        ],
+        "a pair without an edge has no weight; a score of zero would give it some": (
+            scores - torch.logaddexp(log_total, (n - degree).double().log())
+        ).exp(),
+        "a node's edges need not follow one another in the list": _shares(
+            scores, torch.unique_consecutive(to, return_inverse=True)[1]
+        ),
+        "that is the plain average: the scores are not used": 1 / degree.double(),
+        "the highest score has the largest weight": _shares(-scores, to),
+    }
+
+
+# --- a corridor -------------------------------------------------------------------------------------------------------
+
+
+@check
+def best_from_counts(answer: Callable[[int, float, float], float], *, seed: int = 0, cases: int = 8) -> None:
+    """Check how often who knows the counts of the signs alone can be right."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        n = int(torch.randint(6, 20, (), generator=generator))
+        p, of_range = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
+        p = 0.15 + 0.5 * p
+        lie = (0.7 + 0.2 * of_range, 0.5, 0.1 + 0.3 * of_range)[case % 3]
+        where = f"n={n}, p={p:.3f}, lie={lie:.3f}"
+        got = ask("best_from_counts", answer, n, p, lie, where=where)
+        compare_number("best_from_counts", got, *_best(n, p, lie), where=where)
+
+
+def _binomial(n: int, p: float) -> list[float]:
+    """The chance of each number of hits in n trials."""
+    return [math.comb(n, hits) * p**hits * (1 - p) ** (n - hits) for hits in range(n + 1)]
+
+
+def _either_side(signs: int, lie: float) -> tuple[list[float], list[float]]:
+    """The chance of each number of signs for the left, if the left pays and if the right does."""
+    return [0.0, *_binomial(signs - 1, 1 - lie)], [*_binomial(signs - 1, lie), 0.0]
+
+
+def _right_guesses(signs: int, lie: float) -> float:
+    return sum(map(max, *_either_side(signs, lie))) / 2
+
+
+def _best(n: int, p: float, lie: float) -> tuple[float, dict[str, float | Sequence[float]]]:
+    """What is right, and what each mistake makes of it."""
+
+    def over(places: int, each: Callable[[int], float], sure: int = 1) -> float:
+        return sum(chance * each(sure + more) for more, chance in enumerate(_binomial(places, p)))
+
+    def told(signs: int) -> float:
+        return _right_guesses(signs, lie)
+
+    def by_majority(signs: int) -> float:
+        left = _either_side(signs, lie)[0]
+        return sum(chance * ((2 * count > signs) + (2 * count == signs) / 2) for count, chance in enumerate(left))
+
+    def in_proportion(signs: int) -> float:
+        pairs = zip(*_either_side(signs, lie), strict=True)
+        return sum((left**2 + right**2) / (left + right) for left, right in pairs) / 2
+
+    def none_true(signs: int) -> float:
+        return sum(map(max, _binomial(signs, lie), _binomial(signs, 1 - lie))) / 2
+
+    best, mean = over(n - 2, told), 1 + (n - 2) * p
+    return best, {
+        "if later signs lie more often than not, fewer signs can speak for a side: weigh how likely the counts are": (
+            over(n - 2, by_majority)
+        ),
+        "the first sign is among those that are counted, and does not lie": [
+            over(n - 2, none_true),
+            over(n - 1, none_true, 0),
+            over(n - 1, none_true),
+        ],
+        "one place surely has a sign": over(n - 1, lambda signs: told(signs) if signs else 0.5, 0),
+        "the sure sign takes one of the n - 1 places: n - 2 are left to chance": over(n - 1, told),
+        "no sign stands at the junction: there are n - 1 places": [
+            over(n, told),
+            over(n, lambda signs: told(signs) if signs else 0.5, 0),
+        ],
+        "either side pays with probability one half": 2 * best,
+        "average over the number of signs; do not take its mean": [told(math.floor(mean)), told(math.ceil(mean))],
+        "the number of signs varies: not every place has one": told(n - 1),
+        "lie is how often a later sign shows the wrong side": over(n - 2, lambda signs: _right_guesses(signs, 1 - lie)),
+        "always choose the likelier side; who draws it in proportion is right less often": over(n - 2, in_proportion),
+        "that is for one who knows which sign came first": 1.0,
+        "return how often the choice is right, not how much oftener than by chance": best - 0.5,
+        "return how often the choice is right, not how often it is wrong": 1 - best,
+    }

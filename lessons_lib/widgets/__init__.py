@@ -29,6 +29,7 @@ files, in reading order::
     pairs        ways to compute fewer pairs, on a trained head
     stretch      rotary positions beyond the length in training
     patches      a digit cut into patches, and what looks at what
+    graph        whom the nodes of a graph attend to
 """
 
 from lessons_lib.widgets.birth import BirthExplorer
@@ -37,6 +38,7 @@ from lessons_lib.widgets.clocks import ClocksExplorer
 from lessons_lib.widgets.collapse import CollapseExplorer
 from lessons_lib.widgets.cost import CostExplorer
 from lessons_lib.widgets.gpt import GPTExplorer
+from lessons_lib.widgets.graph import GraphExplorer
 from lessons_lib.widgets.heads import HeadsExplorer
 from lessons_lib.widgets.hero import Hero
 from lessons_lib.widgets.masks import MasksExplorer
@@ -59,6 +61,7 @@ __all__ = [
     "CollapseExplorer",
     "CostExplorer",
     "GPTExplorer",
+    "GraphExplorer",
     "HeadsExplorer",
     "Hero",
     "MasksExplorer",

@@ -1,9 +1,12 @@
 """What the page makes of a notebook: menus, folds, paper, figures in the dark, and the state in the address."""
 
+import importlib
 import re
+from pathlib import Path
 
 import pytest
 from built_site import HTML
+from docutils import nodes, utils
 
 CHAPTER = "book/attention/scaling.html"
 
@@ -27,6 +30,30 @@ def test_code_that_makes_an_explorer_or_imports_is_folded(path):
         block for block in code if re.search(r"^\w+Explorer\(|^(plots|drawings)\.", block.strip(), re.MULTILINE)
     ] == []
     assert "Show code cell" not in page
+
+
+def a_cell(code: str) -> nodes.container:
+    source = nodes.container("", nodes.literal_block(code, code), nb_element="cell_code_source")
+    return nodes.container("", source, nb_element="cell_code")
+
+
+def test_imports_in_a_row_are_under_one_fold(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "book/_ext")
+    page = utils.new_document("page")
+    cells = "import a", "from b import (\n    c)", "import d\nSEED = 0", "x = 1", "import e"
+    page += [nodes.title("", "Imports"), *map(a_cell, cells), nodes.paragraph("", "More."), a_cell("import f")]
+
+    importlib.import_module("reading").fold(None, page)
+
+    found = [(node.astext(), node.get("prompt_show")) for node in page.findall(nodes.container) if "nb_element" in node]
+    shown = "Show the imports"
+    assert [one for one in found if one[1]] == [("\n".join(cells[:3]), shown), ("import e", shown), ("import f", shown)]
+    assert [node.astext() for node in page.findall(nodes.literal_block)] == [
+        "\n".join(cells[:3]),
+        *cells[3:],
+        "import f",
+    ]
+    assert all(node.rawsource == node.astext() for node in page.findall(nodes.literal_block))  # or it has no colours
 
 
 def test_explorers_of_a_page_share_one_style_and_each_script(path):

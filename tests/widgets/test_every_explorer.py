@@ -107,6 +107,7 @@ def test_the_page_weighs_little(name):
     trained["GPTExplorer"] = 170_000 + 253_000  # of two models
     trained["PatchesExplorer"] = 94_000  # five models
     trained["PairsExplorer"] = trained["PatternExplorer"] + 6_000  # and what follows a mask through layers
+    trained["GraphExplorer"] = 7_000 + 6_500  # heads of two graphs, and what weighs edges and spreads labels
     assert len(example(name).to_html().encode()) < 32_700 + trained.get(name, 0)  # weights, and what runs them
 
 

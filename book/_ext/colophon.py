@@ -1,0 +1,102 @@
+"""The page *How this book is made*: its tables of versions, records and shipped weights, read off when it is built."""
+
+import json
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from chapters import chapters, filling
+
+PAGE = "book/back/colophon"
+RECORDS, SCRIPTS = "benchmarks/results", "lessons_lib/widgets/static"
+COMMAND = re.compile(r'"command": "([^"]*)"')
+MAKER = re.compile(r"^/\*\* .*\bby (tools/\w+\.py)")
+
+
+class Recorded(NamedTuple):
+    """A file of runs: what made it, when, on what, and the titles of the chapters that read it."""
+
+    command: str
+    date: str
+    device: str
+    versions: str
+    read_in: list[str]
+
+
+def pins(root: Path) -> dict[str, dict[str, str]]:
+    """What is asked for by name, by purpose, with its version: the upper part of ``requirements.txt``."""
+    groups: dict[str, dict[str, str]] = {}
+    for line in (root / "requirements.txt").read_text(encoding="utf-8").splitlines():
+        if line.startswith("# what these bring"):
+            break
+        if line.startswith("# the "):
+            purpose = line.removeprefix("# ").partition(" (")[0]
+        elif "==" in line:
+            name, _, version = line.partition(";")[0].partition("==")
+            groups.setdefault(purpose, {})[name] = version
+    return groups
+
+
+def records(root: Path) -> dict[str, Recorded]:
+    """The records that chapters read, by the name of their file.
+
+    Raises:
+        ValueError: if one of them does not say how, when, on what and with which versions it was made.
+    """
+    found = {}
+    sources = {title: path.read_text(encoding="utf-8") for title, path in chapters(root).items()}
+    for path in sorted((root / RECORDS).glob("*.json")):
+        read_in = [title for title, source in sources.items() if path.name in source]
+        about = json.loads(path.read_text(encoding="utf-8"))
+        if not read_in or isinstance(about, list):  # a list is no run: it is what compilers say of the kernels
+            continue
+        missing = {"command", "date", "device", "versions"} - set(about)
+        if missing:
+            raise ValueError(f"{path.name} must say how it was made, but has no {sorted(missing)}")
+        versions = ", ".join(f"{name} {version.partition('+')[0]}" for name, version in about["versions"].items())
+        found[path.name] = Recorded(about["command"], about["date"], about["device"], versions, read_in)
+    return found
+
+
+def shipped(root: Path) -> dict[str, tuple[str, int]]:
+    """The command that wrote each script of numbers in the page, and the script's bytes, by its name."""
+    found = {}
+    for path in sorted((root / SCRIPTS).glob("*.js")):
+        text = path.read_text(encoding="utf-8")
+        if maker := MAKER.match(text):
+            command = COMMAND.search(text)
+            found[path.name] = (command[1] if command else f"python {maker[1]}", len(text.encode()))
+    return found
+
+
+def tables(root: Path) -> dict[str, str]:
+    """What stands in the place of each mark, in Markdown."""
+    links = {title: f"[{title}](/{path.relative_to(root)})" for title, path in chapters(root).items()}
+    versions = [
+        f"| {purpose} | {', '.join(f'{name} {version}' for name, version in named.items())} |"
+        for purpose, named in pins(root).items()
+    ]
+    runs = [
+        f"| {', '.join(links[title] for title in run.read_in)} | `{run.command}` | {run.date} "
+        f"| {run.device}; {run.versions} |"
+        for run in records(root).values()
+    ]
+    weights = [f"| `{name}` | `{command}` | {size / 1000:.0f} |" for name, (command, size) in shipped(root).items()]
+    return {
+        "<!-- versions -->": "\n".join(("| for | pinned |", "|---|---|", *versions)),
+        "<!-- records -->": "\n".join(("| read in | made by | on | device, versions |", "|---|---|---|---|", *runs)),
+        "<!-- weights -->": "\n".join(("| script | written by | kB |", "|---|---|---|", *weights)),
+    }
+
+
+def filled(text: str, root: Path) -> str:
+    """The page with its tables."""
+    for mark, table in tables(root).items():
+        text = text.replace(mark, table)
+    return text
+
+
+def setup(app) -> dict:
+    """Register with Sphinx."""
+    app.connect("source-read", filling(PAGE, filled))
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
