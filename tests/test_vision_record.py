@@ -110,6 +110,7 @@ def test_what_the_page_says_of_spots():
     assert scores(blind).max() < 0.6
     assert scores(blind, 1).min() > (12 / 22) ** 2 + 0.05
     assert scores("spot, pooling").max() < alone("spot, filter")
+    assert abs(scores("spot, pooling", what="test, 2 x") - alone("spot, filter")) < 0.05
     assert (scores("spot, convolution") > alone("spot, filter")).sum() == 2
     for kind in ("pooling", "pooling after a block"):
         name = f"spot and mark, {kind}"
