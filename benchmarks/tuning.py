@@ -5,7 +5,7 @@
 
 The lines of a name, in a record of :mod:`benchmarks.records`:
 
-    convolution: val, rate 0.002     score on the validation split, seed 0, one line a rate
+    convolution: val, rate 0.002     score on the validation split, mean of the seeds that choose, one line a rate
     convolution: test, rate, seed 0  the rate chosen, then the scores on the test split, one line a seed
     convolution: test, 3 x, seed 0   the same with so many times the steps
     convolution: weights, seconds    number of weights; processor time of one training, as the machine was
@@ -64,12 +64,13 @@ def compare(
     steps: int,
     rates: Sequence[float] = (2e-3, 6e-3),
     seeds: Sequence[int] = (0, 1, 2),
+    chosen_with: Sequence[int] = (0,),
     longer: int = 2,
     longer_seeds: Sequence[int] = (0,),
     smaller_is_better: bool = False,
     **settings: Any,
 ) -> dict[str, list[float]]:
-    """Choose the rate with seed 0 on the validation split, run it with ``seeds``, and some ``longer`` times as long.
+    """Choose the rate on the validation split, run it with ``seeds``, and some ``longer`` times as long.
 
     Args:
         name: in front of every line that is returned.
@@ -82,6 +83,7 @@ def compare(
         rates: that are tried; the first of the best is taken. One rate is taken without a trial. A record keeps three
             decimals of them.
         seeds: of the runs that are tested.
+        chosen_with: seeds of the runs by whose mean the rate is chosen.
         longer: how many times the steps; 0 for none.
         longer_seeds: of the longer runs.
         smaller_is_better: for errors.
@@ -92,16 +94,17 @@ def compare(
     def run(rate: float, seed: int, n_steps: int) -> tuple[nn.Module, float]:
         return fit(build, draw, losses, steps=n_steps, rate=rate, seed=seed, **settings)
 
-    tried, kept = {}, {}  # of each rate the score, and what was trained
+    tried, kept = {}, {}  # of each rate the scores, and what was trained
     for rate in rates if len(rates) > 1 else ():
-        kept[rate] = run(rate, 0, steps)
-        tried[rate] = _scores(score, kept[rate][0], "val")
+        kept |= {(rate, seed): run(rate, seed, steps) for seed in chosen_with}
+        by_seed = [_scores(score, kept[rate, seed][0], "val") for seed in chosen_with]
+        tried[rate] = [sum(one) / len(one) for one in zip(*by_seed, strict=True)]
         found[f"{name}: val, rate {rate:g}"] = tried[rate]
     sign = -1 if smaller_is_better else 1
     best = max(tried, key=lambda rate: sign * tried[rate][0]) if tried else rates[0]
     about: list[float] = []
     for seed in seeds:
-        model, seconds = kept[best] if tried and seed == 0 else run(best, seed, steps)
+        model, seconds = kept.get((best, seed)) or run(best, seed, steps)
         about = about or [sum(p.numel() for p in model.parameters()), seconds]
         found[f"{name}: test, rate, seed {seed}"] = [best, *_scores(score, model, "test")]
     for seed in longer_seeds if longer else ():

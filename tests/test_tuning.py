@@ -41,6 +41,18 @@ def test_without_smaller_is_better_the_largest_wins():
     assert found["line: test, rate, seed 3"][0] == 1e-5
 
 
+def test_the_mean_of_the_seeds_that_choose_decides():
+    settings = {"steps": 5, "rates": (0.01, 0.1), "seeds": (3, 8), "longer": 0, "smaller_is_better": True}
+    alone = [compare("line", build, draw, losses, error, chosen_with=(seed,), **settings) for seed in (3, 4)]
+    both = compare("line", build, draw, losses, error, chosen_with=(3, 4), **settings)
+    assert list(both) == lines("line", chosen_with=(3, 4), **settings)
+    for rate in settings["rates"]:
+        scores = [found[f"line: val, rate {rate:g}"][0] for found in alone]
+        assert scores[0] != scores[1]
+        assert both[f"line: val, rate {rate:g}"][0] == sum(scores) / 2
+    assert both["line: test, rate, seed 8"] == alone[0]["line: test, rate, seed 8"]
+
+
 def test_a_job_makes_its_lines_and_one_rate_is_not_tried():
     def two(model, split):
         assert split == "test"
