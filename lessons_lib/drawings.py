@@ -930,7 +930,8 @@ def spot_and_mark(spot: tuple[float, float] = (4.6, 5.2)) -> Sketch:
     d.text((236, 22), "mark: goes along", anchor="start", small=True)
     d.text((236, 36), "with being sick, 9 in 10", anchor="start", small=True)
     d.arrow((230, 26), (mark.right[0] + 4, mark.right[1] + 4), role="query")
-    d.text((236, centre[1] - 7), "spot: makes it sick", anchor="start", small=True)
-    d.text((236, centre[1] + 7), "one bit is told", anchor="start", small=True)
-    d.arrow((230, centre[1]), (centre[0] + 22, centre[1]), role="key")
+    beside = max(centre[1], 64)  # below the words on the mark
+    d.text((236, beside - 7), "spot: makes it sick", anchor="start", small=True)
+    d.text((236, beside + 7), "one bit is told", anchor="start", small=True)
+    d.arrow((230, beside), (centre[0] + 22, centre[1]), role="key")
     return d
