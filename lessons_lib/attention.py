@@ -42,6 +42,7 @@ from lessons_lib.shapes import (
     check_floating,
     check_mask,
     check_same_device,
+    check_share,
 )
 from lessons_lib.softmax import softmax
 
@@ -310,8 +311,7 @@ def check_options(scale: float | None, dropout_p: float = 0.0) -> None:
     """Refuse a scale that is not finite, and a dropout that is no probability below one."""
     if scale is not None and not math.isfinite(scale):
         raise ValueError(f"scale must be finite, got {scale}")
-    if not 0 <= dropout_p < 1:
-        raise ValueError(f"dropout_p must be in [0, 1), got {dropout_p}")
+    check_share("dropout_p", dropout_p)
 
 
 def check_bias(bias: Tensor, query: Tensor, scores: Tensor) -> None:

@@ -20,7 +20,7 @@ from lessons_lib.multihead import MultiHeadAttention, as_layers_take
 from lessons_lib.norms import LayerNorm
 from lessons_lib.positions import sinusoidal
 from lessons_lib.rules import Causal, Rule, as_rule, check_over, hides_whole_keys
-from lessons_lib.shapes import check_integers, check_size
+from lessons_lib.shapes import check_integers, check_share, check_size
 
 NormOrder = Literal["post", "pre"]
 
@@ -67,8 +67,7 @@ class EncoderDecoderConfig:
             )
         if self.norm_order not in get_args(NormOrder):
             raise ValueError(f"norm_order must be one of {get_args(NormOrder)}, got {self.norm_order!r}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+        check_share("dropout", self.dropout)
 
     @property
     def ends_in_norm(self) -> bool:

@@ -19,6 +19,7 @@ from lessons_lib.shapes import (
     check_above,
     check_floating,
     check_integers,
+    check_share,
     check_size,
     check_vectors,
 )
@@ -82,8 +83,7 @@ class FeedForward(nn.Module):
     ) -> None:
         super().__init__()
         _check_widths(d_model, d_ff)
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {dropout}")
+        check_share("dropout", dropout)
         self.activation, self.dropout = activation, nn.Dropout(dropout)
         self.w_up = nn.Linear(d_model, d_ff, bias=bias)
         self.w_down = nn.Linear(d_ff, d_model, bias=bias)

@@ -33,7 +33,7 @@ from lessons_lib.positions import (
 )
 from lessons_lib.rope_scaling import DynamicNTK, Llama3, NTKAware, PositionInterpolation, YaRN
 from lessons_lib.rules import Causal, Rule, as_rule, check_over
-from lessons_lib.shapes import broadcasts_to, check_size
+from lessons_lib.shapes import broadcasts_to, check_share, check_size
 from lessons_lib.stabilise import QKNorm
 
 FeedForwardKind = Literal["gelu", "gelu_tanh", "relu", "swiglu", "none"]
@@ -112,8 +112,7 @@ class GPTConfig:
             raise ValueError(f"d_ff must be omitted where there is no feed-forward, got {self.d_ff}")
         if not (math.isfinite(self.norm_eps) and self.norm_eps >= 0):
             raise ValueError(f"norm_eps must be finite and not negative, got {self.norm_eps}")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+        check_share("dropout", self.dropout)
         if self.position == "rotary":
             self.rotary()
         elif self.rope_scaling is not None or self.rope_base != ROPE_BASE:

@@ -26,7 +26,15 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import leaky_relu
 
-from lessons_lib.shapes import broadcasts_to, check_above, check_floating, check_mask, check_size, check_vectors
+from lessons_lib.shapes import (
+    broadcasts_to,
+    check_above,
+    check_floating,
+    check_mask,
+    check_share,
+    check_size,
+    check_vectors,
+)
 from lessons_lib.softmax import softmax
 
 SCORES = ("gat", "gatv2", "dot")
@@ -143,8 +151,7 @@ class GraphAttention(nn.Module):
             check_size(name, size, at_least=1)
         if scores not in SCORES:
             raise ValueError(f"scores must be one of {', '.join(SCORES)}, got {scores!r}")
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {dropout}")
+        check_share("dropout", dropout)
         check_above("slope", slope, 0)
         self.scores, self.slope, self.n_heads, self.dropout = scores, slope, n_heads, nn.Dropout(dropout)
         self.w_q, self.w_k, self.w_v = (nn.Linear(d_in, n_heads * d_head, bias=False) for _ in range(3))
@@ -278,8 +285,7 @@ def propagate_labels(
 
     .. [4] Zhou et al., *Learning with Local and Global Consistency*, NIPS 16, 2003.
     """
-    if not 0 <= alpha < 1:
-        raise ValueError(f"alpha must be in [0, 1), got {alpha}")
+    check_share("alpha", alpha)
     check_floating(labels=labels)
     spread = normalised(mask, dtype=labels.dtype)
     if labels.ndim != 2 or spread.shape != (len(labels), len(labels)):

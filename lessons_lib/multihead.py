@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lessons_lib.attention import attention, attention_weights
 from lessons_lib.rules import Rule, as_taken_by, asks_rules
-from lessons_lib.shapes import check_size
+from lessons_lib.shapes import check_share, check_size
 
 
 class KVCache:
@@ -252,8 +252,7 @@ class MultiHeadAttention(nn.Module):
                 )
             d_head = d_model // n_heads
         check_size("d_head", d_head, at_least=1)
-        if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {dropout}")
+        check_share("dropout", dropout)
         if position is not None:
             prepare = _prepare_from(position, prepare)
         if prepare is not None:

@@ -82,6 +82,12 @@ def check_above(name: str, value: int | float, bound: int | float, *, or_equal: 
         raise ValueError(f"{name} must be finite and {'at least' if or_equal else 'above'} {bound}, got {value}")
 
 
+def check_share(name: str, value: float) -> None:
+    """Refuse a number that is not a share of something, all of it excepted."""
+    if not 0 <= value < 1:
+        raise ValueError(f"{name} must be in [0, 1), got {value}")
+
+
 def check_vectors(x: Tensor, d_model: int) -> None:
     """Refuse what does not hold floating-point vectors of a layer's width."""
     check_floating(x=x)

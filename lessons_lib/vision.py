@@ -21,7 +21,7 @@ from lessons_lib.multihead import MultiHeadAttention
 from lessons_lib.norms import LayerNorm
 from lessons_lib.positions import LearnedPositions
 from lessons_lib.rules import Rule
-from lessons_lib.shapes import check_floating, check_size
+from lessons_lib.shapes import check_floating, check_share, check_size
 
 # --- an image as a sequence -----------------------------------------------------------------------------------------
 
@@ -122,8 +122,7 @@ class VisionConfig:
             raise ValueError(
                 f"d_model must be a multiple of n_heads, got d_model={self.d_model}, n_heads={self.n_heads}"
             )
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {self.dropout}")
+        check_share("dropout", self.dropout)
 
     @property
     def n_patches(self) -> int:

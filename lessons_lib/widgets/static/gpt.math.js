@@ -2,6 +2,7 @@
 
 import { softmax } from "./arithmetic.js";
 import { bytes } from "./base64.js";
+import { layerNorm, linear } from "./layers.math.js";
 
 /**
  * A token is a word, or a character.
@@ -43,39 +44,14 @@ export function opened({ vocabulary, parameters, pairs, config }) {
   };
 }
 
-// A list of vectors is one array, vector after vector.
-
-/**
- * Each of the vectors through a matrix, whose rows are the outputs.
- * @param {Model} model @param {Float64Array} x @param {string} name
- */
+/** @param {Model} model @param {Float64Array} x @param {string} name */
 function project({ parameters, shapes }, x, name) {
-  const [weight, bias] = [parameters[`${name}.weight`], parameters[`${name}.bias`]];
-  const [outs, ins] = shapes[`${name}.weight`];
-  const y = new Float64Array((x.length / ins) * outs);
-  for (let at = 0, from = 0; at < y.length; from += ins)
-    for (let out = 0; out < outs; out++, at++) {
-      let total = bias ? bias[out] : 0;
-      for (let k = 0, w = out * ins; k < ins; k++, w++) total += weight[w] * x[from + k];
-      y[at] = total;
-    }
-  return y;
+  return linear(x, parameters[`${name}.weight`], parameters[`${name}.bias`], shapes[`${name}.weight`]);
 }
 
-/**
- * Each vector without its mean, divided by its spread; gain and bias.
- * @param {Model} model @param {Float64Array} x @param {string} name
- */
-function norm({ parameters, width, config }, x, name) {
-  const [gain, bias] = [parameters[`${name}.weight`], parameters[`${name}.bias`]];
-  const y = new Float64Array(x.length);
-  for (let from = 0; from < x.length; from += width) {
-    const own = x.subarray(from, from + width);
-    const mean = own.reduce((a, b) => a + b, 0) / width;
-    const spread = Math.sqrt(own.reduce((a, b) => a + (b - mean) ** 2, 0) / width + config.norm_eps);
-    for (let k = 0; k < width; k++) y[from + k] = ((own[k] - mean) / spread) * gain[k] + bias[k];
-  }
-  return y;
+/** @param {Model} model @param {Float64Array} x @param {string} name */
+function norm({ parameters, config }, x, name) {
+  return layerNorm(x, parameters[`${name}.weight`], parameters[`${name}.bias`], config.norm_eps);
 }
 
 /**

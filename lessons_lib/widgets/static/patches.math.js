@@ -2,6 +2,7 @@
 
 import { softmax } from "./arithmetic.js";
 import { bytes } from "./base64.js";
+import { layerNorm, linear } from "./layers.math.js";
 import { MODEL } from "./patches_model.js";
 
 /** @typedef {{ shape: number[], step: number, int8: string }} Packed */
@@ -73,35 +74,14 @@ export function inside(patch, size) {
   return Array.from({ length: size * size }, (_, i) => (top + Math.floor(i / size)) * SIDE + left + (i % size));
 }
 
-// A list of vectors is one array, vector after vector.
-
-/** Each of the vectors through a matrix, whose rows are the outputs. @param {Parameters} all @param {Float64Array} x @param {string} name */
+/** @param {Parameters} all @param {Float64Array} x @param {string} name */
 function project(all, x, name) {
-  const { shape, numbers: weight } = all[`${name}.weight`];
-  const bias = all[`${name}.bias`]?.numbers;
-  const [outs, ins] = shape;
-  const y = new Float64Array((x.length / ins) * outs);
-  for (let at = 0, from = 0; at < y.length; from += ins)
-    for (let out = 0; out < outs; out++, at++) {
-      let total = bias ? bias[out] : 0;
-      for (let k = 0, w = out * ins; k < ins; k++, w++) total += weight[w] * x[from + k];
-      y[at] = total;
-    }
-  return y;
+  const { shape, numbers } = all[`${name}.weight`];
+  return linear(x, numbers, all[`${name}.bias`]?.numbers, shape);
 }
 
-/** Each vector without its mean, divided by its spread; gain and bias. @param {Parameters} all @param {Float64Array} x @param {string} name */
-function norm(all, x, name) {
-  const [gain, bias] = [all[`${name}.weight`].numbers, all[`${name}.bias`].numbers];
-  const y = new Float64Array(x.length);
-  for (let from = 0; from < x.length; from += WIDTH) {
-    const own = x.subarray(from, from + WIDTH);
-    const mean = own.reduce((a, b) => a + b, 0) / WIDTH;
-    const spread = Math.sqrt(own.reduce((a, b) => a + (b - mean) ** 2, 0) / WIDTH + 1e-5);
-    for (let k = 0; k < WIDTH; k++) y[from + k] = ((own[k] - mean) / spread) * gain[k] + bias[k];
-  }
-  return y;
-}
+/** @param {Parameters} all @param {Float64Array} x @param {string} name */
+const norm = (all, x, name) => layerNorm(x, all[`${name}.weight`].numbers, all[`${name}.bias`].numbers, 1e-5);
 
 /** The error function: a series of positive terms, so that nothing cancels. @param {number} x */
 export function erf(x) {
