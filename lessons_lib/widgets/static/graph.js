@@ -381,7 +381,7 @@ function hinted(scope, { club, end, name }) {
   if (from !== null)
     return `${name(from)} is one end. Click the other: an edge between them is cut, and laid where there is none.`;
   if (hand === "edge")
-    return "Click the two ends of an edge, there or not there. Dotted: cut; dashed: laid. The first one clicked asks.";
+    return `Click the two ends of an edge, there or not there. Dotted: cut; dashed: laid. ${club() ? "The first one clicked asks." : "The asker of the two asks."}`;
   if (!club()) return "A line is as thick as its weight. The asker needs the outlined entry, which has its own letter.";
   if (hand === "label")
     return "Click once for the side of Mr. Hi (green), again for the officers’ (pink), again for none. Shapes are the sides that members took, colours where the labels put them; a broken outline: elsewhere.";
