@@ -91,7 +91,7 @@ def pairs(code: dict[str, Any]) -> Iterator[Job]:
             said = () if split == "val" else (False, True)[: 1 + both]
             return [*told, *(code["order_told"](model, turned) for turned in said)]
 
-        for rival, rates in (("linear", (0.003, 0.01)), ("transformers", (0.003, 0.006))):
+        for rival, rates in (("linear", (0.001, 0.003, 0.01)), ("transformers", (0.003, 0.006, 0.012))):
             yield job(
                 f"pairs, said in {'two ways' if both else 'one way'}, {rival}", code[rival],
                 partial(code["draw_pairs"], both=both), code["contrast"], score,
