@@ -12,33 +12,61 @@ takes :math:`e^{z - \ell_i}` of row :math:`i`, and its gradient is :math:`-\sum_
 
 For speed the tiles are worked on in place, in two buffers that stay in the cache; a few heads go side by side through
 batched matrix products; a rule says which tiles to visit, and in which of these something is hidden; and exponentials
-are powers of two, :math:`e^s = 2^{s \log_2 e}`, which PyTorch computes in half the time on a CPU, so inside a tile
-scores and log-sum-exps are in bits. Where the lengths of queries and keys keep every score small, the running maximum
-stays at zero and costs nothing.
+are powers of two, :math:`e^s = 2^{s \log_2 e}`, which PyTorch computes in half the time on most CPUs, so inside a tile
+scores and log-sum-exps are in bits. Where the lengths of queries and keys keep every score small, no maximum has to be
+taken off, and on a processor of Intel's they are in nats: its own library is the fastest there with numbers whose
+exponentials do not underflow, and up to a hundred times the slowest with others.
 
 .. [1] Dao et al., *FlashAttention*, 2022. arXiv:2205.14135.
 .. [2] Dao, *FlashAttention-2*, 2023. arXiv:2307.08691.
 """
 
 import math
-from collections.abc import Iterator
+import platform
+from collections.abc import Callable, Iterator
 from copy import copy
+from functools import cache
 from itertools import product
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
 
 from lessons_lib.flash.inputs import lengths_of
 from lessons_lib.flash.scores import Scores
 from lessons_lib.rules import Rule, Seen, tiles
 from lessons_lib.shapes import at_least_single
 
-# 256 x 256 float32 scores are 256 KiB a head: larger tiles leave the second-level cache, smaller ones pay for Python.
-BLOCK = 256
-TILE = 4 * BLOCK * BLOCK  # scores of so many heads are worked on at once
-SMALL = 30.0  # bits: the exponentials of such scores, their sums and products stay far from both ends of float32
-LOG2_E, LN_2 = math.log2(math.e), math.log(2)
+# 256 x 512 float32 scores are 512 KiB a head: larger tiles leave the second-level cache, smaller ones pay for Python.
+ROWS, KEYS = 256, 512
+SHORT = 1024  # Python's part is large in so few keys: tiles are half as wide there, and of twice as many heads
+TILE = 2 * ROWS * KEYS  # so many scores are in the cache at once: of two heads, or of one and their gradients
+SMALL = 30.0  # nats: the exponentials of such scores, their sums and quotients stay far from both ends of float32
+
+
+class Unit(NamedTuple):
+    """What the scores of a tile are counted in."""
+
+    per_nat: float
+    exp_: Callable[[Tensor], Tensor]  # in place
+    log: Callable[[Tensor], Tensor]
+
+
+NATS = Unit(1.0, Tensor.exp_, Tensor.log)
+BITS = Unit(math.log2(math.e), Tensor.exp2_, Tensor.log2)
+
+
+def _is_intel() -> bool:
+    """Whether exponentials are computed by Intel's library on a processor of Intel's."""
+    cpus = Path("/proc/cpuinfo")
+    names = platform.processor() + (cpus.read_text(encoding="utf-8", errors="replace") if cpus.exists() else "")
+    return "GenuineIntel" in names and torch.backends.mkl.is_available()
+
+
+OF_SMALL = NATS if _is_intel() else BITS
 
 
 def tiled_attention(
@@ -74,11 +102,14 @@ class TiledAttention(torch.autograd.Function):
         queries, outs, lses = (_by_key_head(x, key) for x in (query, out, lse[..., None]))
         scorer = _Scorer(scores._replace(slopes=slopes, sinks=sinks), key)
         rules = [rule.of_sequence(b) for b in range(len(key))]
-        for b, g in _parts(queries):
-            keys = key[b, g, : lengths[b]], value[b, g, : lengths[b]]
-            _attend(queries[b, g], *keys, outs[b, g], lses[b, g], rules[b], scorer.of_heads(g))
+        small = {}
+        for b, g in _parts(queries, key, TILE):
+            q, k, v = queries[b, g], key[b, g, : lengths[b]], value[b, g, : lengths[b]]
+            are_small = scores.plain and _are_small(q, k, rules[b], scores.scale)
+            small |= {(b, head): are_small for head in range(g.start, g.stop)}
+            _attend(q, k, v, outs[b, g], lses[b, g], rules[b], scorer.of(g, are_small))
         ctx.save_for_backward(query, key, value, slopes, sinks, out, lse)
-        ctx.rule, ctx.scores, ctx.lengths = rule, scores._replace(slopes=None, sinks=None), lengths
+        ctx.rule, ctx.scores, ctx.lengths, ctx.small = rule, scores._replace(slopes=None, sinks=None), lengths, small
         return out, lse
 
     @staticmethod
@@ -86,58 +117,58 @@ class TiledAttention(torch.autograd.Function):
     def backward(ctx, grad_out: Tensor, grad_lse: Tensor):
         """Recompute the weights tile by tile and collect the gradients."""
         query, key, value, slopes, sinks, out, lse = ctx.saved_tensors
-        grad_query, grad_key, grad_value = (
-            torch.zeros(x.shape, dtype=_wide(x), device=x.device) for x in (query, key, value)
-        )
+        grad_query = torch.empty(query.shape, dtype=_wide(query), device=query.device)
+        grad_key, grad_value = (torch.zeros(x.shape, dtype=_wide(x), device=x.device) for x in (key, value))
         queries, outs, lses, grad_outs, grad_lses, grad_queries = (
             _by_key_head(x, key) for x in (query, out, lse[..., None], grad_out, grad_lse[..., None], grad_query)
         )
         scorer = _Scorer(ctx.scores._replace(slopes=slopes, sinks=sinks), key, ctx.needs_input_grad[3:5])
         rules = [ctx.rule.of_sequence(b) for b in range(len(key))]
-        for b, g in _parts(queries):
+        for b, g in _parts(queries, key, TILE // 2):
             m = ctx.lengths[b]
             rows = queries[b, g], outs[b, g], lses[b, g], grad_outs[b, g], grad_lses[b, g]
             keys = key[b, g, :m], value[b, g, :m]
             grads = grad_queries[b, g], grad_key[b, g, :m], grad_value[b, g, :m]
-            _carry_back(*rows, *keys, *grads, rules[b], scorer.of_heads(g))
+            small = all(ctx.small[b, head] for head in range(g.start, g.stop))
+            _carry_back(*rows, *keys, *grads, rules[b], scorer.of(g, small))
         grads = (grad.to(query.dtype) for grad in (grad_query, grad_key, grad_value))
         return *grads, *scorer.gradients(), None, None, None
 
 
 def _attend(query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor, rule: Rule, scorer: "_Scorer") -> None:
     """Fill ``out`` and ``lse`` of one sequence: rows over ``(g, h / g, n, …)``, keys and values over ``(g, m, d)``."""
-    tile = _Buffer(query)
-    lengths = torch.linalg.vector_norm(key, dim=-1, dtype=_wide(key)) if scorer.may_be_small else None
+    unit, small = scorer.unit, scorer.small
+    queries = _stacked(query)
+    averages, totals = torch.zeros_like(queries), torch.zeros_like(queries[..., :1])
+    # Finite: exp(-inf - peak) is 0 before any key is seen.
+    peaks = torch.full_like(totals, 0.0 if small else torch.finfo(totals.dtype).min)
+    if scorer.sinks is not None:  # a key without a value, seen first
+        sinks = scorer.sinks.expand(-1, query.shape[2], -1, -1).reshape(peaks.shape)
+        peaks = torch.maximum(peaks, sinks)
+        totals += unit.exp_(sinks - peaks)
+    tile, at_hand = _Buffer(query, key), _at_hand(key, value)
     for rows, places in _blocks(query, key):
-        q = _stacked(query, rows) * scorer.factor
-        average = torch.zeros_like(q)
-        total = q.new_zeros(*q.shape[:2], 1)
-        peak = torch.full_like(total, torch.finfo(q.dtype).min)  # finite: exp(-inf - peak) is 0 before any key is seen
-        visits = list(tiles(rule, places, key.shape[1], BLOCK))
-        small = lengths is not None and _are_small(q, lengths, visits)
-        if small:  # no maximum has to be taken off
-            peak.zero_()
-        if scorer.sinks is not None:  # a key without a value, seen first
-            sinks = scorer.sinks_beside(q)
-            peak = torch.maximum(peak, sinks)
-            total += (sinks - peak).exp2()
-        for keys, seen in visits:
-            scores = scorer.bits(q, _stacked(key, keys), places, keys, out=tile)
-            if seen is Seen.SOME:
-                scorer.hide(scores, rule, places, keys)
+        q, average, total, peak = (x[:, rows] for x in (queries, averages, totals, peaks))
+        for keys, seen in tiles(rule, places, key.shape[1], _n_keys(key.shape[1])):
+            k, v = at_hand(keys)
+            scores = scorer.scores(q, k, places, keys, scorer.factor, out=tile)
             if not small:
+                if seen is Seen.SOME:
+                    scorer.hide(scores, rule, places, keys)
                 new_peak = torch.maximum(peak, scores.amax(dim=-1, keepdim=True))
                 scores.sub_(new_peak)
-                shrink = peak.sub_(new_peak).exp2_()
+                shrink = unit.exp_(peak.sub_(new_peak))
                 total.mul_(shrink)
                 average.mul_(shrink)
-                peak = new_peak
-            weights = scores.exp2_()
+                peak.copy_(new_peak)
+            weights = unit.exp_(scores)
+            if small and seen is Seen.SOME:
+                scorer.hide(weights, rule, places, keys)
             total.add_(weights.sum(dim=-1, keepdim=True))
-            average.baddbmm_(weights, _stacked(value, keys))
-        average /= total.masked_fill(total == 0, 1.0)
-        _rows(out, rows).copy_(average.view_as(_rows(out, rows)))
-        _rows(lse, rows).copy_((LN_2 * (peak + total.log2())).view_as(_rows(lse, rows)))
+            average.baddbmm_(weights, v)
+    averages /= totals.clamp_min(torch.finfo(totals.dtype).tiny)
+    _unstack(averages, out)
+    _unstack((peaks + unit.log(totals)) / unit.per_nat, lse)
 
 
 def _carry_back(
@@ -154,30 +185,42 @@ def _carry_back(
     rule: Rule,
     scorer: "_Scorer",
 ) -> None:
-    """Add one sequence's gradients to ``grad_query``, ``grad_key`` and ``grad_value``; shapes as :func:`_attend`."""
-    weight_tile, score_tile = _Buffer(query), _Buffer(query)
-    steepness_tile = None if scorer.softcap is None else _Buffer(query)
+    """Fill one sequence's ``grad_query`` and add to its ``grad_key`` and ``grad_value``; shapes as :func:`_attend`."""
+    unit, small = scorer.unit, scorer.small
+    total = unit.per_nat * _stacked(lse)
+    total.masked_fill_(total == -torch.inf, torch.inf)  # a row that saw no key has no weights
+    queries, grads_out = _stacked(query) * scorer.factor, _stacked(grad_out)
+    delta = (grads_out * _stacked(out)).sum(dim=-1, keepdim=True) - _stacked(grad_lse)
+    scorer.teach_sinks(total, delta)
+    # What has to be taken off a vector's products stands beside it, and a one beside its partners.
+    queries, grads_out = torch.cat([queries, -total], dim=-1), torch.cat([grads_out, -delta], dim=-1)
+    grads_query = torch.zeros_like(queries[..., :-1])
+    weight_tile, score_tile = _Buffer(query, key), _Buffer(query, key)
+    steepness_tile = None if scorer.softcap is None else _Buffer(query, key)
+    at_hand = _at_hand(key, _with_ones(key), _with_ones(value), grad_key, grad_value)
     for rows, places in _blocks(query, key):
-        q, grad_o = _stacked(query, rows) * scorer.factor, _stacked(grad_out, rows)
-        bits = LOG2_E * _stacked(lse, rows)
-        minus_bits = -bits.masked_fill(bits == -torch.inf, torch.inf)  # a row that saw no key has no weights
-        minus_delta = _stacked(grad_lse, rows) - (grad_o * _stacked(out, rows)).sum(dim=-1, keepdim=True)
-        grad_q = torch.zeros_like(q)
-        scorer.teach_sinks(minus_bits, minus_delta)
-        for keys, seen in tiles(rule, places, key.shape[1], BLOCK):
-            k, v = _stacked(key, keys), _stacked(value, keys)
-            scores = scorer.bits(q, k, places, keys, minus_bits, out=weight_tile, steepness=steepness_tile)
-            if seen is Seen.SOME:
+        q_and_total, grad_o_and_delta, grad_q = (x[:, rows] for x in (queries, grads_out, grads_query))
+        q, grad_o = q_and_total[..., :-1], grad_o_and_delta[..., :-1]
+        for keys, seen in tiles(rule, places, key.shape[1], _n_keys(key.shape[1])):
+            k, k_and_one, v_and_one, grad_k, grad_v = at_hand(keys)
+            if steepness_tile is None:
+                scores = scorer.scores(q_and_total, k_and_one, places, keys, out=weight_tile)
+            else:
+                scores = scorer.scores(q, k, places, keys, out=weight_tile, steepness=steepness_tile)
+                scores.add_(q_and_total[..., -1:])
+            if seen is Seen.SOME and not small:
                 scorer.hide(scores, rule, places, keys)
-            weights = scores.exp2_()
-            _rows(grad_value, keys).baddbmm_(weights.mT, grad_o)
-            grad_scores = torch.baddbmm(minus_delta, grad_o, v.mT, out=score_tile.over(q, keys)).mul_(weights)
+            weights = unit.exp_(scores)
+            if seen is Seen.SOME and small:
+                scorer.hide(weights, rule, places, keys)
+            grad_v.baddbmm_(weights.mT, grad_o)
+            grad_scores = torch.bmm(grad_o_and_delta, v_and_one.mT, out=score_tile.over(q, keys)).mul_(weights)
             scorer.teach_slopes(grad_scores, places, keys)
             if steepness_tile is not None:
                 grad_scores.mul_(steepness_tile.over(q, keys))
-            _rows(grad_key, keys).baddbmm_(grad_scores.mT, q, alpha=scorer.scale / scorer.factor)
+            grad_k.baddbmm_(grad_scores.mT, q, alpha=scorer.scale / scorer.factor)
             grad_q.baddbmm_(grad_scores, k, alpha=scorer.scale)
-        _rows(grad_query, rows).copy_(grad_q.view_as(_rows(grad_query, rows)))
+    _unstack(grads_query, grad_query)
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------
@@ -186,92 +229,90 @@ def _carry_back(
 class _Scorer:
     """Computes tiles of scores, hides what a rule hides in them, and collects what they teach the slopes and the sinks.
 
-    Scores are in bits: divided by the logarithm of two. Slopes and sinks are laid out over ``(g, h / g, 1, 1)``.
+    Scores are in units. Slopes and sinks are laid out over ``(g, 1, h / g, 1)``, as a tile is over keys, places, heads
+    that share the key, and keys again.
     """
 
-    heads = slice(None)
+    heads, unit, small = slice(None), BITS, False
 
     def __init__(self, scores: Scores, key: Tensor, teach: tuple[bool, ...] = (False, False)) -> None:
         self.given, self.scale, self.softcap = scores, scores.scale, scores.softcap
-        self.may_be_small = scores.plain and key.device.type == "cpu"  # a GPU would be waited for
-        self.factor = self.scale * LOG2_E if self.softcap is None else self.scale / self.softcap  # of the queries
         self.slopes, self.sinks = (
-            None if x is None else LOG2_E * x.detach().to(_wide(key)).view(key.shape[1], -1, 1, 1)
+            None if x is None else self.unit.per_nat * x.detach().to(_wide(key)).view(key.shape[1], 1, -1, 1)
             for x in (scores.slopes, scores.sinks)
         )
         self.grad_slopes, self.grad_sinks = (
-            torch.zeros_like(x[..., 0, 0]) if wanted and x is not None else None
+            torch.zeros_like(x[:, 0, :, 0]) if wanted and x is not None else None
             for x, wanted in zip((self.slopes, self.sinks), teach, strict=True)
         )
         self.bounds: dict[tuple, Tensor] = {}
 
-    def of_heads(self, heads: slice) -> "_Scorer":
-        """The same for some of the key heads; what it collects is collected here."""
+    def of(self, heads: slice, small: bool) -> "_Scorer":
+        """The same for some of the key heads, whose scores are small or not; what it collects is collected here."""
         part = copy(self)
-        part.heads = heads
+        part.heads, part.small, part.unit = heads, small, OF_SMALL if small else BITS
         for name in ("slopes", "sinks", "grad_slopes", "grad_sinks"):
             given = getattr(self, name)
             setattr(part, name, None if given is None else given[heads])
         return part
 
-    def bits(
+    @property
+    def factor(self) -> float:
+        """What the queries are multiplied by, so that their products with keys are scores, or go into the cap."""
+        return self.scale * self.unit.per_nat if self.softcap is None else self.scale / self.softcap
+
+    def scores(
         self,
         q: Tensor,
         k: Tensor,
         places: range,
         keys: range,
-        start: Tensor | None = None,
+        factor: float = 1.0,
         *,
         out: "_Buffer",
         steepness: "_Buffer | None" = None,
     ) -> Tensor:
-        """Fill a tile with ``start`` plus the scores, and ``steepness`` with the derivative of the cap."""
+        """Fill a tile with the scores, and ``steepness`` with the derivative of the cap."""
         tile = out.over(q, keys)
-        if start is not None and self.softcap is None:
-            torch.baddbmm(start, q, k.mT, out=tile)
-        else:
-            torch.bmm(q, k.mT, out=tile)
+        torch.baddbmm(tile, q, k.mT, beta=0, alpha=factor, out=tile)
         if self.softcap is not None:
             tile.tanh_()
             if steepness is not None:
                 torch.addcmul(tile.new_ones(()), tile, tile, value=-1, out=steepness.over(q, keys))
-            tile.mul_(self.softcap * LOG2_E)
-            if start is not None:
-                tile.add_(start)
+            tile.mul_(self.softcap * self.unit.per_nat)
         if self.slopes is not None:
-            tile.unflatten(1, (-1, len(places))).addcmul_(self.slopes, _distances(tile, places, keys), value=-1)
+            _by_place(tile, places).addcmul_(self.slopes, _distances(tile, places, keys), value=-1)
         return tile
 
     def hide(self, tile: Tensor, rule: Rule, places: range, keys: range) -> None:
-        """Set to ``-inf`` what the rule hides: the smaller of a score and a bound is faster than filling by a mask."""
-        alike = (rule, len(places), len(keys), keys.start - places.start)
+        """Take out what the rule hides: of small scores from their exponentials, by factors; of others beforehand.
+
+        The smaller of a score and a bound, infinite either way, is faster than filling by a mask.
+        """
+        alike = (rule, len(places), len(keys), keys.start - places.start, self.small)
         bound = self.bounds.get(alike) if rule.is_relative else None
         if bound is None:
             seen = rule.tile(places, keys, device=tile.device)
-            bound = torch.full(seen.shape, torch.inf, dtype=tile.dtype, device=tile.device)
-            bound.masked_fill_(~seen, -torch.inf)
+            shown, hidden = (1.0, 0.0) if self.small else (torch.inf, -torch.inf)
+            bound = torch.full(seen.shape, shown, dtype=tile.dtype, device=tile.device).masked_fill_(~seen, hidden)
             if rule.is_relative:
                 self.bounds[alike] = bound
+        each = _by_place(tile, places)
         if bound.ndim > 2:  # a table for each query head
-            bound = bound.unflatten(0, (-1, tile.shape[1] // len(places)))[self.heads]
-        each = tile.unflatten(1, (-1, len(places)))
-        torch.minimum(each, bound, out=each)
-
-    def sinks_beside(self, q: Tensor) -> Tensor:
-        """Each head's sink for each of its rows, stacked as the queries are."""
-        assert self.sinks is not None
-        g, group = self.sinks.shape[:2]
-        return self.sinks.expand(g, group, q.shape[1] // group, 1).reshape(g, -1, 1)
+            bound = bound.unflatten(0, (-1, each.shape[2]))[self.heads].transpose(1, 2)
+        else:
+            bound = bound[:, None]
+        (torch.mul if self.small else torch.minimum)(each, bound, out=each)
 
     def teach_slopes(self, grad_scores: Tensor, places: range, keys: range) -> None:
         if self.grad_slopes is not None:
-            each = grad_scores.unflatten(1, (-1, len(places))).flatten(2)
-            self.grad_slopes -= each @ _distances(grad_scores, places, keys).flatten()
+            each, distances = _by_place(grad_scores, places), _distances(grad_scores, places, keys)
+            self.grad_slopes -= (each * distances).sum(dim=(1, 3))
 
-    def teach_sinks(self, minus_bits: Tensor, minus_delta: Tensor) -> None:
-        if self.grad_sinks is not None:
-            each = (self.sinks_beside(minus_bits) + minus_bits).exp2() * minus_delta
-            self.grad_sinks += each.unflatten(1, (self.grad_sinks.shape[1], -1)).sum(dim=(2, 3))
+    def teach_sinks(self, total: Tensor, delta: Tensor) -> None:
+        if self.sinks is not None and self.grad_sinks is not None:
+            total, delta = (x.unflatten(1, (-1, self.sinks.shape[2])) for x in (total, delta))
+            self.grad_sinks -= (self.unit.exp_(self.sinks - total) * delta).sum(dim=(1, 3))
 
     def gradients(self) -> Iterator[Tensor | None]:
         """What the slopes and the sinks have learnt, in their own types."""
@@ -282,39 +323,62 @@ class _Scorer:
 class _Buffer:
     """Memory for one tile of scores of all heads, used again for each tile."""
 
-    def __init__(self, query: Tensor) -> None:
+    def __init__(self, query: Tensor, key: Tensor) -> None:
         g, group, n, _ = query.shape
-        self.memory = torch.empty(g * group * min(n, BLOCK) * BLOCK, dtype=_wide(query), device=query.device)
+        size = g * min(n, _n_places(group)) * group * min(key.shape[1], _n_keys(key.shape[1]))
+        self.memory = torch.empty(size, dtype=_wide(query), device=query.device)
+        self.views: dict[tuple[int, ...], Tensor] = {}
 
     def over(self, q: Tensor, keys: range) -> Tensor:
-        g, n_rows, _ = q.shape
-        return self.memory[: g * n_rows * len(keys)].view(g, n_rows, len(keys))
+        shape = (*q.shape[:2], len(keys))
+        if shape not in self.views:
+            self.views[shape] = self.memory[: math.prod(shape)].view(shape)
+        return self.views[shape]
 
 
-def _blocks(query: Tensor, key: Tensor) -> Iterator[tuple[range, range]]:
-    """Blocks of queries: their rows, and the positions at which these stand among the keys."""
-    n, before = query.shape[2], key.shape[1] - query.shape[2]
-    for start in range(0, n, BLOCK):
-        rows = range(start, min(start + BLOCK, n))
-        yield rows, range(rows.start + before, rows.stop + before)
+def _n_places(group: int) -> int:
+    """How many places' queries make a block, where so many heads share a key."""
+    return max(1, ROWS // group)
 
 
-def _parts(queries: Tensor) -> Iterator[tuple[int, slice]]:
-    """Each sequence in turn, and in it as many key/value heads at once as fill a tile."""
-    b, g, group, n, _ = queries.shape
-    size = max(1, TILE // (group * min(n, BLOCK) * BLOCK))
-    yield from product(range(b), (slice(start, start + size) for start in range(0, g, size)))
+def _n_keys(m: int) -> int:
+    """How many of ``m`` keys make a tile."""
+    return KEYS if m > SHORT else KEYS // 2
 
 
-def _are_small(q: Tensor, lengths: Tensor, visits: list[tuple[range, Seen]]) -> bool:
+def _blocks(query: Tensor, key: Tensor) -> Iterator[tuple[slice, range]]:
+    """Blocks of queries: their rows, as :func:`_stacked` lays them, and where they stand among the keys."""
+    _, group, n, _ = query.shape
+    before = key.shape[1] - n
+    for start in range(0, n, _n_places(group)):
+        stop = min(start + _n_places(group), n)
+        yield slice(start * group, stop * group), range(start + before, stop + before)
+
+
+def _parts(queries: Tensor, key: Tensor, tile: int) -> Iterator[tuple[int, slice]]:
+    """Each sequence in turn, and in it as many key/value heads at once as ``tile`` scores are of."""
+    b, n_heads, group, n, _ = queries.shape
+    rows, keys = min(n, _n_places(group)) * group, min(key.shape[2], _n_keys(key.shape[2]))
+    size = max(1, tile // max(1, rows * keys))
+    yield from product(range(b), (slice(i, min(i + size, n_heads)) for i in range(0, n_heads, size)))
+
+
+def _are_small(query: Tensor, key: Tensor, rule: Rule, scale: float) -> bool:
     r"""Whether the lengths alone keep all scores small: :math:`|q \cdot k| \le |q|\, |k|`.
 
-    Numbers that cannot be read here (a graph being compiled, a tensor without data) are taken for large.
+    Few queries are not worth looking at all keys. Numbers that cannot be read at once (a GPU's, a graph's being
+    compiled, a tensor's without data) are taken for large.
     """
-    if not visits or torch.compiler.is_compiling() or type(q) is not Tensor:
+    _, group, n, d = query.shape
+    if n * group < d or torch.compiler.is_compiling() or type(query) is not Tensor or query.device.type != "cpu":
         return False
-    longest = lengths[:, visits[0][0].start : visits[-1][0].stop].amax()
-    return bool(q.norm(dim=-1).amax() * longest < SMALL)
+    m = key.shape[1]
+    seen = rule.keys(range(m - n, m), m)
+    if not seen:
+        return False
+    visible = key[:, seen[0].start : seen[-1].stop]
+    longest = [torch.linalg.vector_norm(x, dim=-1, dtype=_wide(x)).amax() for x in (query, visible)]
+    return bool(abs(scale) * longest[0] * longest[1] < SMALL)
 
 
 def _by_key_head(tensor: Tensor, key: Tensor) -> Tensor:
@@ -322,19 +386,36 @@ def _by_key_head(tensor: Tensor, key: Tensor) -> Tensor:
     return tensor.unflatten(1, (key.shape[1], -1))
 
 
-def _rows(tensor: Tensor, rows: range) -> Tensor:
-    return tensor[..., rows.start : rows.stop, :]
+def _stacked(tensor: Tensor) -> Tensor:
+    """Make ``(g, h / g, n, …)`` one matrix for each key/value head: place after place the queries that share it."""
+    return at_least_single(tensor).transpose(1, 2).flatten(1, 2)
 
 
-def _stacked(tensor: Tensor, rows: range) -> Tensor:
-    """The block of rows as one matrix per key/value head: the query heads that share it lie below one another."""
-    return at_least_single(_rows(tensor, rows)).reshape(len(tensor), -1, tensor.shape[-1])
+def _unstack(matrices: Tensor, out: Tensor) -> None:
+    """Copy what :func:`_stacked` would make of ``out`` into it."""
+    out.copy_(matrices.unflatten(1, (-1, out.shape[1])).transpose(1, 2))
+
+
+def _by_place(tile: Tensor, places: range) -> Tensor:
+    """View a tile over key heads, places, query heads of a key head, and keys."""
+    return tile.unflatten(1, (len(places), -1))
+
+
+def _at_hand(*tensors: Tensor) -> Callable[[range], tuple[Tensor, ...]]:
+    """Blocks of keys, values and their gradients in the precision of the sums, each cut once for all queries."""
+    wide = [at_least_single(x) for x in tensors]
+    return cache(lambda keys: tuple(x[:, keys.start : keys.stop] for x in wide))
+
+
+def _with_ones(tensor: Tensor) -> Tensor:
+    """Each vector with a one as its last entry."""
+    return pad(at_least_single(tensor), (0, 1), value=1.0)
 
 
 def _distances(tile: Tensor, places: range, keys: range) -> Tensor:
-    """How far each place is from each key, in the type of the tile."""
+    """How far each place is from each key, over ``(places, 1, keys)`` in the type of the tile."""
     first, second = (torch.arange(x.start, x.stop, dtype=tile.dtype, device=tile.device) for x in (places, keys))
-    return (first[:, None] - second).abs_()
+    return (first[:, None, None] - second).abs_()
 
 
 def _wide(tensor: Tensor) -> torch.dtype:
