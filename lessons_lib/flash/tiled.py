@@ -12,10 +12,10 @@ takes :math:`e^{z - \ell_i}` of row :math:`i`, and its gradient is :math:`-\sum_
 
 For speed the tiles are worked on in place, in two buffers that stay in the cache; a few heads go side by side through
 batched matrix products; a rule says which tiles to visit, and in which of these something is hidden; and exponentials
-are powers of two, :math:`e^s = 2^{s \log_2 e}`, which PyTorch computes in half the time on a processor of AMD's, so inside
-a tile scores and log-sum-exps are in bits. Where the lengths of queries and keys keep every score small, no maximum has to be
-taken off, and on a processor of Intel's they are in nats: its own library is the fastest there with numbers whose
-exponentials do not underflow, and up to a hundred times the slowest with others.
+are powers of two, :math:`e^s = 2^{s \log_2 e}`, which PyTorch computes in half the time on a processor of AMD's, so
+inside a tile scores and log-sum-exps are in bits. Where the lengths of queries and keys keep every score small, no
+maximum has to be taken off, and on a processor of Intel's they are in nats: its own library is the fastest there with
+numbers whose exponentials do not underflow, and up to a hundred times the slowest with others.
 
 .. [1] Dao et al., *FlashAttention*, 2022. arXiv:2205.14135.
 .. [2] Dao, *FlashAttention-2*, 2023. arXiv:2307.08691.
