@@ -137,7 +137,7 @@ def dictionary() -> list[Job]:
 
 
 def corridor() -> list[Job]:
-    """A GRU and attention, which remember or do not."""
+    """A GRU and attention, which remember or do not; two layers at a second rate too."""
 
     def score(policy: Any, split: str) -> list[float]:
         pays = cells("corridor")["pays"]
@@ -147,10 +147,12 @@ def corridor() -> list[Job]:
         f"{position}, {layers} layer{'s' * (layers > 1)}": lambda code, p=position, n=layers: code["attentive"](p, n)
         for position, layers in (("none", 1), ("none", 2), ("sinusoidal", 1))
     }
+    quick = ("none, 2 layers, rate 0.003", rivals["none, 2 layers"], (0.003,))
+    rates = (0.001, 0.003, 0.01)
     return [
         job(f"corridor: {name}", *asked("corridor", new, "draw_corridors", "reinforce"), score, steps=500,
-            rates=(0.001, 0.003, 0.01), longer=0)
-        for name, new in rivals.items()
+            rates=tried, longer=0)
+        for name, new, tried in (*((name, new, rates) for name, new in rivals.items()), quick)
     ]  # fmt: skip
 
 
