@@ -117,6 +117,7 @@ def test_what_the_page_says_of_dates():
     sizes = [alone(f"dates, {name}: weights, seconds") for name in names]
     assert sizes[0] < 0.5 * sizes[2] < sizes[2] < sizes[1]
     assert scores(f"dates, {names[1]}").max() < scores(f"dates, {names[2]}").min() - 0.03
+    assert scores(f"dates, {names[1]}", what="test, 2 x") > 0.95  # all but catches up
 
 
 def test_what_the_page_says_of_spots():
