@@ -159,7 +159,7 @@ def dates(code: dict[str, Any]) -> Iterator[Job]:
         yield job(
             f"dates, {name}", build, code["draw_dates"], code["date_losses"], score,
             steps=600, rates=rates, seeds=(0, 1) if "look" in name else (0, 1, 2),
-            longer=2 if name == "one vector" else 0,
+            longer=2 if name in ("one vector", "attention alone, wide") else 0,
         )  # fmt: skip
 
 

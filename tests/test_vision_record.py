@@ -86,6 +86,8 @@ def test_what_the_page_says_of_pairs():
     assert plain["linear"].min() > plain["transformers"].max() + 0.02
     for kind in plain:
         assert 0 < (scores(f"pairs, said in one way, {kind}", 1) - plain[kind]).mean() < 0.15
+    shown = [scores(f"pairs, said in one way, {kind}", 1).mean() for kind in plain]
+    assert abs(shown[0] - shown[1]) < 0.02
     harder = {kind: scores(f"pairs, said in two ways, {kind}") for kind in plain}
     for kind in plain:
         assert harder[kind].max() < 0.5
@@ -117,6 +119,7 @@ def test_what_the_page_says_of_dates():
     sizes = [alone(f"dates, {name}: weights, seconds") for name in names]
     assert sizes[0] < 0.5 * sizes[2] < sizes[2] < sizes[1]
     assert scores(f"dates, {names[1]}").max() < scores(f"dates, {names[2]}").min() - 0.03
+    assert scores(f"dates, {names[1]}", what="test, 2 x") > 0.95  # all but catches up
 
 
 def test_what_the_page_says_of_spots():

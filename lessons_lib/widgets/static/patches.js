@@ -34,8 +34,8 @@ const TEST = RECORD.digits.test;
 /** @type {[string, string][]} */
 const GUESSES = [
   ["few", "about one in ten, as by chance"],
-  ["fewer", "at least 50 fewer"],
-  ["alike", "about as many"],
+  ["fewer", "something in between"],
+  ["alike", "about as many, within 20"],
 ];
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
