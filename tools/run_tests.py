@@ -46,8 +46,8 @@ def shaped() -> list[str]:
     return [*library, "tests/flash/test_tiled.py", "tests/flash/test_dispatch.py"]
 
 
-# Compiled with COMPILED, each week: tiles that nobody gets before a GPU has timed them, single precision on other devices
-# than a Hopper, and half on a small Ampere, which differs from a large one by its memory alone.
+# Compiled with COMPILED, each week: tiles that nobody gets before a GPU has timed them, single precision on devices
+# other than a Hopper, and half precision on a small Ampere, which differs from a large one by its memory alone.
 WEEKLY = tuple(
     f"--deselect=tests/flash/test_triton_compiled.py::test_{cases}"
     for cases in ("candidates[", "single_precision[80", "single_precision[100", "half_precision[86")
