@@ -25,7 +25,6 @@ import math
 import platform
 from collections.abc import Callable, Iterator
 from copy import copy
-from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -404,7 +403,15 @@ def _by_place(tile: Tensor, places: range) -> Tensor:
 def _at_hand(*tensors: Tensor) -> Callable[[range], tuple[Tensor, ...]]:
     """Blocks of keys, values and their gradients in the precision of the sums, each cut once for all queries."""
     wide = [at_least_single(x) for x in tensors]
-    return cache(lambda keys: tuple(x[:, keys.start : keys.stop] for x in wide))
+    blocks: dict[tuple[int, int], tuple[Tensor, ...]] = {}  # PyTorch's compiler does not follow functools.cache
+
+    def block(keys: range) -> tuple[Tensor, ...]:
+        at = keys.start, keys.stop
+        if at not in blocks:
+            blocks[at] = tuple(x[:, keys.start : keys.stop] for x in wide)
+        return blocks[at]
+
+    return block
 
 
 def _with_ones(tensor: Tensor) -> Tensor:
