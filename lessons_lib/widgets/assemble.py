@@ -7,11 +7,15 @@ object of its exports. On a page that object is known by the file's name and con
 one kit. What an explorer needs only when it is asked for, ``await import("./NAME.js")``, is a promise of such an
 object, in a page too: a book may carry it elsewhere and bring it then (``window.xLater``). What cannot be put together
 by these few rules is refused.
+
+Files are read whenever they are asked for, so that who edits one sees the next explorer change; what is made of a text
+is kept.
 """
 
 import hashlib
 import json
 import re
+from functools import cache
 from pathlib import Path
 
 STATIC = Path(__file__).parent / "static"
@@ -32,7 +36,12 @@ def read(file: str) -> str:
     Both are dropped at the beginning of a line, so a string must not go on over several lines; types, and remarks after
     the end of a statement, are dropped everywhere. Line breaks stay where a statement may end.
     """
-    text = _ASIDE.sub("", _COMMENT.sub("", (STATIC / file).read_text(encoding="utf-8")))
+    return _lean(file, (STATIC / file).read_text(encoding="utf-8"))
+
+
+@cache
+def _lean(file: str, text: str) -> str:
+    text = _ASIDE.sub("", _COMMENT.sub("", text))
     text = re.sub(r"^\s+", "", text, flags=re.MULTILINE)
     text = re.sub(r"(?<=[(\[{,])\n|\n(?=[)\]}])", "", text)
     if file.endswith(".css"):
@@ -74,12 +83,12 @@ def page_scripts(
     scripts: dict[str, str] = {}
     for other in [*_later(name), *_imported(name), "host"]:
         text = _with_parts(read(f"{other}.js"), keys)
-        exports = _EXPORT.findall(text) or [other]
-        body = f"{_squeezed(_EXPORT.sub('', text))}\nreturn {{{','.join(exports)}}};"
+        exports = _found(_EXPORT, text) or [other]
+        body = f"{_squeezed(_bare(text))}\nreturn {{{','.join(exports)}}};"
         keys[other] = f"{other}-{hashlib.sha256(body.encode()).hexdigest()[:6]}"
         scripts[keys[other]] = f'({_PARTS} ??= {{}})["{keys[other]}"] ??= (() => {{\n{body}\n}})();'
     module = _with_parts(read(f"{name}.js"), keys)
-    module = _EXPORT.sub("", _DEFAULT.sub("const explorer = ", module))
+    module = _bare(_DEFAULT.sub("const explorer = ", module))
     assert not _KEYWORD.search(module), f"{name}.js: exports in a form that a script cannot take"
     about = "" if rules is None else f"explorer.about={_json({'name': name, 'rules': rules})};\n"
     start = f'const {{ host }} = {_PARTS}["{keys["host"]}"];\n{about}host(explorer, {_json(state)});'
@@ -129,6 +138,7 @@ _CONST = re.compile(r"(?<![\w.$])const(?= )")
 _IDLE = re.compile(r"(?<=[;{,(\[?:])\n|(?<=>)\n|\n(?=[.?:)\]}])|[,;](?=\n?[)\]}])")
 
 
+@cache
 def _squeezed(text: str) -> str:
     """Return the script without the spaces and signs that separate nothing."""
     pieces, end = [], 0
@@ -147,22 +157,21 @@ def _imported(name: str, above: tuple[str, ...] = ()) -> list[str]:
     path = (*above, name)
     assert name not in above, f"{name}.js: imports itself, by way of {' and '.join(path[path.index(name) + 1 : -1])}"
     assert (STATIC / f"{name}.js").exists(), f"{above[-1] if above else name}.js: imports {name}.js, which is not there"
-    needed = [
-        other for found in _IMPORT.finditer(read(f"{name}.js")) for other in (*_imported(found[2], path), found[2])
-    ]
+    needed = [other for _, file in _found(_IMPORT, read(f"{name}.js")) for other in (*_imported(file, path), file)]
     return list(dict.fromkeys(needed))
 
 
 def _later(name: str) -> list[str]:
     """The files that a file and those that it imports ask for when they need them."""
     imported = [*_imported(name), name]
-    found = list(dict.fromkeys(other for file in imported for other in _LATER.findall(read(f"{file}.js"))))
+    found = list(dict.fromkeys(other for file in imported for other in _found(_LATER, read(f"{file}.js"))))
     for other in found:
         assert other not in imported, f"{name}.js: imports {other}.js at once and later"
-        assert not _KEYWORD.search(_EXPORT.sub("", read(f"{other}.js"))), f"{other}.js: comes later and imports nothing"
+        assert not _KEYWORD.search(_bare(read(f"{other}.js"))), f"{other}.js: comes later and imports nothing"
     return found
 
 
+@cache
 def _with_objects(text: str) -> str:
     for found in _IMPORT.finditer(text):
         own = rf"^(?:export )?(?:async )?(?:function|const|let|class) {_variable(found[2])}\b"
@@ -173,10 +182,20 @@ def _with_objects(text: str) -> str:
 def _maker(name: str) -> str:
     """A function that runs the file and returns the object of its exports."""
     text = _with_objects(read(f"{name}.js"))
-    exports = _EXPORT.findall(text)
-    body = _EXPORT.sub("", text)
+    exports, body = _found(_EXPORT, text), _bare(text)
     assert not _KEYWORD.search(body), f"{name}.js: a file that others import exports plain names, and imports such"
     return f"() => {{\n{body}\nreturn {{ {', '.join(exports)} }};\n}}"
+
+
+@cache
+def _found(pattern: re.Pattern[str], text: str) -> list:
+    return pattern.findall(text)
+
+
+@cache
+def _bare(text: str) -> str:
+    """The script without the word *export*."""
+    return _EXPORT.sub("", text)
 
 
 def _variable(name: str) -> str:

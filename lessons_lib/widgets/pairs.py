@@ -1,5 +1,6 @@
 """The pairs explorer: seven ways to compute fewer pairs, and how near each comes to exact attention of a head."""
 
+from functools import cache
 from itertools import islice, pairwise
 from typing import NamedTuple
 
@@ -179,6 +180,13 @@ class PairsExplorer(Explorer):
 
 def vectors(head: str, words: str = TEXT) -> Vectors:
     """Return the queries, keys and values of a head of the model on a text, in float64."""
+    index = HEADS.index(head)
+    return Vectors(*(part[index % 4].clone() for part in _of_layers(words)[index // 4]))
+
+
+@cache
+def _of_layers(words: str) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """The queries, keys and values of each layer's heads: what the model reads does not change."""
     model, taken = language_model().double(), []
 
     def keeping(q: Tensor, k: Tensor, v: Tensor, *rest: object, **options: object) -> Tensor:
@@ -189,8 +197,7 @@ def vectors(head: str, words: str = TEXT) -> Vectors:
         block.attention.sublayer.implementation = keeping  # type: ignore[union-attr]
     with torch.no_grad():
         model(encode(words)[None])
-    index = HEADS.index(head)
-    return Vectors(*(part[index % 4] for part in taken[index // 4]))
+    return taken
 
 
 def pooling(r: int) -> Float[Tensor, "r n"]:
