@@ -26,10 +26,11 @@ class GraphExplorer(Explorer):
     .. math:: p_u = \operatorname{softmax}_{v \in N(u)}(s_{uv}), \qquad
               F = (1 - \alpha) (I - \alpha \hat A)^{-1} Y
 
-    ``"club"`` is Zachary's karate club, 34 members and who met whom outside; the heads are those of the first layer of
-    networks that were told the sides of members 0 and 33 alone. In the ``"dictionary"`` each of eight askers is linked
-    to eight entries, a word and what it says, and the heads were trained to tell what the asker's own word says. What
-    makes the scores is carried rounded; weights and labels are computed in the page, as by :mod:`lessons_lib.graphs`.
+    ``"club"`` has 34 members of Zachary's karate club, and who met whom outside; the heads are those of the first layer
+    of networks that were told the sides of members 0 and 33 alone. In the ``"dictionary"`` each of eight askers is
+    linked to eight entries, a word and what it says, and the heads were trained to tell what the asker's own word says.
+    What makes the scores is carried rounded; weights and labels are computed in the page, as by
+    :mod:`lessons_lib.graphs`.
 
     Args:
         graph: ``"club"`` or ``"dictionary"``.

@@ -194,8 +194,8 @@ function sliders(scope, { club, node, name }) {
 function guess(scope, club) {
   const { card, tell } = question(
     "k-guess",
-    "Eight askers, A to H, each linked to the same eight entries; each needs the entry with its own letter. One head of " +
-      "GAT was trained for it. How many different entries will be somebody’s first choice? Say first:",
+    "Eight askers, A to H, each linked to the same eight entries; each needs the entry with its own letter. GAT " +
+      "was trained for it. How many different entries will be somebody’s first choice in one of its heads? Say first:",
     Array.from({ length: WORDS }, (_, i) => [i + 1, String(i + 1), `${i + 1} first choices`]),
     (many) => scope.write("guess", many),
   );
