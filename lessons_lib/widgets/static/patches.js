@@ -64,10 +64,7 @@ function render(context) {
   scope.add(
     html("div", { class: "v-all" }, strip(scope), choices(scope, state), guess(scope), shown, facts(scope, state)),
   );
-  scope.when(["pixels", "guess"], () => {
-    shown.classList.toggle("v-hidden", state.hidden());
-    shown.inert = state.hidden();
-  });
+  scope.when(["pixels", "guess"], () => (shown.inert = state.hidden()));
   scope.when(EVERYTHING, () => {
     if (state.hidden()) return scope.announce("First say how many shuffled digits are named right.");
     const most = HEADS.map((head, i) => `${head} at ${token(best(ran.weights[i][state.query()]), scope.read("size"))}`);
@@ -164,7 +161,7 @@ function choices(scope, { count, query }) {
   );
 }
 
-const listed = (/** @type {number[]} */ all) => `${all.slice(0, -1).join(", ")} and ${all[all.length - 1]}`;
+const listed = (/** @type {number[]} */ all) => `${all.slice(0, -1).join(", ")} and ${all.at(-1)}`;
 
 /** What is asked before shuffled digits are shown. @param {Scope} scope */
 function guess(scope) {
@@ -172,7 +169,7 @@ function guess(scope) {
     "v-guess",
     `Three models with patches of 2 × 2, from three seeds, name ${listed(recorded(2, "in order"))} of ${TEST} test digits ` +
       "right. Now every pixel moves to another place, the same for all digits, and three models learn from digits shuffled " +
-      "so. How many shuffled test digits do they name right? Say first:",
+      "so. How many shuffled test digits do they name right?",
     GUESSES,
     (said) => scope.write("guess", said),
   );
@@ -183,8 +180,8 @@ function guess(scope) {
     tell(
       said
         ? `You said ${said[1]}. Of ${TEST}, with patches of 2 × 2: ${both(2)}. Of 4 × 4: ${both(4)}. With patches of one pixel ` +
-            "both are the same model, its positions in another order: nothing in it says which pixels are neighbours. The " +
-            "first seed’s models are in this figure, rounded."
+            "both are the same model, its positions in another order: nothing in it says which pixels are neighbours. Here " +
+            "are the first seed’s models, rounded."
         : "",
     );
   });
@@ -234,13 +231,11 @@ function drawn(scope, state) {
       );
     }),
   );
-  const paint = (/** @type {number[]} */ places, /** @type {number} */ level) => {
-    if (places.some((place) => state.ink()[place] !== level))
-      scope.write(
-        "ink",
-        state.ink().map((old, i) => (places.includes(i) ? level : old)),
-      );
-  };
+  const paint = (/** @type {number[]} */ places, /** @type {number} */ level) =>
+    scope.write(
+      "ink",
+      state.ink().map((old, i) => (places.includes(i) ? level : old)),
+    );
   const other = (/** @type {number} */ place) => (state.ink()[place] < FULL / 2 ? FULL : 0);
   /** @type {{ level: number, place: number } | null} */
   let stroke = null;
@@ -303,18 +298,18 @@ function classes(scope, state) {
     logit: html("span", { class: "x-value" }),
   }));
   const said = html("p", { class: "x-facts v-said" });
-  scope.when([...RUN, "guess"], () => {
+  scope.when(RUN, () => {
     const { logits } = state.ran();
     const p = state.p();
     rows.forEach(({ name, bar, p: share, logit }, i) => {
       const isRight = i === state.label();
       name.textContent = `${isRight ? "✓ " : ""}${i}`;
       name.classList.toggle("v-right", isRight);
-      bar.style.width = state.hidden() ? "0" : `${100 * p[i]}%`;
-      share.textContent = state.hidden() ? "–" : fixed(p[i], 3);
-      logit.textContent = state.hidden() ? "–" : fixed(logits[i], 1);
+      bar.style.width = `${100 * p[i]}%`;
+      share.textContent = fixed(p[i], 3);
+      logit.textContent = fixed(logits[i], 1);
     });
-    said.textContent = state.hidden() ? "" : verdict(scope, state);
+    said.textContent = verdict(scope, state);
   });
   return html(
     "div",
@@ -352,7 +347,7 @@ function layout(size, wide, left, top, x, side) {
 
 /** @typedef {ReturnType<typeof layout>} Layout */
 
-const [CUT, MAP, SPACE, HIGH] = [200, 52, 74, 86];
+const [MAP, SPACE, HIGH] = [52, 74, 86];
 
 /** What the model is shown, and eight maps of where the patch that asks looks. @param {Scope} scope @param {State} state */
 function looks(scope, state) {
@@ -368,7 +363,7 @@ function looks(scope, state) {
     const size = scope.read("size");
     const [shown, query, { weights }] = [state.shown(), state.query(), state.ran()];
     const large = picture(278, 222, `what the model is shown: ${state.count()} patches and the summary token`);
-    const at = layout(size, CUT, 76, 20, 10, 34);
+    const at = layout(size, 200, 76, 20, 10, 34);
     large.append(named("summary", 0, 12), named("patches", 76, 12), ...tokens(at, "v-page", () => 1));
     large.append(...inkOf(shown, FULL, at, 1), ring(query, at));
     cut.replaceChildren(large);
@@ -395,8 +390,8 @@ function looks(scope, state) {
     html(
       "figcaption",
       {},
-      "Heads of layers 1 and 2. In each map the strongest colour has the largest weight, which is the number; the small " +
-        "square is the summary token, dots are ink.",
+      "Heads of layers 1 and 2. The strongest colour of a map has its largest weight, the number. The small square is " +
+        "the summary token, dots are ink.",
     ),
   );
 }

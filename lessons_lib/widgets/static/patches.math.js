@@ -33,8 +33,7 @@ const made = (size, pixels) => `${size} ${size === 1 ? "in order" : pixels}`;
 export const right = (size, pixels) => MODELS[made(size, pixels)].right;
 
 /** How many each model as trained named, one for each seed. @param {number} size @param {string} pixels */
-export const recorded = (size, pixels) =>
-  /** @type {Record<string, number[]>} */ (MODEL.record.right)[made(size, pixels)];
+export const recorded = (size, pixels) => /** @type {Record<string, number[]>} */ (RECORD.right)[made(size, pixels)];
 
 /** @param {number} size @param {string} pixels @returns {Parameters} */
 function parameters(size, pixels) {
