@@ -16,8 +16,9 @@ The code is the chapter's own: its cells are read and run, so that page and reco
 What has no seed has one line; the dearest models have two seeds, and the translators one rate, but for the wide one
 of attention alone, with as many weights as the look has. Readers of digits choose among four rates, with three seeds;
 of shuffled digits each has the rate that it chooses in order, so that nothing but the order differs. Where a spot is
-looked for without marks three rates are tried, with three seeds; what is asked for the order alone has one. One thread,
-float32; twenty minutes on one idle core. It writes after every rival, and goes on where it was.
+looked for without marks three rates are tried, with three seeds; with marks two rates with one, and five seeds are
+tested. What is asked for the order alone has one rate. One thread, float32; twenty minutes on one idle core. It writes
+after every rival, and goes on where it was.
 
 ``python benchmarks/vision_and_language.py`` writes ``benchmarks/results/vision-and-language.json``.
 """

@@ -108,7 +108,7 @@ class PatchesExplorer(Explorer):
         rows += [element("path", class_="x-solid", d=bars)]
         order = p.argsort(descending=True, stable=True)[:2].tolist()
         said = (
-            f"a {label} in {SIDE**2 // self.size**2} patches, pixels {self.pixels}, is read as "
+            f"digit {label} in {SIDE**2 // self.size**2} patches, pixels {self.pixels}, is read as "
             f"{order[0]} with probability {p[order[0]]:.2f}, as {order[1]} with {p[order[1]]:.2f}"
         )
         return picture(left + 72, max(wide, 16 * CLASSES) + 2, said, *pixels, *rows)

@@ -250,9 +250,8 @@ def test_a_model_that_is_not_there_is_refused(size, pixels):
 def test_the_still_picture_says_what_is_read():
     explorer = PatchesExplorer(4, 4)
     p = explorer.logits().softmax(-1)
-    assert (
-        f"a 4 in 4 patches, pixels in order, is read as {p.argmax()} with probability {p.max():.2f}" in explorer.still()
-    )
+    said = f"digit 4 in 4 patches, pixels in order, is read as {p.argmax()} with probability {p.max():.2f}"
+    assert said in explorer.still()
 
 
 def test_a_model_s_settings_are_the_library_s():

@@ -89,10 +89,10 @@ function token(i, size) {
 function verdict(scope, { p, label }) {
   const said = best(p());
   const was = scope.read("ink").length
-    ? `before the drawing it was a ${label()}`
+    ? `before the drawing: ${label()}`
     : said === label()
       ? "right"
-      : `it is a ${label()}`;
+      : `it shows ${label()}`;
   return `Read as ${said}, probability ${fixed(p()[said])}; ${was}.`;
 }
 
@@ -135,7 +135,13 @@ function choices(scope, { count, query }) {
     { class: "x-settings" },
     slider(
       { ...scope.value("digit"), set: (i) => choose(scope, i) },
-      { label: "Test digit", min: 0, max: DIGITS.length - 1, step: 1, show: (i) => `${i + 1}: a ${DIGITS[i].label}` },
+      {
+        label: "Test digit",
+        min: 0,
+        max: DIGITS.length - 1,
+        step: 1,
+        show: (i) => `${i + 1}: shows ${DIGITS[i].label}`,
+      },
     ),
     asking(scope, ["size"], {
       label: "Patch that asks",
