@@ -143,16 +143,21 @@ def corridor() -> list[Job]:
         pays = cells("corridor")["pays"]
         return [pays(policy, 16, 61)] if split == "val" else [pays(policy, n) for n in (16, 32, 64, 128)]
 
-    rivals: dict[str, Any] = {"GRU": "RecurrentPolicy"} | {
-        f"{position}, {layers} layer{'s' * (layers > 1)}": lambda code, p=position, n=layers: code["attentive"](p, n)
-        for position, layers in (("none", 1), ("none", 2), ("sinusoidal", 1))
-    }
-    quick = ("none, 2 layers, rate 0.003", rivals["none, 2 layers"], (0.003,))
+    def attentive(position: str, layers: int) -> Any:
+        return lambda code: code["attentive"](position, layers)
+
     rates = (0.001, 0.003, 0.01)
+    rivals = {
+        "GRU": ("RecurrentPolicy", rates),
+        "none, 1 layer": (attentive("none", 1), rates),
+        "none, 2 layers": (attentive("none", 2), rates),
+        "sinusoidal, 1 layer": (attentive("sinusoidal", 1), rates),
+        "none, 2 layers, rate 0.003": (attentive("none", 2), (0.003,)),
+    }
     return [
         job(f"corridor: {name}", *asked("corridor", new, "draw_corridors", "reinforce"), score, steps=500,
             rates=tried, longer=0)
-        for name, new, tried in (*((name, new, rates) for name, new in rivals.items()), quick)
+        for name, (new, tried) in rivals.items()
     ]  # fmt: skip
 
 

@@ -60,9 +60,11 @@ BITS = Unit(math.log2(math.e), Tensor.exp2_, Tensor.log2)
 
 def _is_intel() -> bool:
     """Whether exponentials are computed by Intel's library on a processor of Intel's."""
-    cpus = Path("/proc/cpuinfo")
-    names = platform.processor() + (cpus.read_text(encoding="utf-8", errors="replace") if cpus.exists() else "")
-    return "GenuineIntel" in names and torch.backends.mkl.is_available()
+    if not torch.backends.mkl.is_available():
+        return False
+    cpus = Path("/proc/cpuinfo")  # where there is none, the name is asked for, which may start a process
+    first = cpus.read_bytes()[:200] if cpus.exists() else platform.processor().encode()
+    return b"GenuineIntel" in first
 
 
 OF_SMALL = NATS if _is_intel() else BITS

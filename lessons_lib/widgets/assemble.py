@@ -188,8 +188,8 @@ def _maker(name: str) -> str:
 
 
 @cache
-def _found(pattern: re.Pattern[str], text: str) -> list:
-    return pattern.findall(text)
+def _found(pattern: re.Pattern[str], text: str) -> tuple:
+    return tuple(pattern.findall(text))
 
 
 @cache

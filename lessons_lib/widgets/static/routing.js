@@ -77,10 +77,7 @@ function render(context) {
   const question = guess(scope);
   const style = COLOURS.map((colour, i) => `--of-${i + 1}: ${colour}`).join("; ");
   scope.add(html("div", { class: "r-all", style }, choices(scope), question, calls(scope, state), shown));
-  scope.when(["balance", "guess"], () => {
-    shown.classList.toggle("r-hidden", state.hidden());
-    shown.inert = state.hidden();
-  });
+  scope.when(["balance", "guess"], () => (shown.inert = state.hidden()));
   scope.when(EVERYTHING, () => {
     if (state.hidden()) return scope.announce("First say how many experts will be in use.");
     const { experts: chosen, dropped, asked, balanceLoss } = now;
