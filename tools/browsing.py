@@ -9,8 +9,9 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-MISSING = "no Chromium here: install one (Debian and Ubuntu: apt-get install chromium) or name it in CHROMIUM"
+# The first is the same engine without what draws a window: with it the site's tests take three fifths of the time.
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+MISSING = "no Chromium here: install one (Debian: apt-get install chromium-headless-shell) or name it in CHROMIUM"
 QUIET = ("--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync")
 # The network is off, this machine apart: every other name leads nowhere.
 OFFLINE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"
