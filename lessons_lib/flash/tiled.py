@@ -39,10 +39,11 @@ from lessons_lib.flash.scores import Scores
 from lessons_lib.rules import Rule, Seen, tiles
 from lessons_lib.shapes import at_least_single
 
-# 256 x 512 float32 scores are 512 KiB a head: larger tiles leave the second-level cache, smaller ones pay for Python.
-ROWS, KEYS = 256, 512
-SHORT = 1024  # Python's part is large in so few keys: tiles are half as wide there, and of twice as many heads
-TILE = 2 * ROWS * KEYS  # so many scores are in the cache at once: of two heads, or of one and their gradients
+# Tall tiles are the fastest; but where a rule cuts, half of one on the diagonal is computed in vain.
+ROWS, ROWS_CUT, KEYS = 1024, 256, 256
+# So many scores at once, of one head or of several, and half as many beside their gradients: 1 MiB of float32, which
+# stays in the second-level cache.
+TILE = ROWS * KEYS
 SMALL = 30.0  # nats: the exponentials of such scores, their sums and quotients stay far from both ends of float32
 
 
@@ -103,12 +104,13 @@ class TiledAttention(torch.autograd.Function):
         queries, outs, lses = (_by_key_head(x, key) for x in (query, out, lse[..., None]))
         scorer = _Scorer(scores._replace(slopes=slopes, sinks=sinks), key)
         rules = [rule.of_sequence(b) for b in range(len(key))]
-        small = {}
-        for b, g in _parts(queries, key, TILE):
+        small = [
+            scores.plain and _are_small(queries[b], key[b, :, :m], rules[b], scores.scale)
+            for b, m in enumerate(lengths)
+        ]
+        for b, g in _parts(queries, key, rule, TILE):
             q, k, v = queries[b, g], key[b, g, : lengths[b]], value[b, g, : lengths[b]]
-            are_small = scores.plain and _are_small(q, k, rules[b], scores.scale)
-            small |= {(b, head): are_small for head in range(g.start, g.stop)}
-            _attend(q, k, v, outs[b, g], lses[b, g], rules[b], scorer.of(g, are_small))
+            _attend(q, k, v, outs[b, g], lses[b, g], rules[b], scorer.of(g, small[b]))
         ctx.save_for_backward(query, key, value, slopes, sinks, out, lse)
         ctx.rule, ctx.scores, ctx.lengths, ctx.small = rule, scores._replace(slopes=None, sinks=None), lengths, small
         return out, lse
@@ -118,20 +120,23 @@ class TiledAttention(torch.autograd.Function):
     def backward(ctx, grad_out: Tensor, grad_lse: Tensor):
         """Recompute the weights tile by tile and collect the gradients."""
         query, key, value, slopes, sinks, out, lse = ctx.saved_tensors
-        grad_query = torch.empty(query.shape, dtype=_wide(query), device=query.device)
-        grad_key, grad_value = (torch.zeros(x.shape, dtype=_wide(x), device=x.device) for x in (key, value))
+        grad_query, grad_key, grad_value = (
+            torch.empty(x.shape, dtype=_wide(x), device=x.device) for x in (query, key, value)
+        )
+        totals = lse.masked_fill(lse == -torch.inf, torch.inf)  # a row that saw no key has no weights
         queries, outs, lses, grad_outs, grad_lses, grad_queries = (
-            _by_key_head(x, key) for x in (query, out, lse[..., None], grad_out, grad_lse[..., None], grad_query)
+            _by_key_head(x, key) for x in (query, out, totals[..., None], grad_out, grad_lse[..., None], grad_query)
         )
         scorer = _Scorer(ctx.scores._replace(slopes=slopes, sinks=sinks), key, ctx.needs_input_grad[3:5])
         rules = [ctx.rule.of_sequence(b) for b in range(len(key))]
-        for b, g in _parts(queries, key, TILE // 2):
+        for b, m in enumerate(ctx.lengths):
+            grad_key[b, :, m:], grad_value[b, :, m:] = 0, 0
+        for b, g in _parts(queries, key, ctx.rule, TILE // 2):
             m = ctx.lengths[b]
             rows = queries[b, g], outs[b, g], lses[b, g], grad_outs[b, g], grad_lses[b, g]
             keys = key[b, g, :m], value[b, g, :m]
             grads = grad_queries[b, g], grad_key[b, g, :m], grad_value[b, g, :m]
-            small = all(ctx.small[b, head] for head in range(g.start, g.stop))
-            _carry_back(*rows, *keys, *grads, rules[b], scorer.of(g, small))
+            _carry_back(*rows, *keys, *grads, rules[b], scorer.of(g, ctx.small[b]))
         grads = (grad.to(query.dtype) for grad in (grad_query, grad_key, grad_value))
         return *grads, *scorer.gradients(), None, None, None
 
@@ -140,17 +145,19 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor,
     """Fill ``out`` and ``lse`` of one sequence: rows over ``(g, h / g, n, …)``, keys and values over ``(g, m, d)``."""
     unit, small = scorer.unit, scorer.small
     queries = _stacked(query)
-    averages, totals = torch.zeros_like(queries), torch.zeros_like(queries[..., :1])
+    totals = torch.zeros_like(queries[..., :1])
     # Finite: exp(-inf - peak) is 0 before any key is seen.
     peaks = torch.full_like(totals, 0.0 if small else torch.finfo(totals.dtype).min)
     if scorer.sinks is not None:  # a key without a value, seen first
         sinks = scorer.sinks.expand(-1, query.shape[2], -1, -1).reshape(peaks.shape)
         peaks = torch.maximum(peaks, sinks)
         totals += unit.exp_(sinks - peaks)
-    tile, at_hand = _Buffer(query, key), _at_hand(key, value)
-    for rows, places in _blocks(query, key):
-        q, average, total, peak = (x[:, rows] for x in (queries, averages, totals, peaks))
-        for keys, seen in tiles(rule, places, key.shape[1], _n_keys(key.shape[1])):
+    size = _size(rule, query, key, TILE)
+    tile, at_hand = _Buffer(query, size), _at_hand(key, value)
+    for rows, places, here in _blocks(query, key, size):
+        q, total, peak = (x[:, rows] for x in (queries, totals, peaks))
+        average = q.new_zeros(q.shape)
+        for keys, seen in tiles(rule, places, key.shape[1], size.keys):
             k, v = at_hand(keys)
             scores = scorer.scores(q, k, places, keys, scorer.factor, out=tile)
             if not small:
@@ -167,8 +174,8 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, out: Tensor, lse: Tensor,
                 scorer.hide(weights, rule, places, keys)
             total.add_(weights.sum(dim=-1, keepdim=True))
             average.baddbmm_(weights, v)
-    averages /= totals.clamp_min(torch.finfo(totals.dtype).tiny)
-    _unstack(averages, out)
+        total = total.clamp_min(torch.finfo(total.dtype).tiny)
+        torch.div(_by_place(average, places), _by_place(total, places), out=_of_places(out, here))
     _unstack((peaks + unit.log(totals)) / unit.per_nat, lse)
 
 
@@ -186,26 +193,36 @@ def _carry_back(
     rule: Rule,
     scorer: "_Scorer",
 ) -> None:
-    """Fill one sequence's ``grad_query`` and add to its ``grad_key`` and ``grad_value``; shapes as :func:`_attend`."""
+    """Fill ``grad_query``, ``grad_key`` and ``grad_value`` of one sequence; shapes as :func:`_attend`."""
     unit, small = scorer.unit, scorer.small
     total = unit.per_nat * _stacked(lse)
-    total.masked_fill_(total == -torch.inf, torch.inf)  # a row that saw no key has no weights
-    queries, grads_out = _stacked(query) * scorer.factor, _stacked(grad_out)
+    queries, grads_out = _stacked(query), _stacked(grad_out)
     delta = (grads_out * _stacked(out)).sum(dim=-1, keepdim=True) - _stacked(grad_lse)
     scorer.teach_sinks(total, delta)
-    # What has to be taken off a vector's products stands beside it, and a one beside its partners.
-    queries, grads_out = torch.cat([queries, -total], dim=-1), torch.cat([grads_out, -delta], dim=-1)
-    grads_query = torch.zeros_like(queries[..., :-1])
-    weight_tile, score_tile = _Buffer(query, key), _Buffer(query, key)
-    steepness_tile = None if scorer.softcap is None else _Buffer(query, key)
-    at_hand = _at_hand(key, _with_ones(key), _with_ones(value), grad_key, grad_value)
-    for rows, places in _blocks(query, key):
-        q_and_total, grad_o_and_delta, grad_q = (x[:, rows] for x in (queries, grads_out, grads_query))
-        q, grad_o = q_and_total[..., :-1], grad_o_and_delta[..., :-1]
-        for keys, seen in tiles(rule, places, key.shape[1], _n_keys(key.shape[1])):
+    # What has to be taken off a vector's products stands beside it, and a one beside its partners. From small scores
+    # the total is not taken off: their exponentials are the weights but for a factor of the row, and what comes back to
+    # the row is multiplied by it instead.
+    grads_out = torch.cat([grads_out, -delta], dim=-1)
+    factor, beforehand = (scorer.factor, 1.0) if small else (1.0, scorer.factor)
+    if small:
+        grads_out *= unit.exp_(-total)
+    else:
+        queries = torch.cat([queries * beforehand, -total], dim=-1)
+    size = _size(rule, query, key, TILE // 2)
+    weight_tile, score_tile = _Buffer(query, size), _Buffer(query, size)
+    steepness_tile = None if scorer.softcap is None else _Buffer(query, size)
+    at_hand = _at_hand(key, key if small else _with_ones(key), _with_ones(value), grad_key, grad_value)
+    if size.is_cut:
+        grad_key.zero_(), grad_value.zero_()
+    for rows, places, here in _blocks(query, key, size):
+        kept = float(size.is_cut or here.start > 0)  # where nothing is cut, the first queries begin the keys' sums
+        q_and_total, grad_o_and_delta = queries[:, rows], grads_out[:, rows]
+        q, grad_o = (x[..., : key.shape[-1]] for x in (q_and_total, grad_o_and_delta))
+        grad_q = q.new_zeros(q.shape)
+        for keys, seen in tiles(rule, places, key.shape[1], size.keys):
             k, k_and_one, v_and_one, grad_k, grad_v = at_hand(keys)
             if steepness_tile is None:
-                scores = scorer.scores(q_and_total, k_and_one, places, keys, out=weight_tile)
+                scores = scorer.scores(q_and_total, k_and_one, places, keys, factor, out=weight_tile)
             else:
                 scores = scorer.scores(q, k, places, keys, out=weight_tile, steepness=steepness_tile)
                 scores.add_(q_and_total[..., -1:])
@@ -214,14 +231,14 @@ def _carry_back(
             weights = unit.exp_(scores)
             if seen is Seen.SOME and small:
                 scorer.hide(weights, rule, places, keys)
-            grad_v.baddbmm_(weights.mT, grad_o)
+            torch.baddbmm(grad_v, weights.mT, grad_o, beta=kept, out=grad_v)
             grad_scores = torch.bmm(grad_o_and_delta, v_and_one.mT, out=score_tile.over(q, keys)).mul_(weights)
             scorer.teach_slopes(grad_scores, places, keys)
             if steepness_tile is not None:
                 grad_scores.mul_(steepness_tile.over(q, keys))
-            grad_k.baddbmm_(grad_scores.mT, q, alpha=scorer.scale / scorer.factor)
+            torch.baddbmm(grad_k, grad_scores.mT, q, beta=kept, alpha=scorer.scale / beforehand, out=grad_k)
             grad_q.baddbmm_(grad_scores, k, alpha=scorer.scale)
-    _unstack(grads_query, grad_query)
+        _of_places(grad_query, here).copy_(_by_place(grad_q, places))
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------
@@ -321,47 +338,56 @@ class _Scorer:
             yield None if given is None or grad is None else grad.flatten().to(given.dtype)
 
 
+class _Size(NamedTuple):
+    """How many places and how many keys make a tile, and whether some query does not see some key."""
+
+    places: int
+    keys: int
+    is_cut: bool
+
+
+def _size(rule: Rule, query: Tensor, key: Tensor, tile: int) -> _Size:
+    """The size of tiles of at most ``tile`` scores, where rows are over ``(…, h / g, n, d)``."""
+    group, n, m = *query.shape[-3:-1], key.shape[-2]
+    is_cut = rule.sees(range(m - n, m), range(m)) is not Seen.ALL
+    places = max(1, min(n, (ROWS_CUT if is_cut else ROWS) // group))
+    rows = places * group
+    keys = max(KEYS, ROWS_CUT * KEYS // rows)  # few queries take more keys at once
+    return _Size(places, max(1, min(m, keys, tile // rows)), is_cut)
+
+
 class _Buffer:
     """Memory for one tile of scores of all heads, used again for each tile."""
 
-    def __init__(self, query: Tensor, key: Tensor) -> None:
-        g, group, n, _ = query.shape
-        size = g * min(n, _n_places(group)) * group * min(key.shape[1], _n_keys(key.shape[1]))
-        self.memory = torch.empty(size, dtype=_wide(query), device=query.device)
+    def __init__(self, query: Tensor, size: _Size) -> None:
+        self.memory = torch.empty(
+            math.prod((*query.shape[:2], size.places, size.keys)), dtype=_wide(query), device=query.device
+        )
         self.views: dict[tuple[int, ...], Tensor] = {}
 
     def over(self, q: Tensor, keys: range) -> Tensor:
-        shape = (*q.shape[:2], len(keys))
-        if shape not in self.views:
-            self.views[shape] = self.memory[: math.prod(shape)].view(shape)
-        return self.views[shape]
+        size = q.shape[1], len(keys)
+        if size not in self.views:
+            shape = len(q), *size
+            self.views[size] = self.memory[: math.prod(shape)].view(shape)
+        return self.views[size]
 
 
-def _n_places(group: int) -> int:
-    """How many places' queries make a block, where so many heads share a key."""
-    return max(1, ROWS // group)
-
-
-def _n_keys(m: int) -> int:
-    """How many of ``m`` keys make a tile."""
-    return KEYS if m > SHORT else KEYS // 2
-
-
-def _blocks(query: Tensor, key: Tensor) -> Iterator[tuple[slice, range]]:
-    """Blocks of queries: their rows, as :func:`_stacked` lays them, and where they stand among the keys."""
+def _blocks(query: Tensor, key: Tensor, size: _Size) -> Iterator[tuple[slice, range, slice]]:
+    """Blocks of queries: their rows, as :func:`_stacked` lays them; where they stand among the keys; their places."""
     _, group, n, _ = query.shape
     before = key.shape[1] - n
-    for start in range(0, n, _n_places(group)):
-        stop = min(start + _n_places(group), n)
-        yield slice(start * group, stop * group), range(start + before, stop + before)
+    for start in range(0, n, size.places):
+        stop = min(start + size.places, n)
+        yield slice(start * group, stop * group), range(start + before, stop + before), slice(start, stop)
 
 
-def _parts(queries: Tensor, key: Tensor, tile: int) -> Iterator[tuple[int, slice]]:
+def _parts(queries: Tensor, key: Tensor, rule: Rule, tile: int) -> Iterator[tuple[int, slice]]:
     """Each sequence in turn, and in it as many key/value heads at once as ``tile`` scores are of."""
-    b, n_heads, group, n, _ = queries.shape
-    rows, keys = min(n, _n_places(group)) * group, min(key.shape[2], _n_keys(key.shape[2]))
-    size = max(1, tile // max(1, rows * keys))
-    yield from product(range(b), (slice(i, min(i + size, n_heads)) for i in range(0, n_heads, size)))
+    b, n_heads, group, _, _ = queries.shape
+    size = _size(rule, queries, key, tile)
+    heads = max(1, tile // (group * size.places * size.keys))
+    yield from product(range(b), (slice(i, min(i + heads, n_heads)) for i in range(0, n_heads, heads)))
 
 
 def _are_small(query: Tensor, key: Tensor, rule: Rule, scale: float) -> bool:
@@ -378,8 +404,8 @@ def _are_small(query: Tensor, key: Tensor, rule: Rule, scale: float) -> bool:
     if not seen:
         return False
     visible = key[:, seen[0].start : seen[-1].stop]
-    longest = [torch.linalg.vector_norm(x, dim=-1, dtype=_wide(x)).amax() for x in (query, visible)]
-    return bool(abs(scale) * longest[0] * longest[1] < SMALL)
+    longest = [torch.linalg.vector_norm(x, dim=-1, dtype=_wide(x)).amax().item() for x in (query, visible)]
+    return abs(scale) * longest[0] * longest[1] < SMALL
 
 
 def _by_key_head(tensor: Tensor, key: Tensor) -> Tensor:
@@ -395,6 +421,11 @@ def _stacked(tensor: Tensor) -> Tensor:
 def _unstack(matrices: Tensor, out: Tensor) -> None:
     """Copy what :func:`_stacked` would make of ``out`` into it."""
     out.copy_(matrices.unflatten(1, (-1, out.shape[1])).transpose(1, 2))
+
+
+def _of_places(tensor: Tensor, here: slice) -> Tensor:
+    """View some places of ``(g, h / g, n, …)`` as :func:`_by_place` views what was computed of them."""
+    return tensor[:, :, here].transpose(1, 2)
 
 
 def _by_place(tile: Tensor, places: range) -> Tensor:

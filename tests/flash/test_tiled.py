@@ -40,8 +40,8 @@ SLOPES = 5.0
 def small_blocks(monkeypatch):
     """Blocks of 16, so that small cases have edges, inner tiles and ragged ends; two heads at once, or one group."""
     monkeypatch.setattr(tiled, "ROWS", 16)
+    monkeypatch.setattr(tiled, "ROWS_CUT", 16)
     monkeypatch.setattr(tiled, "KEYS", 16)
-    monkeypatch.setattr(tiled, "SHORT", 0)
     monkeypatch.setattr(tiled, "TILE", 2 * 16 * 16)
 
 
@@ -390,7 +390,7 @@ def test_no_table_is_made_of_a_rule(monkeypatch):
     ids = torch.arange(1100) // 300
     for rule in (Causal() & Documents(ids), Prefix(400), Window(100) | GlobalTokens([0])):
         flash_attention(q, q, q, rule)
-    assert max(largest) <= max(tiled.ROWS, tiled.KEYS)
+    assert max(largest) <= max(tiled.ROWS_CUT, tiled.KEYS)
 
 
 @pytest.mark.rejects
@@ -475,14 +475,16 @@ MUTANTS = {
     "forgets the scale": ("return self.scale * self.unit.per_nat if", "return self.unit.per_nat if"),
     "leaves the log-sum-exp in bits": ("(peaks + unit.log(totals)) / unit.per_nat", "peaks + unit.log(totals)"),
     "forgets the gradient of the log-sum-exp": ("keepdim=True) - _stacked(grad_lse)", "keepdim=True)"),
-    "leaves the keys' gradient in bits": ("q, alpha=scorer.scale / scorer.factor", "q, alpha=scorer.scale"),
+    "leaves the keys' gradient in bits": ("alpha=scorer.scale / beforehand", "alpha=scorer.scale"),
     "forgets the scale of the queries' gradient": ("k, alpha=scorer.scale", "k"),
+    "forgets what small scores owe the row": ("grads_out *= unit.exp_(-total)", "pass"),
+    "begins the keys' sums anew with each block": ("float(size.is_cut or here.start > 0)", "float(size.is_cut)"),
     "takes every sequence's rule for the first's": (
         "rules = [rule.of_sequence(b)",
         "rules = [rule.of_sequence(0)",
     ),
     "aligns queries to the first keys": ("before = key.shape[1] - n", "before = 0"),
-    "divides by a sum of zero": ("totals.clamp_min(torch.finfo(totals.dtype).tiny)", "totals"),
+    "divides by a sum of zero": ("total.clamp_min(torch.finfo(total.dtype).tiny)", "total"),
     "takes large scores for small": ("longest[1] < SMALL", "longest[1] < 1e9"),
     "takes the bound of another tile": ("len(keys), keys.start - places.start, self", "len(keys), self"),
     "takes the first heads' table for all": (")[self.heads]", ")[: len(tile)]"),
@@ -508,11 +510,11 @@ MUTANTS = {
 @pytest.mark.parametrize(("old", "new"), MUTANTS.values(), ids=MUTANTS)
 def test_parity_would_notice(old, new, tmp_path):
     mutant = mutated(tiled, old, new, tmp_path)
-    mutant.ROWS, mutant.KEYS, mutant.SHORT, mutant.TILE = 16, 16, 0, 2 * 16 * 16
+    mutant.ROWS, mutant.ROWS_CUT, mutant.KEYS, mutant.TILE = 16, 16, 16, 2 * 16 * 16
     plain = Case(b=3, h=4, g=2, n=40, m=24, d=5, is_causal=True, key_lengths=(24, 0, 13))
     rule = Causal() & Padding(torch.tensor(plain.key_lengths))
 
-    def check(case, scale=5**-0.5):
+    def check(case, scale=5**-0.5, rule=rule):
         def function(q, k, v, **learnt):
             return mutant.tiled_attention(q, k, v, rule, Scores(scale, case.softcap, **learnt))
 
@@ -523,6 +525,7 @@ def test_parity_would_notice(old, new, tmp_path):
         check(plain._replace(**CHANGES["all three"]))
         check(plain, scale=20.0)
         check(plain, scale=500.0)
+        check(Case(b=1, h=4, g=2, n=40, m=24, d=5), rule=Everything())
         table = torch.rand(1, 4, 40, 24, generator=torch.Generator().manual_seed(6)) < 0.5
         q, k, v = (torch.randn(1, heads, rows, 5) for heads, rows in ((4, 40), (2, 24), (2, 24)))
         assert_close(
