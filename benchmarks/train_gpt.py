@@ -39,8 +39,8 @@ STORIES = {
     "bfloat16 with a float32 copy": (250, 32, 0.003, 0.05, "copy"),
 }  # fmt: skip
 FORMATS = "rate 0.003", "weights in bfloat16", "bfloat16 with a float32 copy"
-# steps, layers, width
-ENGLISH = {"250 steps": (250, 2, 64)}
+# steps, rate, layers, width
+ENGLISH = {f"rate {rate}": (250, rate, 2, 64) for rate in (0.003, 0.01, 0.03)}
 WORKER = ROOT / "tests" / "data_parallel_worker.py"
 
 
@@ -100,11 +100,11 @@ def told(
     return [code["gap"](model)]
 
 
-def written(code: dict[str, Any], n_steps: int, n_layers: int, d_model: int, seed: int) -> list[float]:
+def written(code: dict[str, Any], n_steps: int, lr: float, n_layers: int, d_model: int, seed: int) -> list[float]:
     """Train on English; return the loss on what was not read, in nats a character."""
     model = code["new_model"](seed, vocab_size=len(code["alphabet"]), n_layers=n_layers, d_model=d_model)
     batches: Iterator[tasks.Batch] = code["endless"](code["read"], torch.Generator().manual_seed(seed))
-    how = {"n_steps": n_steps, "lr": 0.003, "n_warmup": n_steps // 10, "final_share": 0.05}
+    how = {"n_steps": n_steps, "lr": lr, "n_warmup": n_steps // 10, "final_share": 0.05}
     for _ in training.train(model, batches, progress=False, **how):
         pass
     return [training.evaluate(model, [code["unread_rows"]])]

@@ -32,8 +32,8 @@ def generate(
 
     .. math:: t_{n+1} \sim \operatorname{softmax}(\text{logits}_n / T) \quad\text{restricted to the kept tokens}
 
-    With a cache each token goes through the model once; without, the whole row does at every step. Both give the same
-    tokens, drawn or not. Nothing ends a row early: cut it at your end token.
+    With a cache each token goes through the model once; without, the whole row does at every step. Up to rounding
+    both give the same tokens, drawn or not. Nothing ends a row early: cut it at your end token.
 
     Args:
         model: left in the mode, training or not, that it was in; inside it runs without dropout.

@@ -34,5 +34,5 @@ def test_the_chapters_cells_train_on_stories_in_every_number_format(code):
 
 
 def test_the_chapters_cells_train_on_english(code):
-    (loss,) = train_gpt.written(code, 3, n_layers=1, d_model=16, seed=3)
+    (loss,) = train_gpt.written(code, 3, 0.003, n_layers=1, d_model=16, seed=3)
     assert 2 < loss < 6
