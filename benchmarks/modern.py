@@ -3,8 +3,10 @@
 The code is the chapter's own: its cells are read and run, so that page and record cannot differ. Each variant is tried
 at two rates with one seed; the better rate is then used with three other seeds. A run leaves the nats above the floor
 on held-out stories. The lines *gate* are of a model of GPT-2's kind with a GELU or a SwiGLU, from two starts at two
-rates, with two seeds; the lines *wider* are of four variants at twice the larger rate. One thread, float32; three
-minutes on one idle core. It writes after every variant, and goes on where it was.
+rates, with two seeds; where it says *its own*, the matrix before the bend or gate starts ten times as large. The lines
+*wider* are of four variants at twice the larger rate, the lines *times √d* of the block of 2025 with the factor on its
+embedding that goes with sines, tuned as the variants are. One thread, float32; four minutes on one idle core. It writes
+after every variant, and goes on where it was.
 
 ``python benchmarks/modern.py`` writes ``benchmarks/results/modern.json``, which the chapter reads.
 """
@@ -25,9 +27,11 @@ from lessons_lib.training import evaluate, next_token_losses, train
 CHAPTER = ROOT / "book" / "transformer" / "modern.ipynb"
 CELLS = "kept-old", "compare-choices", "compare-post", "compare-build", "compare-learn"
 RATES = 0.008, 0.016
+WIDTH = 48
 TRIED, SEEDS = 10, (0, 1, 2)
 GATES, GATE_STARTS, GATE_SEEDS = ("gelu", "swiglu"), (0.02, 0.144), (0, 1)
 WIDER = "2017", "2017, new position", "2025", "2025, old place"
+SCALED = "2025", "2025, old place"
 
 
 def main() -> None:
@@ -38,6 +42,10 @@ def main() -> None:
     ]
     jobs += [([line], lambda how=how: [gated(code, *how)]) for line, how in gates().items()]
     jobs += [([line], lambda how=how: [faster(code, *how)]) for line, how in wider(code).items()]
+    jobs += [
+        (lines(f"{name}, times √d"), lambda name=name: tuned(code, variants(code)[name], scale=WIDTH**0.5))
+        for name in SCALED
+    ]
     record(__doc__, "modern", jobs)
 
 
@@ -62,12 +70,17 @@ def variants(code: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def gates() -> dict[str, tuple[str, float, float]]:
-    """The runs with a bend or a gate: which, start, rate."""
-    return {
-        f"gate: {gate}, start {start}, rate {rate}": (gate, start, rate)
+def gates() -> dict[str, tuple[str, float, float, float]]:
+    """The runs with a bend or a gate: which, start, rate, and how many times as large the matrix before it starts."""
+    alike = {
+        f"gate: {gate}, start {start}, rate {rate}": (gate, start, rate, 1.0)
         for gate in GATES for start in GATE_STARTS for rate in RATES
     }  # fmt: skip
+    own = {
+        f"gate: {gate}, start 0.02, its own 0.2, rate {rate}": (gate, 0.02, rate, 10.0)
+        for gate in GATES for rate in RATES
+    }  # fmt: skip
+    return alike | own
 
 
 def wider(code: dict[str, Any]) -> dict[str, tuple[dict[str, Any], float]]:
@@ -86,22 +99,35 @@ def lines(name: str) -> list[str]:
 
 
 def tuned(
-    code: dict[str, Any], choice: dict[str, Any], seeds: Sequence[int] = SEEDS, n_steps: int = 150
+    code: dict[str, Any], choice: dict[str, Any], seeds: Sequence[int] = SEEDS, n_steps: int = 150, scale: float = 1.0
 ) -> list[list[float]]:
-    """Try each rate, and run the better one with seeds of its own."""
+    """Try each rate, and run the better one with seeds of its own; the embedding is multiplied by ``scale``."""
 
     def loss(rate: float, seed: int) -> float:
-        return code["learn"](code["build"](choice, seed), seed, rate, n_steps)
+        model = code["build"](choice, seed)
+        model.embedding_scale *= scale
+        return code["learn"](model, seed, rate, n_steps)
 
     tried = {rate: loss(rate, TRIED) for rate in RATES}
     best = min(tried, key=lambda rate: tried[rate])
     return [*([found] for found in tried.values()), [best, *(loss(best, seed) for seed in seeds)]]
 
 
-def gated(code: dict[str, Any], gate: str, start: float, rate: float, n_steps: int = 150) -> list[float]:
+def gated(
+    code: dict[str, Any], gate: str, start: float, rate: float, larger: float, n_steps: int = 150
+) -> list[float]:
     """Train a model of GPT-2's kind, with learned positions, and this bend or gate."""
     choice = {**code["old"], "place": "pre", "position": "learned", "feedforward": gate}
-    return [code["learn"](code["build"](choice, seed, start), seed, rate, n_steps) for seed in GATE_SEEDS]
+
+    def loss(seed: int) -> float:
+        model = code["build"](choice, seed, start)
+        for block in model.blocks:
+            layer = block.feedforward.sublayer
+            with torch.no_grad():
+                (layer.w_gate if gate == "swiglu" else layer.w_up).weight.mul_(larger)
+        return code["learn"](model, seed, rate, n_steps)
+
+    return [loss(seed) for seed in GATE_SEEDS]
 
 
 if __name__ == "__main__":

@@ -15,8 +15,11 @@ def code():
 
 
 def test_the_record_holds_every_run_that_the_command_makes(code):
-    names = [line for name in modern.variants(code) for line in modern.lines(name)]
-    assert list(RECORD["runs"]) == [*names, *modern.gates(), *modern.wider(code)]
+    names, scaled = (
+        [line for name in given for line in modern.lines(name)]
+        for given in (modern.variants(code), [f"{name}, times √d" for name in modern.SCALED])
+    )
+    assert list(RECORD["runs"]) == [*names, *modern.gates(), *modern.wider(code), *scaled]
     for name, found in RECORD["runs"].items():
         losses = found[1:] if name.endswith("runs") else found
         assert len(losses) == (3 if name.endswith("runs") else 1 if "tried" in name else 2), name
@@ -33,4 +36,11 @@ def test_the_chapters_cells_train_a_variant_and_a_gate(code):
     tried, also_tried, (rate, loss) = modern.tuned(code, code["new"], seeds=(3,), n_steps=26)
     assert rate in modern.RATES
     assert all(0.3 < one < 3.5 for one in (*tried, *also_tried, loss))
-    assert len(modern.gated(code, "swiglu", 0.02, 0.008, n_steps=24)) == len(modern.GATE_SEEDS)
+    plain, own = (modern.gated(code, "swiglu", 0.02, 0.008, larger, n_steps=24) for larger in (1.0, 10.0))
+    assert len(plain) == len(own) == len(modern.GATE_SEEDS)
+    assert plain != own
+
+
+def test_the_factor_on_the_embedding_reaches_the_model(code):
+    plain, scaled = (modern.tuned(code, code["new"], seeds=(), n_steps=24, scale=scale) for scale in (1.0, 7.0))
+    assert plain[0] != scaled[0]
