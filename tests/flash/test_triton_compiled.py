@@ -222,6 +222,16 @@ def test_a_branch_leads_round_the_mask_of_the_tiles_behind_the_diagonal():
     assert loop[True]["BRA"] == loop[False]["BRA"] + 1
 
 
+@pytest.mark.skipif(OLDER, reason="the chapter says it of triton 3.7.1")
+def test_for_a_t4_the_kernels_compile_to_slow_code(monkeypatch):
+    """Why below compute capability 8.0 ``auto`` takes another backend."""
+    monkeypatch.setitem(SHARED, 75, 64 * 1024)
+    monkeypatch.setitem(TENSOR_CORE, 75, TENSOR_CORE[80])
+    figures = compiled(75, torch.float16, 64, only=("attend",))["attend"]
+    assert not figures.tensor_core
+    assert figures.spilled > 1024
+
+
 @pytest.mark.parametrize("kernel", ["attend", "key_value_gradients"])
 def test_two_programs_fit_on_a_multiprocessor(kernel):
     """Narrow heads: one program computes exponentials while the other multiplies."""
