@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lessons_lib.checks import ask, check, compare, compare_number, normal, parts_in
+from lessons_lib.checks import ask, by_hand, check, compare, compare_number, normal, parts_in
 from lessons_lib.gpt import GPTConfig
 
 
@@ -123,7 +123,8 @@ def norm_backward(
         eps = float(torch.rand((), generator=generator, dtype=torch.float64)) + 0.1
         where = f"n={n}, d={d}, eps={eps:.3g}"
         returns = "the pair (grad_x, grad_gain)"
-        got = ask("norm_backward", answer, x, gain, grad, eps, where=where, returns=returns, parts=2)
+        with by_hand():
+            got = ask("norm_backward", answer, x, gain, grad, eps, where=where, returns=returns, parts=2)
         root = (x.square().mean(-1, keepdim=True) + eps).sqrt()
         hat, g = x / root, grad * gain
         along = hat * (g * hat).mean(-1, keepdim=True)

@@ -73,7 +73,7 @@ class PairsExplorer(Explorer):
             most 60 of these.
         head: of ``1.1`` to ``2.4``.
         causal: hide what comes after a word, as in training. Without it exact attention sees all as well: queries and
-            keys that the head has, put to a use that it was not trained for. Linformer cannot hide.
+            keys that the head has, put to a use that it was not trained for. Linformer hides nothing here.
         layers: how many layers the reach is counted for.
         seed: of what BigBird and Performer draw.
         guess: for which of the heads 1.3 and 2.4 the reader expects a window of 8 to come nearer than 64 random
@@ -109,7 +109,7 @@ class PairsExplorer(Explorer):
 
     @property
     def is_causal(self) -> bool:
-        """Whether later words are hidden: Linformer mixes all words before any could be."""
+        """Whether later words are hidden: Linformer, as here, hides nothing."""
         return self.causal and self.way != "linformer"
 
     def rule(self) -> Rule | None:

@@ -22,6 +22,7 @@ from lessons_lib.checks import (
     ByHandError,
     WrongAnswerError,
     ask,
+    block,
     build_attention,
     by_hand,
     compare,
@@ -270,6 +271,7 @@ every_backward_check = pytest.mark.parametrize(
     ("check", "forward", "n_inputs", "n_outputs"),
     [
         (scaling.attention_backward, lambda q, k, v: (attention(q, k, v),), 3, 1),
+        (block.norm_backward, lambda x, gain: (x * gain,), 2, 1),
         (flash.merge_backward, merge_attention, 4, 2),
         (build_flash.check.flash_backward, lambda q, k, v: (build_flash.flash_in_tiles(q, k, v, 3, 4)[0],), 3, 1),
     ],

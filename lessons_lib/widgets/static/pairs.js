@@ -194,7 +194,7 @@ function budgets(scope) {
         const mixes = way === "linformer";
         const show = (/** @type {number} */ r) => String(mixes ? Math.min(r, N) : r);
         return mappedSlider(part.value(budget), {
-          label: mixes ? "Mixtures k" : label,
+          label: mixes ? "Mixtures r" : label,
           min,
           max: mixes ? 64 : max,
           step: 1,
@@ -263,7 +263,7 @@ function computed(scope, { how }) {
         key("b-keys", mixes ? `mixtures, ${r} × ${N}` : `features of keys, ${r} × ${N}`),
       );
       caption.textContent = mixes
-        ? `Every ${r} mixture${r > 1 ? "s" : ""} hold all words, later ones too: they cannot be hidden. The dashed square of pairs is never made.`
+        ? `Each of the ${r} mixtures is the mean of neighbouring words, and nothing is hidden here. The dashed square of pairs is never made.`
         : `Sums over the words stand for the words. The dashed square of ${N} × ${N} pairs is never made.`;
       return;
     }

@@ -42,7 +42,7 @@ export function vectors(head) {
   return VECTORS[head];
 }
 
-/** Linformer mixes all words before any could be hidden. @param {How} how */
+/** Linformer, as here, hides nothing. @param {How} how */
 export const isCausal = ({ way, causal }) => causal && way !== "linformer";
 
 /** Which pairs a mask lets be computed: window, dilated, Longformer, BigBird. @param {How} how */

@@ -68,7 +68,6 @@ RIGHT = {
     check.logit_parts: [logit_parts, in_a_loop, as_a_difference, lambda *given: logit_parts(*given).float()],
     check.norm_backward: [
         norm_backward,
-        by_autograd,
         by_matrices,
         lambda *given: [part.float() for part in norm_backward(*given)],
     ],
@@ -157,6 +156,7 @@ WRONG[check.norm_backward] = [
     ),
     (with_x(lambda hat, grad, gain, root: across(hat, grad) / root), "the gain is missing"),
     (with_x(lambda hat, grad, gain, root: across(hat, grad) * gain / root), "before the projection"),
+    (by_autograd, "computed by hand here"),
     (lambda x, gain, grad, eps: norm_backward(x, gain, grad, 0.0), "eps is missing"),
     (with_x(lambda hat, grad, gain, root: across(hat, grad * gain)), "the division by the root is missing"),
     (
