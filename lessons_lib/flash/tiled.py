@@ -15,7 +15,8 @@ batched matrix products; a rule says which tiles to visit, and in which of these
 are powers of two, :math:`e^s = 2^{s \log_2 e}`, which PyTorch computes in half the time on a processor of AMD's, so
 inside a tile scores and log-sum-exps are in bits. Where the lengths of queries and keys keep every score small, no
 maximum has to be taken off, and on a processor of Intel's they are in nats: its own library is the fastest there with
-numbers whose exponentials do not underflow, and up to a hundred times the slowest with others.
+numbers whose exponentials do not underflow, and up to a hundred times the slowest with others. Weights for which there
+is no normal number are zero: products with the subnormal ones would take hundreds of times as long.
 
 .. [1] Dao et al., *FlashAttention*, 2022. arXiv:2205.14135.
 .. [2] Dao, *FlashAttention-2*, 2023. arXiv:2307.08691.
@@ -32,7 +33,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import pad
+from torch.nn.functional import pad, threshold_
 
 from lessons_lib.flash.inputs import lengths_of
 from lessons_lib.flash.scores import Scores
@@ -55,8 +56,14 @@ class Unit(NamedTuple):
     log: Callable[[Tensor], Tensor]
 
 
+def _exp2_or_zero_(bits: Tensor) -> Tensor:
+    """Powers of two in place, zero where no normal number is small enough."""
+    return threshold_(bits, math.log2(torch.finfo(bits.dtype).tiny), -torch.inf).exp2_()
+
+
 NATS = Unit(1.0, Tensor.exp_, Tensor.log)
 BITS = Unit(math.log2(math.e), Tensor.exp2_, Tensor.log2)
+OF_ANY = BITS._replace(exp_=_exp2_or_zero_)
 
 
 def _is_intel() -> bool:
@@ -251,7 +258,7 @@ class _Scorer:
     that share the key, and keys again.
     """
 
-    heads, unit, small = slice(None), BITS, False
+    heads, unit, small = slice(None), OF_ANY, False
 
     def __init__(self, scores: Scores, key: Tensor, teach: tuple[bool, ...] = (False, False)) -> None:
         self.given, self.scale, self.softcap = scores, scores.scale, scores.softcap
@@ -268,7 +275,7 @@ class _Scorer:
     def of(self, heads: slice, small: bool) -> "_Scorer":
         """The same for some of the key heads, whose scores are small or not; what it collects is collected here."""
         part = copy(self)
-        part.heads, part.small, part.unit = heads, small, OF_SMALL if small else BITS
+        part.heads, part.small, part.unit = heads, small, OF_SMALL if small else OF_ANY
         for name in ("slopes", "sinks", "grad_slopes", "grad_sinks"):
             given = getattr(self, name)
             setattr(part, name, None if given is None else given[heads])

@@ -123,6 +123,28 @@ def test_scores_that_all_point_away_keep_their_digits(size, unit, monkeypatch):
     assert lse.isfinite().all()
 
 
+@pytest.mark.parametrize(
+    ("exp_", "is_slow"), [(tiled.OF_ANY.exp_, False), (tiled.BITS.exp_, True)], ids=["ours", "bare"]
+)
+def test_no_weight_is_too_small_for_a_normal_number(exp_, is_slow, monkeypatch):
+    """Products with subnormal numbers can take hundreds of times as long: they are zeros."""
+    found = []
+
+    def watched(bits):
+        weights = exp_(bits)
+        found.extend(weights[weights > 0].tolist())
+        return weights
+
+    monkeypatch.setattr(tiled, "OF_ANY", tiled.OF_ANY._replace(exp_=watched))
+    q, k, v, grad_out = torch.randn(4, 1, 2, 60, 16, dtype=torch.float32).unbind()
+    q.mul_(30).requires_grad_()
+    out = flash_attention(q, k, v, is_causal=True, backend="tiled")
+    torch.autograd.grad(out, q, grad_out)
+    assert (min(found) < torch.finfo(torch.float32).tiny) == is_slow
+    exact = attention(*(x.detach().double() for x in (q, k, v)), Causal())
+    assert_close(out.detach().double(), exact, rtol=0, atol=1e-4)  # scores of 400, of which rounding takes 3e-5
+
+
 def test_crosses_the_real_block_size():
     case = Case(h=2, g=1, n=300, m=517, d=8, is_causal=True, window=290)
     assert_right(errors(tiled_attention(case), case, torch.float64), torch.float64)
