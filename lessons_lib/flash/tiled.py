@@ -33,7 +33,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import pad, threshold_
+from torch.nn.functional import pad
 
 from lessons_lib.flash.inputs import lengths_of
 from lessons_lib.flash.scores import Scores
@@ -58,7 +58,7 @@ class Unit(NamedTuple):
 
 def _exp2_or_zero_(bits: Tensor) -> Tensor:
     """Powers of two in place, zero where no normal number is small enough."""
-    return threshold_(bits, math.log2(torch.finfo(bits.dtype).tiny), -torch.inf).exp2_()
+    return torch.threshold_(bits, math.log2(torch.finfo(bits.dtype).tiny), -torch.inf).exp2_()
 
 
 NATS = Unit(1.0, Tensor.exp_, Tensor.log)
