@@ -43,11 +43,6 @@ def norm_backward(x, gain, grad, eps):
     return (g - hat * (g * hat).mean(-1, keepdim=True)) / root, (grad * hat).sum(0)
 
 
-def by_autograd(x, gain, grad, eps):
-    x, gain = x.detach().requires_grad_(), gain.detach().requires_grad_()
-    return torch.autograd.grad(rms_norm(x, gain.shape, gain, eps), (x, gain), grad)
-
-
 def by_matrices(x, gain, grad, eps):
     root = (x.square().mean(-1) + eps).sqrt()
     d = x.shape[-1]
@@ -56,6 +51,14 @@ def by_matrices(x, gain, grad, eps):
         for row, r, one in zip(x, root, grad, strict=True)
     ]
     return [torch.stack(rows), torch.einsum("nd,nd,n->d", grad, x, 1 / root)]
+
+
+def by_the_chain_rule(x, gain, grad, eps):
+    """The row reaches the loss directly and through its own scale: two terms, each by its own derivative."""
+    inverse = (x.pow(2).mean(-1, keepdim=True) + eps).rsqrt()
+    to_hat = grad * gain
+    to_inverse = (to_hat * x).sum(-1, keepdim=True)
+    return to_hat * inverse - to_inverse * inverse**3 * x / x.shape[-1], (grad * x * inverse).sum(0)
 
 
 RIGHT = {
@@ -69,6 +72,7 @@ RIGHT = {
     check.norm_backward: [
         norm_backward,
         by_matrices,
+        by_the_chain_rule,
         lambda *given: [part.float() for part in norm_backward(*given)],
     ],
 }
@@ -145,6 +149,11 @@ def with_gain(way):
 
 def normed(x, eps):
     return x / (mean_square(x) + eps).sqrt()
+
+
+def by_autograd(x, gain, grad, eps):
+    x, gain = x.detach().requires_grad_(), gain.detach().requires_grad_()
+    return torch.autograd.grad(rms_norm(x, gain.shape, gain, eps), (x, gain), grad)
 
 
 WRONG[check.norm_backward] = [
