@@ -1,5 +1,6 @@
 """Attention and the Transformer, one idea per file, in reading order: a file imports only from files above it.
 
+    settled         what PyTorch must have done once before its results can be relied on
     shapes          the questions that every file asks of its input
     softmax         scores into weights; two softmaxes merged into one
     information     entropy, divergence, mutual information

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+import lessons_lib.settled  # noqa: F401 (first of all, whatever is imported)
+
 
 def broadcasts_to(shape: Sequence[int], target: Sequence[int]) -> bool:
     """Whether a tensor of ``shape`` expands to ``target`` without enlarging it."""
