@@ -33,7 +33,7 @@ def attention_steps() -> Sketch:
     q = d.matrix(134, 24, 28, 52, "$Q$", rows="$n$", columns="$d_k$", role="query")
     k = d.matrix(134, 102, 28, 62, "$K$", rows="$m$", columns="$d_k$", role="key")
     v = d.matrix(134, 186, 34, 62, "$V$", rows="$m$", columns="$d_v$", role="value")
-    for of, name, at in ((q, "$W_Q$", (78, 78)), (k, "$W_K$", (94, 119)), (v, "$W_V$", (78, 178))):
+    for of, name, at in ((q, "$W_Q$", (80, 76)), (k, "$W_K$", (94, 119)), (v, "$W_V$", (78, 178))):
         d.arrow(x.right, (of.left[0] - 14, of.left[1]))
         d.text(at, name, small=True)
     s = d.matrix(226, 50, 62, 52, "$S$", rows="$n$", columns="$m$")
@@ -384,7 +384,7 @@ def running_softmax(scores: Sequence[float] = (1, 2, 0.5, 1.5, 3, 0), tile: int 
     n = len(scores) // tile if tile >= 1 and len(scores) % tile == 0 and len(scores) <= 8 else 0
     if not 2 <= n <= 4:
         raise ValueError(f"scores must be at most 8, in two to four whole tiles, got {len(scores)} in tiles of {tile}")
-    step, wide = 402 / n, min(92.0, 402 / n - 44)
+    step, wide = 402 / n, min(92.0, 402 / n - 40)
     peak, total, told = -math.inf, 0.0, []
     states: list[tuple[float, float, float]] = []
     for i in range(n):
@@ -405,7 +405,7 @@ def running_softmax(scores: Sequence[float] = (1, 2, 0.5, 1.5, 3, 0), tile: int 
     )
     boxes = []
     for i, (mu, z, _) in enumerate(states):
-        left = i * step + 2
+        left = i * step + 4
         row = [f"${x:.2g}$" for x in scores[i * tile : (i + 1) * tile]]
         cells = d.table(left, 20, (wide / tile, 24), [row], role="query", shades=[[0.3] * tile])
         d.text((cells.top[0], 8), f"tile {i + 1}", small=True)
@@ -415,7 +415,8 @@ def running_softmax(scores: Sequence[float] = (1, 2, 0.5, 1.5, 3, 0), tile: int 
             d.text((box.middle[0], box.y + 13 + 18 * j), said, small=True)
         boxes.append(box)
     for (one, other), (_, _, shrink) in zip(pairwise(boxes), states[1:], strict=True):
-        d.arrow(one.right, other.left, f"\u00d7{shrink:.2f}", gap=2)
+        y = one.y + 40  # the factor stands below the arrow, beside the short u and not beside z
+        d.arrow((one.right[0], y), (other.left[0], y), f"\u00d7{shrink:.2f}", gap=2, below=True)
     last = boxes[-1]
     d.arrow(last.bottom, (last.bottom[0], 160), role="output", gap=1)
     d.text((last.bottom[0], 168), r"$o = u/z$", small=True)
@@ -723,7 +724,7 @@ def drafted(kept: Sequence[bool] = (True, True, False, False), words: Sequence[s
     )
     for y, name in ((26, "drafted"), (72, "judged"), (118, "written")):
         d.text((66, y), name, anchor="end", small=True)
-    d.text((92, 72), "one call", small=True)
+    d.text((95, 72), "one call", small=True)
     for i, word in enumerate(words):
         x = 124 + 70.0 * i
         top = d.box(x, 12, 56, 28, word, role="query")
@@ -759,8 +760,8 @@ def work_of_a_block(lengths: Sequence[float] = (1, 2, 6)) -> Sketch:
         "for pairs is a square, and at six times d it is as large as the two others together.",
     )
     y = 26.0
-    for x, name in ((1, "projections"), (4, "feed-forward")):
-        d.text((left + x * unit, 8), name, small=True)
+    d.text((left + 2 * unit - 3, 8), "projections", anchor="end", small=True)
+    d.text((left + 4 * unit, 8), "feed-forward", small=True)
     d.text((left + 6 * unit + 4, 8), "pairs", anchor="start", small=True)
     for n in lengths:
         times = "" if n == 1 else f"{n:g} "

@@ -1,6 +1,7 @@
 """Drawings: the shapes they name, words for those who do not see them, and letters that touch no other letters."""
 
 import re
+import sys
 from itertools import combinations, pairwise
 
 import pytest
@@ -77,23 +78,50 @@ def test_lines_and_letters_have_the_colours_of_the_page_and_the_palette(name):
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [328, 736])
 @pytest.mark.parametrize("name", DRAWINGS)
-def test_no_text_touches_another_or_leaves_the_drawing(browser, name, width):
-    look = """() => {
+def test_texts_keep_clear_of_each_other_and_stay_inside_in_every_font(browser, name, width):
+    look = """(fonts) => {
       const r = e => { const b = e.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; };
-      return [r(document.querySelector("svg")), [...document.querySelectorAll("text")].map(t => [t.textContent, r(t)]),
-        parseFloat(getComputedStyle(document.querySelector("text")).fontSize)]; }"""
+      return fonts.map((font) => {
+        document.body.style.fontFamily = `"${font}"`;
+        const texts = [...document.querySelectorAll("text")];
+        return [r(document.querySelector("svg")), texts.map((t) => [t.textContent, r(t)]),
+          parseFloat(getComputedStyle(texts[0]).fontSize)]; }); }"""
+    fonts = ["DejaVu Sans", "Arimo", "Noto Sans"]  # Arimo has the widths of Liberation Sans and Arial
     page = browser.new_page(viewport={"width": width, "height": 900})
     page.set_content(f"<!doctype html><body style='margin:0'>{DRAWINGS[name].to_html()}")
-    (left, top, right, bottom), texts, letters = page.evaluate(look)
+    measured = page.evaluate(look, fonts)
     page.close()
-    assert right - left == pytest.approx(width, abs=1)
-    assert 9 < letters * width / DRAWINGS[name].width < 19
-    for said, (x0, y0, x1, y1) in texts:
-        assert left <= x0 < x1 <= right, said
-        assert top - 3 <= y0 < y1 <= bottom + 3, said  # a line of text is higher than its letters
-    for (one, (a, b, c, d)), (other, (e, f, g, h)) in combinations(texts, 2):
-        lower = 0.25 * min(d - b, h - f)
-        assert c <= e or g <= a or d - lower <= f or h - lower <= b, f"{one!r} and {other!r}"
+    for font, ((left, top, right, bottom), texts, letters) in zip(fonts, measured, strict=True):
+        assert right - left == pytest.approx(width, abs=1)
+        assert 9 < letters * width / DRAWINGS[name].width < 19
+        for said, (x0, y0, x1, y1) in texts:
+            assert left <= x0 < x1 <= right, (font, said)
+            assert top - 3 <= y0 < y1 <= bottom + 3, (font, said)  # a line of text is higher than its letters
+        for (one, (a, b, c, d)), (other, (e, f, g, h)) in combinations(texts, 2):
+            lower = 0.25 * min(d - b, h - f)
+            clear = e - c >= 2 or a - g >= 2
+            assert clear or d - lower <= f or h - lower <= b, f"{font}: {one!r} and {other!r}"
+
+
+@pytest.mark.browser
+def test_browser_offers_the_pinned_fonts_alone(browser):
+    """Widths of text do not depend on what is installed: only on Linux, where fontconfig chooses fonts."""
+    widths = """(families) => families.map((family) => {
+      const span = document.createElement("span");
+      span.style.font = `100px ${family}`;
+      span.textContent = "mmmmmmmmmm";
+      document.body.append(span);
+      return span.getBoundingClientRect().width; })"""
+    page = browser.new_page()
+    page.set_content("<!doctype html><body style='margin:0;white-space:nowrap'>")
+    families = ["sans-serif", '"DejaVu Sans"', "serif", "Liberation Mono"]
+    generic, named, serif, missing = page.evaluate(widths, families)
+    page.close()
+    if sys.platform != "linux":
+        pytest.skip("fontconfig chooses fonts on Linux alone")
+    assert generic == named == pytest.approx(974, abs=5)  # DejaVu Sans: an m is 1995 of 2048 units wide
+    assert serif == pytest.approx(948, abs=5)  # DejaVu Serif: 1942 units
+    assert missing in (generic, serif)
 
 
 def test_attention_names_every_matrix_and_shape():

@@ -1,7 +1,9 @@
 """A browser without a window, and a way to serve a folder to it: for the tests, the screenshot and the benchmark."""
 
+import importlib.util
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,6 +17,16 @@ MISSING = "no Chromium here: install one (Debian: apt-get install chromium-headl
 QUIET = ("--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync")
 # The network is off, this machine apart: every other name leads nowhere.
 OFFLINE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"
+# The only fonts that a browser finds, by the pinned package and folder that holds them: widths of text are then the
+# same on every Linux machine. DejaVu, the widest of the common ones, stands for every generic family.
+FONTS = {"matplotlib": "mpl-data/fonts/ttf", "fontpkg_arimo": "files", "fontpkg_noto_sans": "files"}
+GENERIC = {
+    "sans-serif": "DejaVu Sans",
+    "system-ui": "DejaVu Sans",
+    "serif": "DejaVu Serif",
+    "monospace": "DejaVu Sans Mono",
+}
+FONT_SETTINGS = Path(__file__).resolve().parents[1] / "_build" / "fonts"
 
 
 def launch(playwright):
@@ -24,13 +36,38 @@ def launch(playwright):
         raise FileNotFoundError(MISSING)
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
     no_sandbox = ("--no-sandbox",) if is_root else ()  # Chromium refuses its sandbox to root
-    return playwright.chromium.launch(executable_path=path, args=["--no-first-run", OFFLINE, *QUIET, *no_sandbox])
+    arguments = ["--no-first-run", OFFLINE, *QUIET, *no_sandbox]
+    return playwright.chromium.launch(executable_path=path, args=arguments, env=os.environ | pinned_fonts())
 
 
 def find_chromium() -> str | None:
     """Return the path of the browser that CHROMIUM names, or of the first that is installed."""
     named = os.environ.get("CHROMIUM")
     return shutil.which(named) if named else next(filter(None, map(shutil.which, NAMES)), None)
+
+
+def pinned_fonts() -> dict[str, str]:
+    """Return the environment in which fontconfig, on Linux, offers the pinned fonts alone."""
+    folders = [folder for package, within in FONTS.items() for folder in _package_folders(package, within)]
+    aliases = [
+        f"<alias binding='same'><family>{generic}</family><prefer><family>{family}</family></prefer></alias>"
+        for generic, family in GENERIC.items()
+    ]
+    lines = [*(f"<dir>{folder}</dir>" for folder in folders), *aliases, f"<cachedir>{FONT_SETTINGS}/cache</cachedir>"]
+    text = f"<?xml version='1.0'?>\n<fontconfig>{''.join(lines)}</fontconfig>\n"
+    FONT_SETTINGS.mkdir(parents=True, exist_ok=True)
+    file = FONT_SETTINGS / "fonts.conf"
+    if not file.exists() or file.read_text(encoding="utf-8") != text:
+        with tempfile.NamedTemporaryFile("w", dir=FONT_SETTINGS, delete=False, encoding="utf-8") as draft:
+            draft.write(text)
+        Path(draft.name).replace(file)  # at once: another process may be reading it
+    return {"FONTCONFIG_FILE": str(file)}
+
+
+def _package_folders(package: str, within: str) -> list[Path]:
+    """Return where a package keeps its fonts, without importing it, or nothing where it is not installed."""
+    spec = importlib.util.find_spec(package)
+    return [Path(place) / within for place in spec.submodule_search_locations or ()] if spec else []
 
 
 @contextmanager
