@@ -62,8 +62,20 @@ def browser():
 
     with sync_playwright() as playwright:
         chromium = launch(playwright)
+        chromium.new_context, chromium.new_page = patient(chromium.new_context), patient(chromium.new_page)
         yield chromium
         chromium.close()
+
+
+def patient(make):
+    """Let what ``make`` opens wait two minutes instead of half a minute: a busy machine is not a failure."""
+
+    def opened(**options):
+        window = make(**options)
+        window.set_default_timeout(120_000)
+        return window
+
+    return opened
 
 
 @pytest.fixture

@@ -80,7 +80,7 @@ class Seen:
 
     def rest(self, page) -> "Seen":
         """Wait until all that was asked for is answered: a picture far down is asked for when one comes near it."""
-        until = time.monotonic() + 30
+        until = time.monotonic() + 600
         while self.unanswered and time.monotonic() < until:
             page.wait_for_timeout(10)
         return self

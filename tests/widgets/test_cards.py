@@ -183,7 +183,9 @@ def test_what_a_reader_changed_is_in_the_address_and_comes_back(name, book):
     for tick in card.locator("input[type=checkbox]:visible").all():
         tick.press("Space")
     page.wait_for_function("location.hash")
-    page.wait_for_timeout(400)
+    page.evaluate(
+        "new Promise((done) => setTimeout(done, 400))"
+    )  # behind the page's own timer, which writes the address
     wanted, address = card.evaluate(STATE), page.evaluate("location.hash")
     assert wanted != explorer._state()
     again = book(other, explorer, at=address)

@@ -36,9 +36,9 @@ def opened(browser, tmp_path_factory):
         context = browser.new_context(viewport={"width": 1200, "height": 900})
         page = context.new_page()
         page.goto(f"{address}lab?token=test")
-        page.wait_for_function("window.jupyterapp", timeout=60_000)
+        page.wait_for_function("window.jupyterapp")
         page.evaluate(OPEN, Path(CHAPTER).name + ".ipynb")
-        page.locator(".jp-RenderedMarkdown mjx-container").last.wait_for(state="attached", timeout=60_000)
+        page.locator(".jp-RenderedMarkdown mjx-container").last.wait_for(state="attached")
         yield page
         context.close()
 

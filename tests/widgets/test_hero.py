@@ -277,7 +277,7 @@ def test_the_sentence_is_read_once_and_then_all_rests(show):
         asked = page.evaluate(READ)
         assert asked == ["king", "near", "the", "birds"]
         assert told(page).startswith("All heads on: one acts")
-        page.wait_for_function(f"{MOVING} === 0", timeout=5000)
+        page.wait_for_function(f"{MOVING} === 0")
         before = page.locator(".h-body").inner_html()
         page.wait_for_timeout(900)  # longer than the pace
         assert page.locator(".h-body").inner_html() == before

@@ -73,7 +73,7 @@ def jupyterlab(folder):
             server.wait()
 
 
-def wait_for_address(server, folder, seconds=60):
+def wait_for_address(server, folder, seconds=600):
     """Read the address from the file that a Jupyter server leaves when it is ready."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and server.poll() is None:
@@ -98,15 +98,15 @@ def notebook(browser, tmp_path):
         context.route(lambda url: not url.startswith(here), lambda r: (asked.append(r.request.url), r.abort()))
         page = context.new_page()
         page.goto(f"{address}lab?token=test")
-        page.wait_for_function("window.jupyterapp", timeout=60_000)
+        page.wait_for_function("window.jupyterapp")
         page.evaluate(OPEN_AND_RUN)
-        page.locator(".jp-OutputArea .explorer input[type=range]").first.wait_for(timeout=30_000)
+        page.locator(".jp-OutputArea .explorer input[type=range]").first.wait_for()
         yield page, lambda code: page.evaluate(IN_THE_KERNEL, code)
         context.close()
         assert not asked
 
 
-def until_it_prints(expected, run, expression, seconds=30):
+def until_it_prints(expected, run, expression, seconds=600):
     """Ask the kernel until it has heard what the browser sent."""
     deadline = time.monotonic() + seconds
     while (printed := run(f"print({expression})").strip()) != expected and time.monotonic() < deadline:
