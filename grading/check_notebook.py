@@ -9,10 +9,11 @@ cells stay as they are. It needs Python and nbformat, nothing else.
 
 import argparse
 import copy
+import hashlib
 import json
 import re
 import sys
-import warnings
+from itertools import count
 from pathlib import Path
 
 import nbformat
@@ -23,6 +24,7 @@ LIMIT = 20 * 2**20  # bytes
 CELLS = 2000
 # What a browser, Colab, Canvas or this tool adds: "scaling (1)", "Copy of scaling", "scaling-2", "scaling-mended".
 ADDED = re.compile(r"^(?:copy[ _]of[ _])+|(?:[ _]*\(\d+\)|-\d+|-mended)+$", re.IGNORECASE)
+ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # of a cell, as nbformat allows it
 MISSING = "the answer {} is missing, and so is the place where it stood"
 
 
@@ -39,19 +41,20 @@ def read(path: Path) -> NotebookNode:
     """
     if (size := path.stat().st_size) > LIMIT:
         raise ValueError(f"it has {size / 2**20:.0f} MiB, more than {LIMIT / 2**20:.0f}: clear the outputs")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about cells without an id, which get one here
-        try:
-            text = path.read_text(encoding="utf-8")
-            n_cells = _count_cells(json.loads(text))
-            if n_cells <= CELLS:  # else nobody shall look at each of them
-                notebook = nbformat.reads(text, as_version=4)
-                _, notebook = nbformat.validator.normalize(notebook)
-                nbformat.validate(notebook)
-        except RecursionError:
-            raise ValueError("it is no notebook: its JSON is nested too deeply") from None
-        except Exception as error:
-            raise ValueError(f"it is no notebook: {str(error).splitlines()[0][:200]}") from error
+    try:
+        content = json.loads(path.read_text(encoding="utf-8-sig"))
+        n_cells = _count_cells(content)
+        if n_cells <= CELLS:  # else nobody shall look at each of them
+            _add_ids(content)
+            # half an emoji, which JSON can hold and no file in UTF-8, becomes a question mark
+            text = json.dumps(content, ensure_ascii=False).encode("utf-8", "replace").decode("utf-8")
+            notebook = nbformat.reads(text, as_version=4)
+            _add_ids(notebook, anew=content.get("nbformat") != 4)  # nbformat draws ids for what is older than 4
+            nbformat.validate(notebook)
+    except RecursionError:
+        raise ValueError("it is no notebook: its JSON is nested too deeply") from None
+    except Exception as error:
+        raise ValueError(f"it is no notebook: {str(error).splitlines()[0][:200]}") from error
     if n_cells > CELLS:
         raise ValueError(f"it has {n_cells} cells, more than {CELLS}")
     return notebook
@@ -63,6 +66,30 @@ def _count_cells(content) -> int:
     places = [content, *(sheets if isinstance(sheets, list) else [])]
     cells = [place.get("cells") for place in places if isinstance(place, dict)]
     return sum(len(some) for some in cells if isinstance(some, list))
+
+
+def _add_ids(content, *, anew: bool = False) -> None:
+    """Make a notebook of the formats 4.0 to 4.4, as Colab and Kaggle write them, one of 4.5, whose cells have ids.
+
+    Ids that are valid and unique stay; what is no notebook of version 4 is left for nbformat to refuse.
+    """
+    if not isinstance(content, dict) or content.get("nbformat") != 4 or not isinstance(content.get("cells"), list):
+        return
+    if isinstance(content.get("nbformat_minor"), int):
+        content["nbformat_minor"] = max(5, content["nbformat_minor"])
+    taken: set[str] = set()
+    without = []
+    for cell in [one for one in content["cells"] if isinstance(one, dict)]:
+        given = cell.get("id")
+        if not anew and isinstance(given, str) and ID.fullmatch(given) and given not in taken:
+            taken.add(given)
+        else:
+            without.append(cell)
+    for cell in without:  # the id is made of the text: the same text alone has the same id in another notebook
+        source = json.dumps([cell.get("cell_type"), "".join(cell.get("source") or "")])
+        name = f"cell-{hashlib.sha256(source.encode()).hexdigest()[:16]}"
+        cell["id"] = next(one for i in count() if (one := f"{name}-{i}" if i else name) not in taken)
+        taken.add(cell["id"])
 
 
 def mend(notebook: NotebookNode, released: NotebookNode) -> tuple[NotebookNode, list[str]]:

@@ -4,6 +4,7 @@ import json
 import re
 import secrets
 import shutil
+import traceback
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -169,10 +170,26 @@ class Course:
             notes = self.check_and_copy(student)
         except (ValueError, OSError, RecursionError) as error:
             return Result(reason=str(error))
-        if reason := self.autograde(student):
-            return Result(reason=reason)
-        self.leave_to_a_person(student)
+        except Exception as error:
+            return self.failed("checking", student, error)
+        try:
+            if reason := self.autograde(student):
+                return Result(reason=reason, notes=notes)
+            self.leave_to_a_person(student)
+        except Exception as error:
+            return self.failed("grading", student, error)
         return Result(notes=notes)
+
+    def failed(self, doing: str, student: str, error: Exception) -> Result:
+        """Say that grading itself failed on a submission, and keep the traceback for whoever mends it."""
+        log = self.logs / f"{student}.txt"
+        with log.open("a", encoding="utf-8", errors="replace") as file:
+            file.writelines(traceback.format_exception(error))
+        said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        return Result(
+            reason=f"{doing} it failed in a way that was not expected ({said}): a fault of this program, not of the "
+            f"student. The traceback is in {log}; a person should look at the file"
+        )
 
     def leave_to_a_person(self, student: str) -> None:
         """Have answers looked at that nbgrader gives no points, when their exercise has work of the student's."""

@@ -51,7 +51,8 @@ def _run(task: Callable[[str], object], name: str, sender: Connection, log: Path
     try:
         sender.send(task(name))
     except Exception as error:
-        sender.send(f"{type(error).__name__}: {error}")
+        said = f"{type(error).__name__}: {error}"[:200]
+        sender.send(f"it failed in a way that was not expected ({said}): a person should look at the file")
 
 
 def _received(receiver: Connection):

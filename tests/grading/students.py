@@ -4,9 +4,11 @@ Everybody answers the three code exercises rightly unless something else is said
 """
 
 import copy
+import json
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import nbformat
 import torch
@@ -134,6 +136,24 @@ def with_easier_checks(released: NotebookNode) -> NotebookNode:
 def broken(released: NotebookNode) -> str:
     """Cut the file off in the middle, as a full disk does."""
     return nbformat.writes(answers()(released))[:5000]
+
+
+OLD = [(minor, ids) for minor in range(5) for ids in ("with", "without", "in metadata")]
+
+
+def as_written_elsewhere(notebook, minor: int, ids: str, path: Path) -> Path:
+    """Write a notebook in the format 4.``minor``, its cells ``with`` ids, ``without``, or with them in their metadata.
+
+    nbformat would refuse to write some of these; Colab, Kaggle and CoCalc do.
+    """
+    content = json.loads(nbformat.writes(notebook))
+    content["nbformat_minor"] = minor
+    for cell in content["cells"]:
+        if ids != "with":
+            given = cell.pop("id")
+            cell["metadata"] |= {"id": given} if ids == "in metadata" else {}
+    path.write_text(json.dumps(content))
+    return path
 
 
 TAMPERS = """

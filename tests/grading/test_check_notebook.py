@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from students import answers, with_a_copy, without_an_answer, without_metadata
+from students import OLD, answers, as_written_elsewhere, with_a_copy, without_an_answer, without_metadata
 
 from grading import check_notebook
 from grading.check_notebook import main, mend, read
@@ -76,6 +77,70 @@ def test_unanswered_questions_are_not_taken_for_one_another(released):
     mended = by_name(mend(without_metadata(released), released)[0])
     order = [name for name in by_name(released) if name in mended]
     assert list(mended) == order
+
+
+@pytest.mark.parametrize(("minor", "ids"), OLD)
+def test_read_formats_without_cell_ids_gives_ids(minor, ids, released, tmp_path):
+    path = as_written_elsewhere(answers()(released), minor, ids, tmp_path / "scaling.ipynb")
+    notebook = read(path)
+    assert (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
+    nbformat.validate(notebook)
+    assert notebook == read(path), "ids are drawn"
+    mended, done = mend(notebook, released)
+    assert done == []
+    assert list(by_name(mended)) == list(by_name(released))
+
+
+@pytest.mark.parametrize(("minor", "ids"), OLD)
+def test_command_mends_formats_without_cell_ids(minor, ids, released, tmp_path, run, caplog):
+    notebook = answers()(released)
+    for cell in notebook.cells:
+        cell.metadata = nbformat.NotebookNode()
+    path = as_written_elsewhere(notebook, minor, ids, tmp_path / "scaling.ipynb")
+    status, said = run(path)
+    assert status == 1, said
+    assert run(tmp_path / "scaling-mended.ipynb", RELEASED)[0] == 0
+    assert caplog.messages == [], "nbformat has something to say"
+    nbformat.validate(nbformat.read(tmp_path / "scaling-mended.ipynb", as_version=4))
+
+
+def test_read_replaces_ids_that_occur_twice_or_are_invalid(released, tmp_path):
+    content = json.loads(nbformat.writes(released))
+    for cell, given in zip(content["cells"], ["title", "title", "no id", 3, "", "x" * 65], strict=False):
+        cell["id"] = given
+    (tmp_path / "x.ipynb").write_text(json.dumps(content))
+    notebook = read(tmp_path / "x.ipynb")
+    nbformat.validate(notebook)
+    ids = [cell.id for cell in notebook.cells]
+    assert len(set(ids)) == len(ids)
+    assert ids[0] == "title"
+
+
+def test_given_ids_do_not_match_cells_by_their_position(released, tmp_path):
+    """Where the released notebook has no ids either, a cell put in before must not shift the rest."""
+    bare = copy.deepcopy(released)
+    theirs = without_metadata(released)
+    theirs.cells.insert(1, nbformat.v4.new_markdown_cell("mine"))
+    out = read(as_written_elsewhere(bare, 4, "without", tmp_path / "a.ipynb"))
+    mended, _ = mend(read(as_written_elsewhere(theirs, 4, "without", tmp_path / "b.ipynb")), out)
+    assert [cell.source for cell in by_name(mended).values()] == [
+        cell.source for cell in by_name(answers()(released)).values()
+    ]
+
+
+def test_read_an_older_version_gives_the_same_ids_each_time(tmp_path):
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("x") for _ in range(3)])
+    nbformat.write(notebook, tmp_path / "x.ipynb", version=3)
+    assert read(tmp_path / "x.ipynb") == read(tmp_path / "x.ipynb")
+
+
+def test_half_an_emoji_and_a_byte_order_mark_cost_nothing(run, released, tmp_path):
+    notebook = answers()(released)
+    notebook.cells[-1].source = "half \ud83d"
+    (tmp_path / "scaling.ipynb").write_text(json.dumps(notebook), encoding="utf-8-sig")
+    assert run(tmp_path / "scaling.ipynb")[0] == 0
+    nbformat.write(mend(read(tmp_path / "scaling.ipynb"), released)[0], tmp_path / "mended.ipynb")
+    assert read(tmp_path / "mended.ipynb").cells[-1].source == "half ?"
 
 
 def test_a_missing_check_is_put_back_behind_its_answer(released):

@@ -59,7 +59,7 @@ def test_each_ends_in_its_own_way(tasks, tmp_path):
     assert dict(in_processes(tasks.end_somehow, names, at_a_time=3, seconds=4, log=tmp_path / "log")) == {
         "stays": "it ran longer than 4 seconds in all",
         "returns": "a reason",
-        "raises": "KeyError: 'lost'",
+        "raises": "it failed in a way that was not expected (KeyError: 'lost'): a person should look at the file",
         "exits": died,
         "killed": died,
         "nothing": None,

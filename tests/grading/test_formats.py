@@ -1,0 +1,93 @@
+"""A class whose notebooks are in the formats 4.0 to 4.4 is graded as one whose notebooks are in 4.5."""
+
+import csv
+import json
+from pathlib import Path
+
+import nbformat
+import pytest
+
+pytest.importorskip("nbgrader")
+from students import CLASS, OLD, SCALE, answers, as_written_elsewhere
+from without_kernel import lay_down
+
+from grading.__main__ import main
+from grading.check_notebook import mend, read
+from grading.course import Course
+
+ROOT = Path(__file__).resolve().parents[2]
+RELEASED = ROOT / "book/exercises/scaling/scaling.ipynb"
+
+# nbgrader adds a submission to its assignment before it adds it to the session
+pytestmark = pytest.mark.filterwarnings("ignore:Object of type <Submitted")
+
+
+def what_is_graded(path: Path, released) -> list | str:
+    """Return the cells that grading looks at, or why there are none."""
+    try:
+        notebook, _ = mend(read(path), released)
+    except ValueError as error:
+        return str(error)
+    return [(cell.source, cell.metadata["nbgrader"]) for cell in notebook.cells if "nbgrader" in cell.metadata]
+
+
+@pytest.mark.parametrize("name", CLASS)
+def test_mend_gives_the_same_cells_in_every_format(name, tmp_path):
+    released = read(RELEASED)
+    notebook = CLASS[name].hands_in(released)
+    if isinstance(notebook, str):
+        pytest.skip("it is no notebook")
+    (tmp_path / "now.ipynb").write_text(nbformat.writes(notebook))
+    wanted = what_is_graded(tmp_path / "now.ipynb", released)
+    for minor, ids in OLD:
+        path = as_written_elsewhere(notebook, minor, ids, tmp_path / "old.ipynb")
+        assert what_is_graded(path, released) == wanted, f"4.{minor}, {ids}"
+
+
+def table(folder: Path) -> dict[str, dict]:
+    with (folder / "report/scaling/grades.csv").open(encoding="utf-8") as file:
+        return {row["student"]: row for row in csv.DictReader(file)}
+
+
+def test_class_in_old_formats_is_graded_end_to_end(tmp_path, monkeypatch):
+    lay_down(tmp_path, monkeypatch)
+    released = read(RELEASED)
+    for minor, ids in OLD:
+        file = tmp_path / f"submitted/{minor} {ids}/scaling/scaling.ipynb"
+        file.parent.mkdir(parents=True)
+        notebook = answers(scale=SCALE, moments="It is $d_k$ times that.")(released)
+        for cell in notebook.cells if minor % 2 else ():
+            cell.metadata = nbformat.NotebookNode()
+        as_written_elsewhere(notebook, minor, ids, file)
+    assert main(["scaling", "--course", str(tmp_path), "--without-sandbox"]) == 0
+    rows = table(tmp_path)
+    assert len(rows) == len(OLD)
+    assert {(row["status"], row["2. The right factor"]) for row in rows.values()} == {("grade by hand", "3.0")}
+
+
+def test_unexpected_error_is_a_sentence_and_loses_nobody(tmp_path, monkeypatch):
+    lay_down(tmp_path, monkeypatch)
+    for student in ("ada", "bob", "cyd"):
+        file = tmp_path / f"submitted/{student}/scaling/scaling.ipynb"
+        file.parent.mkdir(parents=True)
+        nbformat.write(answers()(read(RELEASED)), file)
+    as_it_was = Course.check_and_copy, Course.leave_to_a_person
+
+    def check(self, student):
+        return {}["no such thing"] if student == "ada" else as_it_was[0](self, student)
+
+    def leave(self, student):
+        return as_it_was[1](self, student) if student == "cyd" else {}["points"]
+
+    monkeypatch.setattr(Course, "check_and_copy", check)
+    monkeypatch.setattr(Course, "leave_to_a_person", leave)
+    assert main(["scaling", "--course", str(tmp_path), "--without-sandbox"]) == 0
+    rows = table(tmp_path)
+    assert [row["status"] for row in rows.values()] == ["not graded", "not graded", "graded"]
+    assert "checking it failed in a way that was not expected (KeyError: 'no such thing')" in rows["ada"]["why not"]
+    assert "grading it failed in a way that was not expected (KeyError" in rows["bob"]["why not"]
+    for student in ("ada", "bob"):
+        log = tmp_path / f"report/scaling/logs/{student}.txt"
+        assert str(log) in rows[student]["why not"]
+        assert "Traceback" in log.read_text()
+    assert set(json.loads((tmp_path / "report/scaling/results.json").read_text())) == {"ada", "bob", "cyd"}
