@@ -74,8 +74,7 @@ def report(course: Course, limits: dict, only: list[str] | None = None) -> None:
     print(f"\nMore in {course.report}, and for the students in {course.folder / 'feedback'}.")
     if without:
         print(f"Not in feedback.zip, since no zip of submissions had them: {', '.join(without)}.")
-    if nobodys := course.extended_for_nobody():
-        print(f"In course.toml there are extensions for nobody of the class: {', '.join(nobodys)}.")
+    print("".join(f"{notice}\n" for notice in course.notices()), end="")
 
 
 def parse(argv: list[str] | None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
@@ -94,8 +93,12 @@ def parse(argv: list[str] | None) -> tuple[argparse.ArgumentParser, argparse.Nam
     which.add_argument("--part", metavar="K/N", help="grade the K-th of N parts of the class, without report")
     which.add_argument("--join", action="store_true", help="grade nothing, join the parts, write report and feedback")
     parser.add_argument("--without-sandbox", action="store_true", help="run students' code with your own rights")
-    parser.add_argument("--cell-seconds", type=int, default=60, help="time for one cell (default: %(default)s)")
-    parser.add_argument("--seconds", type=int, default=600, help="time for one notebook (default: %(default)s)")
+    parser.add_argument(
+        "--cell-seconds", type=int, default=60, help="time for one cell (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--seconds", type=int, default=600, help="time for one notebook (default: %(default)s)"
+    )
     parser.add_argument("--memory", type=float, default=4, help="GiB for one notebook (default: %(default)s)")
     parser.add_argument(
         *("--jobs", "--at-a-time"), dest="at_a_time", type=int, default=2, help="processes (default: %(default)s)"
@@ -127,7 +130,7 @@ def main(argv: list[str] | None = None) -> int:
         part = Part(arguments.part) if arguments.part else None
         work = prepare(part, folder, name) if part else folder
         course = Course(folder, name, configure(folder, work=work, **about))
-        wanted, found = course.works(arguments.student or there)
+        wanted, found = course.works([course.named(one) for one in arguments.student or there])
         if arguments.rest:
             wanted = sorted(set(wanted) - set(course.read_results()))
         if runs and (missing := sorted(set(wanted) - there)):
@@ -145,7 +148,9 @@ def main(argv: list[str] | None = None) -> int:
                 theirs, now = part.of(wanted), conditions(folder, name, under)
                 grade(course, theirs, limits)
                 write_about(part, course, theirs, now)
-                print(f"{len(theirs)} of {len(wanted)} are in part {part}, in {course.work}.")
+                print(
+                    f"{len(theirs)} of {len(wanted)} are in part {part}, in {course.work}.", *course.notices(), sep="\n"
+                )
                 return 0
             if arguments.join:
                 course.write_results(join(course, under), beside_others=False)

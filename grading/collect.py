@@ -26,14 +26,15 @@ from pathlib import Path, PurePosixPath
 from nbgrader.plugins import FileNameCollectorPlugin
 
 from grading.check_notebook import LIMIT, plain_name
+from grading.names import as_folder
 
 ASSIGNMENTS = Path(__file__).resolve().parents[1] / "assignments"
 WHO = re.compile(
     r"(?:(?P<name>.+?)(?P<late>_late)?_(?P<number>\d+)|(?P<late_anonymous>late_)?(?P<anonymous>anon_[^_]+))"
-    r"_(?:\d+|assignsubmission_file)(?:_(?P<file>.*)|$)",
+    r"_(?:\d+|assignsubmission_(?:file|onlinetext))(?:_(?P<file>.*)|$)",
     re.IGNORECASE,
 )
-MOODLE = "_assignsubmission_file"
+MOODLE = "_assignsubmission_"
 CAME = "came.json"  # beside a notebook: what it came as, for the way back
 FILES = 1000  # that are looked at in one student's archive
 
@@ -88,14 +89,8 @@ def owner(path: PurePosixPath, *, unpacked: bool = False) -> tuple[re.Match, Pur
 
 
 def student(who: re.Match) -> str:
-    """Name the student's folder; what means something to a shell or to nbgrader is left out of it."""
-    return re.sub(r"[^\w .'@-]", "-", who["anonymous"] or f"{who['name']}_id{who['number']}")
-
-
-def split(student: str) -> tuple[str, str]:
-    """Take a folder's name apart again: the name, and the number in the course system (or nothing)."""
-    found = re.fullmatch(r"(.+)_id(\d+)", student)
-    return (found[1], found[2]) if found else (student, "")
+    """Name the student's folder."""
+    return as_folder(who["anonymous"] or f"{who['name']}_id{who['number']}")
 
 
 def by_student(files: Iterable[Found]) -> tuple[dict[str, list[Found]], list[str]]:
@@ -215,17 +210,23 @@ def collect(course: Path, name: str) -> tuple[dict[str, Taken], list[str]]:
             folder.mkdir(parents=True, exist_ok=True)
             if (content := taken[who].notebook) is not None:
                 (folder / f"{name}.ipynb").write_bytes(content)
-            about = {"as": taken[who].came_as, "late": taken[who].late}
+            said = [_printable(line) for line in taken[who].said]
+            about = {"as": taken[who].came_as, "late": taken[who].late, "said": said}
             (folder / CAME).write_text(json.dumps(about), encoding="utf-8")
         except OSError as error:
             taken[who].said.append(f"nothing could be written ({error.strerror})")
     return taken, nobodys
 
 
-def came_as(course: Path, who: str, name: str) -> str | None:
-    """Return what a submission came as; nothing if it was not collected, but laid there."""
+def about_it(course: Path, who: str, name: str) -> dict:
+    """Return what collecting wrote of a submission; nothing if it was not collected, but laid there."""
     about = course / "submitted" / who / name / CAME
-    return json.loads(about.read_text(encoding="utf-8"))["as"] if about.is_file() else None
+    return json.loads(about.read_text(encoding="utf-8")) if about.is_file() else {}
+
+
+def came_as(course: Path, who: str, name: str) -> str | None:
+    """Return what a submission came as, if it was collected."""
+    return about_it(course, who, name).get("as")
 
 
 def main(argv: list[str] | None = None) -> int:

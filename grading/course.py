@@ -21,11 +21,23 @@ from traitlets.config.loader import PyFileConfigLoader
 
 from grading.alike import same_answers, uncalled_for
 from grading.check_notebook import mend, read
-from grading.collect import CAME
+from grading.collect import about_it
 from grading.groups import Group, groups
+from grading.names import split
 from grading.outside import CheckedFromOutside, by_machine
 from grading.report import Result
-from grading.roster import Member, canvas_column, in_groups, read_roster, read_rules, when
+from grading.roster import (
+    Member,
+    TwoOfOneNameError,
+    assignments_in,
+    canvas_column,
+    in_groups,
+    read_roster,
+    read_rules,
+    text_of,
+    when,
+    whose,
+)
 
 ASSIGNMENTS = Path(__file__).resolve().parents[1] / "assignments"
 
@@ -79,6 +91,7 @@ class Course:
         elif not self.rules.groups:
             self.members = [replace(member, group="") for member in self.members]
         self.canvas_column = canvas_column(name, self.rules, heads)
+        self.extended = self.extensions()
         self.logs = self.report / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
 
@@ -94,10 +107,54 @@ class Course:
         """Name the folders of all who have handed in."""
         return {path.parent.name for path in (self.folder / "submitted").glob(f"*/{self.name}")}
 
-    def extended_for_nobody(self) -> list[str]:
-        """Name the extensions that are nobody's, as one that is mistyped is."""
-        known = self.handed_in() | {one.folder for one in self.members} | {one.group for one in self.members}
-        return sorted(set(self.rules.extensions) - known)
+    def notices(self) -> list[str]:
+        """Say which names in ``course.toml`` are nobody's: of extensions, and of assignments."""
+        names = sorted(set(self.rules.extensions) - set(self.extended))
+        source = self.folder / "source"
+        sections = assignments_in(self.folder / "course.toml") if source.is_dir() else []
+        unknown = [one for one in sections if not (source / one).is_dir()]
+        said = [f"In course.toml there are extensions for nobody of the class: {', '.join(names)}."] if names else []
+        return said + ([f"In course.toml there are rules for no assignment: {', '.join(unknown)}."] if unknown else [])
+
+    def extensions(self) -> dict[str, str]:
+        """Say whose each extension is: a member's or somebody else's who has handed in, by folder, or a group's.
+
+        Raises:
+            ValueError: if one could be that of two, or two are the same one's.
+        """
+        others = [Member(*split(folder)) for folder in self.handed_in() if not self._member(folder)]
+        teams = [Member(name) for name in dict.fromkeys(one.group for one in self.members if one.group)]
+        found: dict[str, str] = {}
+        for name in self.rules.extensions:
+            try:
+                owner = whose(name, [*self.members, *others, *teams])
+            except TwoOfOneNameError as error:
+                raise ValueError(f"course.toml, [{self.name}.extensions]: {error}") from error
+            if owner is None:
+                continue
+            if owner.folder in found.values():
+                both = [name, *(one for one, theirs in found.items() if theirs == owner.folder)]
+                raise ValueError(
+                    f"course.toml, [{self.name}.extensions]: {' and '.join(sorted(both))} are both {owner.folder}: "
+                    "leave one of them"
+                )
+            found[name] = owner.folder
+        return found
+
+    def named(self, student: str) -> str:
+        """Return the folder in submitted/ that a name means, or the name itself where there is none.
+
+        Raises:
+            ValueError: if it could be that of two.
+        """
+        there = self.handed_in()
+        found = whose(student, [Member(*split(folder)) for folder in there]) if student not in there else None
+        return found.folder if found else student
+
+    def _member(self, folder: str) -> Member | None:
+        with suppress(TwoOfOneNameError):
+            return whose(folder, self.members)
+        return None
 
     def groups(self) -> list[Group]:
         """List the groups that have handed in."""
@@ -157,7 +214,7 @@ class Course:
         nbformat.write(notebook, target)
         if (stamp := handed_in / "timestamp.txt").is_file():
             try:
-                came = f"{when(stamp.read_text(encoding='utf-8')).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+                came = f"{when(text_of(stamp)).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
             except (ValueError, OverflowError):
                 mended.append("its timestamp.txt is no date, so nothing is known of when it was handed in")
             else:
@@ -273,6 +330,10 @@ class Course:
                 results[student] = Result(reason="it is not graded yet: --rest")
         for student, result in results.items():
             self.add_lateness(student, result, found.get(student))
+            try:
+                whose(student, self.members)
+            except TwoOfOneNameError as error:
+                result.notes.append(f"whose it is is not known: {error}")
         graded = {student: self.notebook("checked", student) for student, one in results.items() if not one.reason}
         notebooks = {student: nbformat.read(path, as_version=4) for student, path in graded.items() if path.is_file()}
         if notebooks:
@@ -285,10 +346,8 @@ class Course:
     def stamp(self, student: str) -> str:
         """Return what is written of when a submission came; nothing if that is not known."""
         file = self.submitted(student) / "timestamp.txt"
-        member = next((one for one in self.members if one.is_in(student)), None)
-        return (
-            file.read_text(encoding="utf-8") if file.is_file() else self.came.get(member.folder, "") if member else ""
-        )
+        member = self._member(student)
+        return text_of(file) if file.is_file() else self.came.get(member.folder, "") if member else ""
 
     def when_it_came(self, student: str) -> datetime | None:
         """Return when a submission came, if that is known."""
@@ -298,13 +357,17 @@ class Course:
             return None
 
     def add_lateness(self, student: str, result: Result, group: Group | None = None) -> None:
-        """Note how late a submission came, and what that costs."""
-        about = self.submitted(student) / CAME
-        together = [group.name, *group.everybody, *(one.folder for one in group.members.values())] if group else []
+        """Note how late a submission came, what that costs, and what was said when it was collected."""
+        theirs = {student, *([group.name, *group.everybody] if group else [])}
+        theirs |= {one.folder for folder in theirs if (one := self._member(folder))}
+        theirs |= {one.folder for one in group.members.values()} if group else set()
+        together = [name for name, owner in self.extended.items() if owner in theirs]
         try:
             stamp = self.stamp(student)
-            marked = about.is_file() and json.loads(about.read_text(encoding="utf-8"))["late"]
-            result.hours_late = self.rules.hours_late(student, when(stamp), *together) if stamp else 0
+            about = about_it(self.folder, student, self.name)
+            marked, said = about.get("late"), about.get("said", [])
+            result.notes = [*said, *(note for note in result.notes if note not in said)]
+            result.hours_late = self.rules.hours_late(when(stamp), *together) if stamp else 0
             result.percent_off = self.rules.percent_off(result.hours_late)
         except (ValueError, OverflowError, OSError) as error:
             result.notes.append(f"when it came cannot be read: {error}"[:200])

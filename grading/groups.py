@@ -5,15 +5,16 @@ course system does not say of each when it came, that of the member who stands f
 in the notes of all of them, and stay where they are.
 """
 
-import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
-from grading.collect import MOODLE, WHO, came_as, split
+from grading.collect import MOODLE, WHO, came_as
+from grading.names import letters, likeness, split
 from grading.report import Result
-from grading.roster import Member
+from grading.roster import Member, TwoOfOneNameError, whose
 
 
 @dataclass
@@ -38,16 +39,16 @@ def groups(
     came: Callable[[str], datetime | None],
 ) -> list[Group]:
     """Sort what is ``there``, what is in each folder's notebook or nothing, by group; say whose counts in each."""
+    members = list(members)
     found: dict[str, list[Member]] = {}
     for member in members:
         if member.group:
             found.setdefault(member.group, []).append(member)
     result: list[Group] = []
     for name, theirs in found.items():
-        folders: dict[str, Member] = {}
-        its_own = [one for one in there if split(one)[0] in (name, _as_canvas(name))]
-        for member in theirs:
-            folders[next((one for one in there if member.is_in(one) and one not in its_own), member.folder)] = member
+        its_own = [one for one in there if _is_its_own(one, name)]
+        where = by_member(members, (one for one in there if one not in its_own))
+        folders = {where.get(member.folder, member.folder): member for member in theirs}
         handed_in = [one for one in [*folders, *its_own] if one in there]
         files = [one for one in handed_in if there[one] is not None] or handed_in
         if files:
@@ -102,12 +103,23 @@ def ways_back(course: Path, name: str, group: Group) -> dict[str, str | None]:
             ways[folder] = came[folder]
         elif reached_by and who and MOODLE in reached_by and member.number:
             ways[folder] = f"{member.name}_{member.number}{reached_by[who.end('number') :]}"
-        elif reached_by and who and who["name"] and _as_canvas(group.name) == who["name"].casefold():
+        elif reached_by and who and who["name"] and letters(group.name) == letters(who["name"]):
             ways[folder] = reached_by
         else:
             ways[folder] = None
     return ways
 
 
-def _as_canvas(name: str) -> str:
-    return re.sub(r"\W", "", name).casefold()
+def by_member(members: Iterable[Member], there: Iterable[str]) -> dict[str, str]:
+    """Return the folder in which a member's work is, by the name that the roster would give that folder."""
+    found: dict[str, str] = {}
+    for folder in there:
+        with suppress(TwoOfOneNameError):
+            if member := whose(folder, members):
+                found.setdefault(member.folder, folder)
+    return found
+
+
+def _is_its_own(folder: str, group: str) -> bool:
+    """Say whether a folder has the group's name; Canvas adds the number of one of its members."""
+    return bool(likeness(((split(folder)[0],), ""), ((group,), "")))

@@ -14,8 +14,8 @@ import matplotlib.pyplot as plt
 from nbformat import NotebookNode
 
 from grading.bonus import is_bonus
-from grading.collect import split
-from grading.roster import Member
+from grading.names import split
+from grading.roster import Member, TwoOfOneNameError, whose
 from lessons_lib.plots import COLOURS
 
 NOTHING = "nothing was handed in"
@@ -84,7 +84,9 @@ def write_report(
     Who is a member of the class and has no result handed in nothing.
     """
     members = list(members)
-    nothing = [one for one in members if not any(one.is_in(student) for student in results)]
+    known = {student: _member(student, members) for student in results}
+    came = {one.folder for one in known.values() if one}
+    nothing = [one for one in members if one.folder not in came]
     results = {one.folder: Result(reason=NOTHING, group=one.group) for one in nothing} | dict(results)
     highest = sum(sum(exercise.points.values()) for exercise in asked if not exercise.bonus)
     rows = [_row(student, result, asked, highest) for student, result in sorted(results.items())]
@@ -98,8 +100,8 @@ def write_report(
     moodle = []
     for student, points in final.items():
         who, number = split(student)
-        known = next((one for one in members if one.is_in(student)), Member(who, number, login="" if number else who))
-        canvas.append([known.name, known.number, known.sis, known.login, known.section, points])
+        one = known.get(student) or _member(student, nothing) or Member(who, number, login="" if number else who)
+        canvas.append([one.name, one.number, one.sis, one.login, one.section, points])
         identifier = f"Participant {number}" if number else ""
         moodle.append([identifier, who, points, highest, "", results[student].reason or ""])
     _write(
@@ -112,6 +114,13 @@ def write_report(
     with plt.rc_context({"text.parse_math": False}):  # a student's dollar sign is a dollar sign
         _draw(folder / "class.png", results, asked)
     return _table(rows, len(asked))
+
+
+def _member(student: str, members: Iterable[Member]) -> Member | None:
+    try:
+        return whose(student, members)
+    except TwoOfOneNameError:  # its note says so
+        return None
 
 
 def _row(student: str, result: Result, asked: list[Exercise], highest: float) -> list:

@@ -12,7 +12,8 @@ import pytest
 
 pytest.importorskip("nbgrader")
 from grading import collect
-from grading.collect import FromCourseSystem, main, split
+from grading.collect import FromCourseSystem, main
+from grading.names import split
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,6 +34,11 @@ ROOT = Path(__file__).resolve().parents[2]
         ("Alice Doe_1234_assignsubmission_file_/week 3/scaling(2).ipynb", "Alice Doe_id1234", "scaling"),
         ("Alice Doe_1234_assignsubmission_file_build-attention.ipynb", "Alice Doe_id1234", "build-attention"),
         ("Participant_1234_assignsubmission_file/scaling.ipynb", "Participant_id1234", "scaling"),
+        ("प्रिया शर्मा_11_assignsubmission_file/scaling.ipynb", "प्रिया शर्मा_id11", "scaling"),
+        ("สมชาย ใจดี_12_assignsubmission_file/scaling.ipynb", "สมชาย ใจดี_id12", "scaling"),
+        ("مُحَمَّد_13_assignsubmission_file/scaling.ipynb", "مُحَمَّد_id13", "scaling"),
+        ("Zoe\u0308_14_assignsubmission_file/scaling.ipynb", "Zo\u00eb_id14", "scaling"),
+        ("Tim O\u2019Brien_15_assignsubmission_file/scaling.ipynb", "Tim O'Brien_id15", "scaling"),
         ("José Núñez-Lee_77_assignsubmission_file_/positions-1.ipynb", "José Núñez-Lee_id77", "positions"),
     ],
 )
@@ -182,6 +188,14 @@ CLASS = {  # what is in the course system's zip, whose it is, what was taken, an
         [],
     ),
     "a name for a shell": ({"A[l]*_1_assignsubmission_file/scaling.ipynb": "hers"}, {"A-l--_id1": "hers"}, []),
+    "text beside the file": (
+        {
+            "Al_1_assignsubmission_file/scaling.ipynb": "hers",
+            "Al_1_assignsubmission_onlinetext/onlinetext.html": "<p>see my file</p>",
+        },
+        {"Al_id1": "hers"},
+        ["Al_id1: onlinetext.html is no notebook, not taken"],
+    ),
     "a folder around": ({"CS_2026_11_all/doealice_1_10_scaling.ipynb": "hers"}, {"doealice_id1": "hers"}, []),
     "nobody's": (
         {"readme.txt": "?", "doealice_1_10_scaling.ipynb": "hers"},

@@ -97,9 +97,9 @@ def test_a_file_that_counts_and_is_not_graded_is_named():
 
 def test_a_group_has_the_latest_of_its_extensions():
     rules = Rules(DAY[1], extensions={"Alice_id1": DAY[3], "A": DAY[2]})
-    assert rules.hours_late("Bob_id22", DAY[4], "A", "Alice_id1") == 24
-    assert rules.hours_late("Bob_id22", DAY[4], "A") == 48
-    assert rules.hours_late("Bob_id22", DAY[4]) == 72
+    assert rules.hours_late(DAY[4], "A", "Alice_id1") == 24
+    assert rules.hours_late(DAY[4], "A") == 48
+    assert rules.hours_late(DAY[4]) == 72
 
 
 MOODLE = """\
