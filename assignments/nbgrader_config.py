@@ -15,6 +15,8 @@ c.IncludeHeaderFooter.header = str(HERE / "source" / "header.ipynb")
 c.ClearSolutions.code_stub = {"python": "raise NotImplementedError  # your code here"}
 c.ClearSolutions.text_stub = "*Your answer here.*"
 
+c.GenerateAssignment.preprocessors.append("grading.release.Named")  # a wrong notebook is told by the name
+
 c.ZipCollectApp.collector_plugin = "grading.collect.FromCourseSystem"  # whose file is which in a zip of submissions
 
 # Graded cells do not run where the students' code runs, and what they hide stays hidden in the feedback.

@@ -1,7 +1,7 @@
 """Grade a class: ``python -m grading NAME``.
 
-In the order of reading: ``check_notebook`` says what a notebook must carry and is a command for students, ``bonus`` says
-which points come on top, ``wire`` carries calls between a check and
+In the order of reading: ``check_notebook`` says what a notebook must carry and is a command for students, ``release``
+writes an assignment's name into it, ``bonus`` says which points come on top, ``wire`` carries calls between a check and
 an answer, ``sandbox`` starts a kernel that can do no harm, ``outside`` runs a notebook in there and its checks out
 here, ``clean`` takes out of it what a browser would run, ``names`` says which names are the same, ``collect`` knows
 whose file is which, ``roster`` who belongs to the class and what is late, ``report`` writes what a class reached,

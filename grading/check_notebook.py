@@ -13,6 +13,8 @@ import hashlib
 import json
 import re
 import sys
+from collections.abc import Iterable
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -25,6 +27,7 @@ CELLS = 2000
 # What a browser, Colab, Canvas or this tool adds: "scaling (1)", "Copy of scaling", "scaling-2", "scaling-mended".
 ADDED = re.compile(r"^(?:copy[ _]of[ _])+|(?:[ _]*\(\d+\)|-\d+|-mended)+$", re.IGNORECASE)
 ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # of a cell, as nbformat allows it
+ABOUT = "attention_book"  # in the metadata of a released notebook: {"assignment": its name}
 MISSING = "the answer {} is missing, and so is the place where it stood"
 
 
@@ -92,15 +95,17 @@ def _add_ids(content, *, anew: bool = False) -> None:
         taken.add(cell["id"])
 
 
-def mend(notebook: NotebookNode, released: NotebookNode) -> tuple[NotebookNode, list[str]]:
+def mend(notebook: NotebookNode, released: NotebookNode, others: Iterable[Path] = ()) -> tuple[NotebookNode, list[str]]:
     """Return a copy with the metadata of the released notebook, and what had to be done for that, in words.
 
     Cells are matched by the name that grading gave them, then by their id, then by their text, and at last by the
-    cells before and after. Checks that are gone are put back; an answer that is gone cannot be.
+    cells before and after. Checks that are gone are put back; an answer that is gone cannot be. ``others`` are where
+    the notebooks of other assignments are, to say which it seems to be if it is the wrong one.
 
     Raises:
-        ValueError: if nothing matches, or a graded answer has no place left.
+        ValueError: if it is the notebook of another assignment, or a graded answer has no place left.
     """
+    refuse_another(notebook, released, others)
     notebook, done = copy.deepcopy(notebook), []
     wanted = [cell for cell in released.cells if "nbgrader" in cell.metadata]
     found = _by_name(notebook, wanted, done)
@@ -110,8 +115,6 @@ def mend(notebook: NotebookNode, released: NotebookNode) -> tuple[NotebookNode, 
             if _name(cell) not in found and len(like_it) == 1 == sum(matches(one, cell) for one in wanted):
                 found[_name(cell)] = like_it[0]
                 done.append(f"{_name(cell)} had lost its metadata, found by its {how}")
-    if not found:
-        raise ValueError("no cell of the released notebook is in it: is it the notebook of another assignment?")
     _by_neighbours(notebook, wanted, found, done)
     _put_back(notebook, wanted, found, done)
     for cell in notebook.cells:
@@ -121,6 +124,57 @@ def mend(notebook: NotebookNode, released: NotebookNode) -> tuple[NotebookNode, 
             found[_name(cell)].metadata["nbgrader"] = copy.deepcopy(cell.metadata["nbgrader"])
     notebook.metadata = copy.deepcopy(released.metadata)
     return notebook, done
+
+
+def refuse_another(notebook: NotebookNode, released: NotebookNode, others: Iterable[Path] = ()) -> None:
+    """Refuse the notebook of another assignment: by the name in its metadata, else by the locked cells that it lacks.
+
+    Raises:
+        ValueError: if less than half of the locked cells are in it as they were released, or its metadata says so.
+    """
+    says, wanted = assignment_of(notebook), assignment_of(released)
+    here, locked = locked_cells_found(notebook, released)
+    if 2 * here >= locked and (not says or not wanted or says == wanted):
+        return
+    seems = says if says != wanted else ""
+    for path in () if seems else others:
+        with suppress(ValueError, OSError):
+            other = read(path)
+            there, of = locked_cells_found(notebook, other)
+            if assignment_of(other, path.stem) != wanted and there and 2 * there >= of:
+                seems = assignment_of(other, path.stem)
+                break
+    raise ValueError(
+        f"it seems to be the notebook of another assignment{f', {seems}' if seems else ''}: {here} of the {locked} "
+        f"locked cells{f' of {wanted}' if wanted else ''} are in it as they were handed out"
+        + (f", and its metadata says {ABOUT}: {says}" if says and says != wanted else "")
+    )
+
+
+def assignment_of(notebook: NotebookNode, otherwise: str = "") -> str:
+    """Return the assignment's name that releasing has written into a notebook's metadata."""
+    about = notebook.metadata.get(ABOUT)
+    name = about.get("assignment") if isinstance(about, dict) else None
+    return name if isinstance(name, str) and name else otherwise
+
+
+def locked_cells_found(notebook: NotebookNode, released: NotebookNode) -> tuple[int, int]:
+    """Count the texts of the released notebook's locked cells that are in this one, and all of them.
+
+    A text must be the same but for white space, and its cell must have the same name, or have lost it.
+    """
+    wanted: dict[tuple[str, str], set[str]] = {}
+    theirs: dict[tuple[str, str], set[str]] = {}
+    for cell in released.cells:
+        if "nbgrader" in cell.metadata and cell.metadata["nbgrader"]["locked"]:
+            wanted.setdefault(_words(cell), {""}).add(_name(cell))
+    for cell in notebook.cells:
+        theirs.setdefault(_words(cell), set()).add(_name(cell))
+    return sum(bool(names & theirs.get(words, set())) for words, names in wanted.items()), len(wanted)
+
+
+def _words(cell: NotebookNode) -> tuple[str, str]:
+    return cell.cell_type, " ".join(cell.source.split())
 
 
 def _name(cell: NotebookNode) -> str:
@@ -140,7 +194,7 @@ def _by_name(notebook: NotebookNode, wanted: list[NotebookNode], done: list[str]
 
 
 def _same_id(cell: NotebookNode, wanted: NotebookNode) -> bool:
-    return wanted.id in (cell.id, cell.metadata.get("id"))  # Colab keeps ids in the metadata
+    return wanted.id in (cell.get("id"), cell.metadata.get("id"))  # Colab keeps ids in the metadata
 
 
 def _same_text(cell: NotebookNode, wanted: NotebookNode) -> bool:
@@ -200,7 +254,7 @@ def main(argv: list[str] | None = None) -> int:
         if not path.is_file():
             parser.error(f"there is no file {path}")
     try:
-        notebook, done = mend(read(arguments.file), read(released))
+        notebook, done = mend(read(arguments.file), read(released), sorted(EXERCISES.glob("*/*.ipynb")))
     except ValueError as error:
         print(f"{arguments.file} cannot be graded: {error}.\nCopy your answers into a fresh copy of the notebook.")
         return 2

@@ -13,7 +13,7 @@ import pytest
 from students import OLD, answers, as_written_elsewhere, with_a_copy, without_an_answer, without_metadata
 
 from grading import check_notebook
-from grading.check_notebook import main, mend, read
+from grading.check_notebook import locked_cells_found, main, mend, read
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASED = ROOT / "book/exercises/scaling/scaling.ipynb"
@@ -184,9 +184,77 @@ def test_a_lost_answer_is_not_guessed(released):
         mend(without_an_answer(released), released)
 
 
-def test_another_assignment_is_recognised(released):
-    with pytest.raises(ValueError, match="another assignment"):
-        mend(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 + 1")]), released)
+EXERCISES = sorted(RELEASED.parents[1].glob("*/*.ipynb"))
+
+
+@pytest.fixture(scope="module")
+def every() -> dict:
+    return {path.stem: read(path) for path in EXERCISES}
+
+
+@pytest.mark.parametrize("bare", [False, True], ids=["with metadata", "without"])
+def test_no_assignment_is_taken_for_another(bare, every):
+    """Without kernels, all pairs: each is its own, and no two have half of their locked cells in common."""
+    handed_in = {name: without_metadata(one) if bare else copy.deepcopy(one) for name, one in every.items()}
+    for one in handed_in.values():
+        one.metadata = nbformat.NotebookNode()
+    for wanted, released in every.items():
+        for name, notebook in handed_in.items():
+            here, locked = locked_cells_found(notebook, released)
+            assert (2 * here >= locked) == (name == wanted), f"{name} for {wanted}: {here} of {locked}"
+    assert len(every) * (len(every) - 1) >= 420
+
+
+@pytest.mark.parametrize("lost", ["nothing", "the metadata of the notebook", "all metadata"])
+def test_mend_another_assignment_is_refused_and_named(lost, every, released):
+    notebook = copy.deepcopy(every["train-gpt"])
+    if lost != "nothing":
+        notebook.metadata = nbformat.NotebookNode()
+    if lost == "all metadata":
+        notebook = without_metadata(notebook)
+    with pytest.raises(ValueError, match=r"the notebook of another assignment, train-gpt: . of the 14 locked cells"):
+        mend(notebook, released, EXERCISES)
+
+
+def test_mend_solved_notebook_of_another_assignment_is_refused(released):
+    master = read(ROOT / "assignments/source/build-flash/build-flash.ipynb")
+    with pytest.raises(ValueError, match=r"another assignment, build-flash: . of the 14 locked cells of scaling"):
+        mend(master, released, EXERCISES)
+
+
+def test_mend_unknown_notebook_is_refused(released):
+    with pytest.raises(ValueError, match="another assignment: 0 of the 14 locked"):
+        mend(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 + 1")]), released, EXERCISES)
+
+
+def test_mend_name_in_metadata_decides_between_assignments_that_share_cells(released):
+    notebook = answers()(released)
+    notebook.metadata["attention_book"] = {"assignment": "scaling-2025"}
+    with pytest.raises(ValueError, match="another assignment, scaling-2025: 14 of the 14 locked cells of scaling"):
+        mend(notebook, released)
+
+
+def test_mend_half_of_the_locked_cells_suffice_whatever_the_metadata(released):
+    notebook = answers()(released)
+    notebook.metadata = nbformat.NotebookNode(attention_book="odd")
+    texts: dict[str, list] = {}
+    for cell in notebook.cells:
+        if cell.metadata.get("nbgrader", {}).get("locked"):
+            texts.setdefault(cell.source, []).append(cell)
+    assert len(texts) == 14
+    cells = list(texts.values())
+    for i, cell in [(i, cell) for i, same in enumerate(cells) for cell in same]:
+        cell.source = f"{cell.source} mine" if i < 7 else cell.source.replace("\n", " \r\n")
+    assert mend(notebook, released)[0].metadata == released.metadata
+    for cell in cells[7]:
+        cell.source += " mine"
+    with pytest.raises(ValueError, match="6 of the 14 locked cells"):
+        mend(notebook, released)
+
+
+@pytest.mark.parametrize("path", EXERCISES, ids=lambda path: path.stem)
+def test_released_notebook_names_its_assignment(path, every):
+    assert every[path.stem].metadata["attention_book"] == {"assignment": path.stem}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"cells": 3}', "[" * 100_000, "\0"])

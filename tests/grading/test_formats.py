@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import nbformat
@@ -11,6 +12,7 @@ pytest.importorskip("nbgrader")
 from students import CLASS, OLD, SCALE, answers, as_written_elsewhere
 from without_kernel import lay_down
 
+from grading import collect
 from grading.__main__ import main
 from grading.check_notebook import mend, read
 from grading.course import Course
@@ -91,3 +93,21 @@ def test_unexpected_error_is_a_sentence_and_loses_nobody(tmp_path, monkeypatch):
         assert str(log) in rows[student]["why not"]
         assert "Traceback" in log.read_text()
     assert set(json.loads((tmp_path / "report/scaling/results.json").read_text())) == {"ada", "bob", "cyd"}
+
+
+def test_wrong_notebook_waits_for_a_person_and_what_collecting_said_is_noted(tmp_path, monkeypatch):
+    lay_down(tmp_path, monkeypatch)
+    archive = tmp_path / "downloaded/scaling/archive"
+    archive.mkdir(parents=True)
+    shutil.copytree(ROOT / "assignments/source/flash", tmp_path / "source/flash")
+    for number, name in enumerate(("flash", "scaling"), 1):
+        shutil.copy(ROOT / f"book/exercises/{name}/{name}.ipynb", archive / f"doe_{number}_10_mine.ipynb")
+    assert collect.main(["scaling", "--course", str(tmp_path)]) == 0
+    assert main(["scaling", "--course", str(tmp_path), "--without-sandbox"]) == 0
+    wrong, right = table(tmp_path).values()
+    assert (wrong["status"], wrong["points"], right["status"]) == ("not graded", "", "graded")
+    assert wrong["why not"].startswith("it seems to be the notebook of another assignment, flash: ")
+    for row in (wrong, right):
+        assert "mine.ipynb was taken, though it is called otherwise" in row["notes"]
+    with (tmp_path / "report/scaling/canvas.csv").open(encoding="utf-8") as file:
+        assert [row["scaling"] for row in csv.DictReader(file)][1] == ""
