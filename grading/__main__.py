@@ -7,6 +7,9 @@ report/scaling/ and feedback/. Run it again with --report after grading by hand.
 with its reason and gets no points, not even zero. Who hands in as a group is graded once, and all of it has the points.
 If grading was broken off, or more has come since, --rest goes on with whoever is not graded yet.
 
+Time is processor time. On the clock a cell and a notebook have five times as much. What is not done then is tried once
+more, alone, if the machine was busy, and waits for a person.
+
 A large class can be graded in parts, on several machines: --part 1/5 to --part 5/5, and then --join.
 """
 
@@ -43,7 +46,7 @@ def grade(course: Course, students: list[str], limits: dict, *, beside_others: b
     if not beside_others:
         course.write_results({}, beside_others=False)
     for student, came in progress("graded", course.grade, students, limits):
-        result = came if isinstance(came, Result) else Result(reason=came)
+        result = came if isinstance(came, Result) else Result(reason=str(came))
         if result.reason:
             course.drop(student)
         course.add_result(student, result)
@@ -94,10 +97,10 @@ def parse(argv: list[str] | None) -> tuple[argparse.ArgumentParser, argparse.Nam
     which.add_argument("--join", action="store_true", help="grade nothing, join the parts, write report and feedback")
     parser.add_argument("--without-sandbox", action="store_true", help="run students' code with your own rights")
     parser.add_argument(
-        "--cell-seconds", type=int, default=60, help="time for one cell (default: %(default)s)"
+        "--cell-seconds", type=int, default=60, help="of processor time for one cell (default: %(default)s)"
     )
     parser.add_argument(
-        "--seconds", type=int, default=600, help="time for one notebook (default: %(default)s)"
+        "--seconds", type=int, default=600, help="of processor time for one notebook (default: %(default)s)"
     )
     parser.add_argument("--memory", type=float, default=4, help="GiB for one notebook (default: %(default)s)")
     parser.add_argument(

@@ -24,7 +24,8 @@ from grading.check_notebook import mend, read
 from grading.collect import about_it
 from grading.groups import Group, groups
 from grading.names import split
-from grading.outside import CheckedFromOutside, by_machine
+from grading.outside import CheckedFromOutside, OutOfClockError, by_machine
+from grading.processes import OutOfClock
 from grading.report import Result
 from grading.roster import (
     Member,
@@ -222,7 +223,7 @@ class Course:
                 (target.parent / "timestamp.txt").write_text(came, encoding="utf-8")
         return mended + list(untouched_answers(notebook, released).values())
 
-    def grade(self, student: str) -> Result:
+    def grade(self, student: str) -> Result | OutOfClock:
         """Check and run one submission; return why that could not be done, or what is to be noted."""
         try:
             notes = self.check_and_copy(student)
@@ -232,7 +233,7 @@ class Course:
             return self.failed("checking", student, error)
         try:
             if reason := self.autograde(student):
-                return Result(reason=reason, notes=notes)
+                return reason if isinstance(reason, OutOfClock) else Result(reason=reason, notes=notes)
             self.leave_to_a_person(student)
         except Exception as error:
             return self.failed("grading", student, error)
@@ -266,8 +267,13 @@ class Course:
         (self.logs / f"{student}.txt").write_text(log, encoding="utf-8")
         if done:
             return None
-        reasons = re.findall(r"^\s*(?!nbgrader)[\w.]+(?:Error|Exception): (.+)$", log, re.MULTILINE)
-        return reasons[-1] if reasons else f"see {self.logs / student}.txt"
+        reasons = re.findall(r"^\s*(?!nbgrader)([\w.]+(?:Error|Exception)): (.+)$", log, re.MULTILINE)
+        if not reasons:
+            return f"see {self.logs / student}.txt"
+        kind, reason = reasons[-1]
+        if reason.startswith("Kernel didn't respond in"):
+            return OutOfClock(f"it waits for a person, nothing of it was run: {reason}")
+        return OutOfClock(reason) if kind.endswith(OutOfClockError.__name__) else reason
 
     def drop(self, student: str) -> None:
         """Remove what half a grading left, so that nobody mistakes it for no points."""

@@ -1,6 +1,7 @@
 """Run a student's notebook with nbgrader, but check its answers from outside: no answer can reach its own check."""
 
 import ast
+import asyncio
 import builtins
 import json
 import socket
@@ -8,7 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Thread
+from time import monotonic
 from types import ModuleType
+from typing import Any
 
 import nbformat
 from jupyter_client.kernelspec import KernelSpecManager
@@ -18,16 +21,23 @@ from nbgrader.preprocessors import ClearHiddenTests, Execute
 from nbgrader.utils import is_grade, is_locked, is_solution
 from traitlets import Bool, Integer
 
+from grading.processes import CLOCK, processor_seconds
 from grading.sandbox import OWN, SHOWN, kernel_spec, lent_folder, why_not
 from grading.wire import Answers, NoAnswerError
 
 WIRE = Path(__file__).with_name("wire.py")
 OUTPUT_LIMIT = 2_000_000  # characters that one cell may print or draw; five times as many a notebook
+LOOK = 1  # seconds between two looks at what a cell has used
+STARTUP, HANDOVER = 300, 30  # seconds of the clock: for a kernel to start, for a cell to end once it is interrupted
 MESSAGE_LIMIT = 1000  # characters of what an error says
 
 
 class KernelLostError(Exception):
     """The kernel died or stopped answering, so that the rest of the notebook could not be run."""
+
+
+class OutOfClockError(Exception):
+    """The time of a cell on the clock is over, and its processor time is not: it slept, or the machine was busy."""
 
 
 class OtherInputs:
@@ -45,10 +55,15 @@ class CheckedFromOutside(Execute):
     """Execute a notebook in its kernel, except the graded cells: those run here and call the kernel for answers.
 
     A graded cell may use what the locked cells import and what the student's cells define, and nothing else.
+
+    ``timeout`` counts seconds of processor time, of the kernel and all that it has started. What uses more of them is
+    interrupted, and the rest of the notebook is run. On the clock a cell has ``clock`` times as many seconds; what uses
+    more of those ends the notebook, which then waits for a person, so that a busy machine costs nobody a point.
     """
 
     sandbox = Bool(True, help="whether the kernel is a prisoner").tag(config=True)
     memory = Integer(4 * 2**30, help="bytes that the kernel may use").tag(config=True)
+    clock = Integer(CLOCK, help="seconds of the clock for each second of processor time").tag(config=True)
     seed_shift = Integer(0, help="added to the seed of every check").tag(config=True)
 
     def preprocess(self, nb, resources=None, km=None):
@@ -56,9 +71,11 @@ class CheckedFromOutside(Execute):
         if self.sandbox and (reason := why_not()):
             raise RuntimeError(f"no sandbox: {reason}")
         self._imported: dict[str, object] = {}
-        self.timeout_func = self._seconds
+        self.timeout_func = lambda cell: LOOK
+        self.startup_timeout = STARTUP
+        self.iopub_timeout = HANDOVER  # to be interrupted, or to hand over what it printed
         self.kernel_name = "sandbox" if self.sandbox else "python3"
-        self._printed_in_all = 0
+        self._printed_in_all, self._most_used = 0, 0.0
         with lent_folder() as self._shared:
             (self._shared / SHOWN).mkdir()
             if not self.sandbox:
@@ -81,6 +98,31 @@ class CheckedFromOutside(Execute):
         seconds = self.timeout or 60
         return seconds if is_grade(cell) or not is_locked(cell) else 10 * seconds  # the last are our own
 
+    def _used(self) -> float:
+        """Return the processor time that the kernel has used; it never falls, even where a process hides its own."""
+        kernel: Any = self.km
+        self._most_used = max(self._most_used, processor_seconds(kernel.provisioner.pid))
+        return self._most_used
+
+    async def _async_handle_timeout(self, timeout, cell=None):
+        """Look after a cell that runs longer than ``LOOK``: nbclient waits on if nothing is returned.
+
+        Raises:
+            OutOfClockError: if its time on the clock is over.
+        """
+        assert cell is not None
+        seconds, used = self._seconds(cell), self._used() - self._used_before
+        if used > seconds:
+            self._too_long = True
+            return await super()._async_handle_timeout(seconds, cell)
+        if monotonic() - self._began > self.clock * seconds:
+            raise OutOfClockError(
+                f"it waits for a person: {self.clock * seconds} seconds went by on the clock in the cell "
+                f"{_called(cell)}, and {used:.0f} of its {seconds} on the processor"
+            )
+        await asyncio.sleep(LOOK / 10)  # nbclient may ask at once
+        return None
+
     def preprocess_cell(self, cell, resources, index):
         """Check a graded cell from outside; run any other."""
         if by_machine(cell):
@@ -90,7 +132,8 @@ class CheckedFromOutside(Execute):
         return self._run(cell, resources, index)
 
     def _run(self, cell: NotebookNode, resources, index: int):
-        self._printed = 0
+        self._printed, self._too_long = 0, False
+        self._began, self._used_before = monotonic(), self._used()
         try:
             return super().preprocess_cell(cell, resources, index)
         except (DeadKernelError, CellTimeoutError) as error:
@@ -113,9 +156,10 @@ class CheckedFromOutside(Execute):
             address = str(self._shared / SHOWN / f"check-{index}")
             listener.bind(address)
             listener.listen(1)
-            listener.settimeout(self.timeout)
+            listener.settimeout(self.clock * self._seconds(cell))
             verdict: list[str] = ["no answer: it ran too long, or its process ended"]
-            thread = Thread(target=self._judge, args=(listener, cell.source, verdict), daemon=True)
+            held: list[socket.socket] = []
+            thread = Thread(target=self._judge, args=(listener, cell.source, verdict, held), daemon=True)
             thread.start()
             source = cell.source
             cell.source = f"__import__('runpy').run_path({str(WIRE)!r})['serve']({address!r}, globals())"
@@ -123,16 +167,22 @@ class CheckedFromOutside(Execute):
             cell.source = source
             with suppress(OSError), socket.socket(socket.AF_UNIX) as nobody:
                 nobody.connect(address)  # wakes a check that no answer has called
+            for connection in held:  # ends one that waits for a cell which has ended
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
             thread.join()
+            if self._too_long and verdict:
+                verdict[:] = [f"no answer: it ran too long, more than {self._seconds(cell)} seconds of processor time"]
         printed = [output for output in cell.outputs if output.output_type == "stream" and output.name == "stdout"]
         cell.outputs = printed + [_error(message) for message in verdict]
         return cell, resources
 
-    def _judge(self, listener: socket.socket, source: str, verdict: list[str]) -> None:
+    def _judge(self, listener: socket.socket, source: str, verdict: list[str], held: list[socket.socket]) -> None:
         """Run the check here; an empty verdict is a pass."""
         try:
             connection, _ = listener.accept()
-            connection.settimeout(self.timeout)
+            held.append(connection)
+            connection.settimeout(listener.gettimeout())
             with connection, _hung_up(connection):
                 answers = Answers(connection)
                 names = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}

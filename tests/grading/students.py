@@ -331,10 +331,13 @@ CLASS = {
     "writes-beside": Student(beside, (3, 4, 6), "moments is as handed out, but look at the cells around it"),
     "broken-file": Student(broken, None, "it is no notebook"),
     "quits": Student(right_scale_does("import os", "os._exit(0)"), None, "the kernel died"),
+    "sleeps": Student(  # so as not to be graded: that earns nothing, and keeps nobody from their points
+        right_scale_does("import time", "time.sleep(10**6)"),
+        None,
+        "it waits for a person: 50 seconds went by on the clock in the cell scale-check, and",
+    ),
     "cannot-be-stopped": Student(
-        right_scale_does(
-            "import signal, time", "signal.signal(signal.SIGINT, signal.SIG_IGN)", "while True: time.sleep(1)"
-        ),
+        right_scale_does("import signal", "signal.signal(signal.SIGINT, signal.SIG_IGN)", "while True: pass"),
         None,
         "the kernel could not be interrupted in the cell scale-check",
     ),

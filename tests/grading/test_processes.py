@@ -2,11 +2,15 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 
+import psutil
 import pytest
 
-from grading.processes import in_processes
+from grading import processes
+from grading.processes import OutOfClock, in_processes
 
 
 class Tasks:
@@ -32,6 +36,13 @@ class Tasks:
             case "stays":
                 signal.signal(signal.SIGTERM, signal.SIG_IGN)
                 time.sleep(600)
+            case "computes":
+                while True:
+                    pass
+            case "has a child that computes":
+                child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+                (self.started / "child").write_text(str(child.pid))
+                child.wait()
         return None
 
     def count(self, name: str) -> str:
@@ -54,10 +65,9 @@ def tasks(tmp_path):
 
 
 def test_each_ends_in_its_own_way(tasks, tmp_path):
-    names = ["stays", "returns", "raises", "exits", "killed", "nothing"]
+    names = ["returns", "raises", "exits", "killed", "nothing"]
     died = "the process that graded it died"
-    assert dict(in_processes(tasks.end_somehow, names, at_a_time=3, seconds=4, log=tmp_path / "log")) == {
-        "stays": "it ran longer than 4 seconds in all",
+    assert dict(in_processes(tasks.end_somehow, names, at_a_time=3, seconds=60, log=tmp_path / "log")) == {
         "returns": "a reason",
         "raises": "it failed in a way that was not expected (KeyError: 'lost'): a person should look at the file",
         "exits": died,
@@ -65,10 +75,48 @@ def test_each_ends_in_its_own_way(tasks, tmp_path):
         "nothing": None,
     }
     assert sorted((tmp_path / "log").read_text().split()) == sorted(names), "what they print goes to the log"
-    processes = {name: int((tasks.started / name).read_text()) for name in names}
-    assert len({*processes.values(), os.getpid()}) == 7
+    seen = {name: int((tasks.started / name).read_text()) for name in names}
+    assert len({*seen.values(), os.getpid()}) == 6
+
+
+@pytest.mark.parametrize("name", ["computes", "has a child that computes"])
+def test_limit_counts_processor_time_of_a_task_and_its_descendants(tasks, tmp_path, name):
+    limits = {"at_a_time": 1, "seconds": 1, "clock": 10_000, "log": tmp_path / "log"}
+    assert list(in_processes(tasks.end_somehow, [name], **limits)) == [
+        (name, "it used more than 1 seconds of processor time in all")
+    ]
+    for process in tasks.started.iterdir():
+        assert not psutil.pid_exists(pid := int(process.read_text())) or psutil.Process(pid).status() == "zombie"
+
+
+@pytest.mark.parametrize(("busy", "times"), [(False, 1), (True, 2)])
+def test_task_without_end_waits_for_a_person_and_is_tried_again_alone_if_the_machine_was_busy(
+    tasks, tmp_path, monkeypatch, busy, times
+):
+    monkeypatch.setattr(processes, "is_busy", lambda: busy)
+    limits = {"at_a_time": 2, "seconds": 1000, "clock": 0.002, "log": tmp_path / "log"}
+    ((name, ending),) = in_processes(tasks.end_somehow, ["stays"], **limits)
+    assert (name, isinstance(ending, OutOfClock)) == ("stays", True)
+    assert ending.startswith("it waits for a person: 2 seconds went by on the clock, and less than 1000 of them")
+    assert (tmp_path / "log").read_text().split() == ["stays"] * times
     with pytest.raises(ProcessLookupError):
-        os.kill(processes["stays"], 0)
+        os.kill(int((tasks.started / "stays").read_text()), 0)
+
+
+def test_what_a_task_says_of_the_clock_is_tried_again_after_all_others(tmp_path, monkeypatch):
+    """Whoever is hindered by the others alone has their result at the second try."""
+    monkeypatch.setattr(processes, "is_busy", lambda: True)
+
+    def task(name: str):
+        with (tmp_path / "order").open("a") as file:
+            file.write(name)
+        if name in "ac" and (tmp_path / "order").read_text().count(name) == 1:
+            return OutOfClock("it waits for a person")
+        return OutOfClock("still") if name == "c" else name.upper()
+
+    found = list(in_processes(task, "abcd", at_a_time=1, seconds=60, log=tmp_path / "log"))
+    assert found == [("b", "B"), ("d", "D"), ("a", "A"), ("c", "still")]
+    assert (tmp_path / "order").read_text() == "abcdac"
 
 
 def test_as_many_run_at_once_as_asked_and_no_more(tasks, tmp_path):
