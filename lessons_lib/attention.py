@@ -23,9 +23,12 @@ with the cap :math:`c` and, for head :math:`h`, the slope :math:`\sigma_h` and t
 .. [1] Ainslie et al., *GQA*, 2023. arXiv:2305.13245.
 """
 
+import inspect
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from einops import reduce, repeat
@@ -45,6 +48,8 @@ from lessons_lib.shapes import (
     check_share,
 )
 from lessons_lib.softmax import softmax
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def attention_weights(
@@ -98,6 +103,85 @@ def attention_weights(
     return _weights(query, key, mask, scale, bias, softcap, slopes, sinks).to(query.dtype)
 
 
+class Pattern(NamedTuple):
+    """The attention weights of each query, and the keys that the query may attend to."""
+
+    weights: Float[Tensor, "*batch n m"]
+    visible: Bool[Tensor, "*batch n m"]
+
+
+def attention_pattern(
+    query: Float[Tensor, "*batch_q n d_k"],
+    key: Float[Tensor, "*#batch_kv m d_k"],
+    mask: Rule | Bool[Tensor, "*#batch #n #m"] | None = None,
+    *,
+    scale: float | None = None,
+    bias: Float[Tensor, "*#batch #n #m"] | None = None,
+    softcap: float | None = None,
+    slopes: Float[Tensor, " h"] | None = None,
+    sinks: Float[Tensor, " h"] | None = None,
+) -> Pattern:
+    """Return :func:`attention_weights`, and which keys the mask and the bias leave visible; arguments as there.
+
+    Raises:
+        ValueError: as :func:`attention_weights`.
+    """
+    weights = attention_weights(query, key, mask, scale=scale, bias=bias, softcap=softcap, slopes=slopes, sinks=sinks)
+    visible = torch.ones_like(weights, dtype=torch.bool)
+    if mask is not None:
+        n, m = weights.shape[-2:]
+        visible = visible & (mask.tensor(n, m, device=weights.device) if isinstance(mask, Rule) else mask)
+    if bias is not None:
+        visible = visible & (bias > -torch.inf)
+    return Pattern(weights, visible)
+
+
+def declares_pattern(pattern: Callable[..., Pattern]) -> Callable[[F], F]:
+    """Mark an implementation of attention with the function that returns its :class:`Pattern`.
+
+    ``pattern(query, key, mask, bias=..., **options)`` takes the options of the implementation except ``dropout_p``.
+    Its weights times the values must be the output of the implementation. Diagnostics show these weights.
+    """
+
+    def mark(implementation: F) -> F:
+        implementation.pattern = pattern  # type: ignore[attr-defined]
+        return implementation
+
+    return mark
+
+
+def pattern_of(implementation: Callable[..., Any]) -> Callable[..., Pattern]:
+    """Return the function ``pattern(query, key, mask, bias=...)`` for the weights that an implementation averages with.
+
+    The implementation declares this function as its attribute ``pattern``, see :func:`declares_pattern`. The options
+    that a ``functools.partial`` fixes are fixed in the returned function, too.
+
+    Raises:
+        ValueError: if the implementation declares no pattern, or a ``partial`` fixes an option that the pattern does
+            not take.
+    """
+    if isinstance(implementation, partial):
+        fixed = {name: value for name, value in implementation.keywords.items() if name != "dropout_p"}
+        pattern = pattern_of(implementation.func)
+        try:
+            inspect.signature(pattern).bind(*implementation.args, "query", "key", "mask", **{"bias": None} | fixed)
+        except TypeError as error:
+            raise ValueError(
+                f"the pattern of {_name(implementation.func)} must take the options that the partial fixes, "
+                f"{sorted(fixed)} ({error}); declare a pattern that does, see lessons_lib.attention.declares_pattern"
+            ) from error
+        return partial(pattern, *implementation.args, **fixed)
+    declared: Callable[..., Pattern] | None = getattr(implementation, "pattern", None)
+    if declared is None:
+        raise ValueError(
+            f"the implementation must declare the weights it averages with, got {_name(implementation)} without; set "
+            "its attribute `pattern`, for instance `implementation.pattern = attention_pattern` if it averages with "
+            "the weights of lessons_lib.attention.attention"
+        )
+    return declared
+
+
+@declares_pattern(attention_pattern)
 def attention(
     query: Float[Tensor, "*batch_q n d_k"],
     key: Float[Tensor, "*#batch_kv m d_k"],
@@ -247,6 +331,10 @@ def _in_its_own_precision(query: Tensor) -> AbstractContextManager:
     """Keep ``torch.autocast``, in which a model's other layers may run, from rounding what is multiplied here."""
     device = query.device.type
     return torch.autocast(device, enabled=False) if torch.amp.is_autocast_available(device) else nullcontext()
+
+
+def _name(implementation: Callable[..., Any]) -> str:
+    return getattr(implementation, "__qualname__", type(implementation).__name__)
 
 
 def _scale(query: Tensor, scale: float | None) -> float:

@@ -23,13 +23,13 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from lessons_lib import stabilise
-from lessons_lib.attention import attention_weights
+from lessons_lib.attention import declares_pattern, pattern_of
 from lessons_lib.blocks import CrossAttentionBlock, TransformerBlock
 from lessons_lib.feedforward import MixtureOfExperts, Routing
 from lessons_lib.geometry import effective_rank
 from lessons_lib.information import entropy
 from lessons_lib.multihead import MultiHeadAttention
-from lessons_lib.rules import Rule, asks_rules, takes_rules
+from lessons_lib.rules import Rule, as_taken_by, takes_rules
 from lessons_lib.shapes import at_least_single, check_floating, check_mask
 
 # --- looking --------------------------------------------------------------------------------------------------------
@@ -64,14 +64,16 @@ def observe(model: nn.Module) -> Iterator[Observation]:
             loss(model(tokens)).backward()  # the backward pass too, if gradients are wanted
         seen.weights["blocks.0.attention.sublayer"]
 
-    Attention is read where it is computed, from the very queries and keys; it costs the weights once more. What is
+    Attention is read where it is computed, from the very queries and keys; it costs the weights once more. The weights
+    are those of the layer's implementation, with everything that the implementation hides or changes by itself. What is
     watched are the :class:`~lessons_lib.multihead.MultiHeadAttention`, the blocks of :mod:`lessons_lib.blocks` and the
     :class:`~lessons_lib.feedforward.MixtureOfExperts` inside ``model``. Where the experts alone are of interest, as in
     a training loop, :func:`observe_routing` costs nothing. When the ``with`` ends, by an error too, nothing of this
     remains on the model.
 
     Raises:
-        ValueError: if there is nothing of that kind to watch.
+        ValueError: if there is nothing of that kind to watch, or an implementation of attention does not declare its
+            weights, see :func:`lessons_lib.attention.pattern_of`.
     """
     seen = Observation()
     attentions = {name: module for name, module in model.named_modules() if isinstance(module, MultiHeadAttention)}
@@ -130,21 +132,17 @@ def _routing_recorder(name: str, routings: dict[str, Routing]) -> Callable[..., 
 
 def _recording(implementation: Callable[..., Tensor], name: str, seen: Observation) -> Callable[..., Tensor]:
     """The same implementation, which writes down its weights first."""
+    pattern = pattern_of(implementation)
 
     @takes_rules
+    @declares_pattern(pattern)
     def recording(
         q: Tensor, k: Tensor, v: Tensor, mask: Rule | Tensor | None, *, bias: Tensor | None, dropout_p: float
     ):
-        table = mask.tensor(q.shape[2], k.shape[2], device=q.device) if isinstance(mask, Rule) else mask
+        mask = as_taken_by(implementation, mask, q.shape[2], k.shape[2], device=q.device)
         with torch.no_grad():
-            weights = attention_weights(q, k, table, bias=bias)
-            visible = torch.ones_like(weights, dtype=torch.bool)
-            if table is not None:
-                visible = visible & table
-            if bias is not None:
-                visible = visible & (bias > -torch.inf)
-            seen.weights[name], seen.visible[name] = weights, visible
-        return implementation(q, k, v, mask if asks_rules(implementation) else table, bias=bias, dropout_p=dropout_p)
+            seen.weights[name], seen.visible[name] = pattern(q, k, mask, bias=bias)
+        return implementation(q, k, v, mask, bias=bias, dropout_p=dropout_p)
 
     return recording
 

@@ -9,12 +9,21 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-from lessons_lib.attention import check_attention_inputs, check_bias, check_changes, check_options, distance_bias
+from lessons_lib.attention import (
+    attention_pattern,
+    check_attention_inputs,
+    check_bias,
+    check_changes,
+    check_options,
+    declares_pattern,
+    distance_bias,
+)
 from lessons_lib.rules import Everything, Rule, as_band, rule_over, takes_rules
 from lessons_lib.shapes import at_least_single
 
 
 @takes_rules
+@declares_pattern(attention_pattern)
 def fused_attention(
     query: Float[Tensor, "b h n d_k"],
     key: Float[Tensor, "#b g m d_k"],

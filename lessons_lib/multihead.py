@@ -14,7 +14,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor, nn
 
-from lessons_lib.attention import attention, attention_weights
+from lessons_lib.attention import attention, pattern_of
 from lessons_lib.rules import Rule, as_taken_by, asks_rules
 from lessons_lib.shapes import check_share, check_size
 
@@ -213,7 +213,9 @@ class MultiHeadAttention(nn.Module):
         implementation: computes the attention: any function with the call shape of
             :func:`lessons_lib.attention.attention`, which is the specification. It receives
             ``(q, k, v, mask, bias=…, dropout_p=…)`` with queries over ``(b, h, n, d_head)`` and keys and values over
-            ``(b, g, m, d_head)``, not repeated.
+            ``(b, g, m, d_head)``, not repeated. For ``weights`` and :func:`lessons_lib.diagnostics.observe` it declares
+            its weights, see :func:`lessons_lib.attention.declares_pattern`; the implementations of this library do, and
+            a ``functools.partial`` of one declares them with what it fixes.
         position: the older form of ``prepare``, called as ``position(x, positions)`` on queries and on keys;
             deprecated.
 
@@ -312,11 +314,16 @@ class MultiHeadAttention(nn.Module):
     ) -> Float[Tensor, "b h n m"]:
         """Return the pattern of every head: the weights that ``forward`` averages with, before dropout.
 
-        Arguments and errors as ``forward``, except that the cache is only looked at. Whatever ``implementation`` is,
-        the pattern is the specification's, from the same queries and keys.
+        The arguments and errors are those of ``forward``, but the cache stays as it is. What ``implementation`` hides
+        or changes by itself, such as a causal mask or a cap on the scores, is part of the weights.
+
+        Raises:
+            ValueError: as ``forward``, or if the implementation does not declare its weights, see
+                :func:`lessons_lib.attention.pattern_of`.
         """
+        pattern = pattern_of(self.implementation)
         q, k, _ = self._heads(x, context, mask, copy(cache), positions)
-        return attention_weights(q, k, mask, bias=bias)
+        return pattern(q, k, mask, bias=bias).weights
 
     def _heads(
         self,

@@ -8,7 +8,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from lessons_lib import diagnostics, masks, stabilise
-from lessons_lib.attention import attention, attention_weights
+from lessons_lib.attention import attention, attention_pattern, attention_weights, declares_pattern
 from lessons_lib.blocks import PostNorm, PreNorm, TransformerBlock
 from lessons_lib.diagnostics import observe, observe_routing
 from lessons_lib.feedforward import FeedForward, MixtureOfExperts
@@ -51,6 +51,7 @@ def state(model):
 def test_the_weights_are_those_that_forward_averaged_with():
     averaged = []
 
+    @declares_pattern(attention_pattern)
     def spy(q, k, v, mask, **options):
         averaged.append(attention_weights(q, k, mask, bias=options["bias"]))
         return attention(q, k, v, mask, **options)

@@ -9,7 +9,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.testing import assert_close
 
 from lessons_lib import masks
-from lessons_lib.attention import attention
+from lessons_lib.attention import attention, attention_pattern, declares_pattern
 from lessons_lib.fused import fused_attention
 from lessons_lib.multihead import AddPositions, KVCache, MultiHeadAttention, StreamingCache, as_layers_take
 from lessons_lib.positions import AlibiBias, LearnedPositions, RotaryEmbedding
@@ -44,6 +44,7 @@ def gradients(output, inputs):
     return dict(zip(inputs, torch.autograd.grad(loss, list(inputs.values()), retain_graph=True), strict=True))
 
 
+@declares_pattern(attention_pattern)
 def flash(q, k, v, mask, *, bias, dropout_p):
     """PyTorch's own attention in the call shape of ours."""
     if bias is not None:

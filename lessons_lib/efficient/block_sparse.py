@@ -10,12 +10,14 @@ of visits grows as ``n``. :func:`visited_blocks` counts them. A layout is the ru
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lessons_lib import masks
+from lessons_lib.attention import Pattern, attention_pattern, declares_pattern
 from lessons_lib.efficient import skipping
 from lessons_lib.efficient.call_shape import check_heads, check_over_scores
 from lessons_lib.efficient.skipping import skipping_attention
@@ -84,7 +86,24 @@ def visited_blocks(layout: Bool[Tensor, "n_blocks m_blocks"], *, causal: bool = 
 # --- attention ------------------------------------------------------------------------------------------------------
 
 
+def _pattern(
+    query: Tensor,
+    key: Tensor,
+    mask: Rule | Tensor | None = None,
+    *,
+    layout: Tensor,
+    block: int,
+    causal: bool = False,
+    **options: Any,
+) -> Pattern:
+    n, m = query.shape[-2], key.shape[-2]
+    _check_layout(layout, block, n, m, causal)
+    rule = _rule(layout, block, n, m, causal)
+    return attention_pattern(query, key, rule if mask is None else rule & as_rule(mask, m), **options)
+
+
 @takes_rules
+@declares_pattern(_pattern)
 def block_sparse_attention(
     query: Float[Tensor, "*batch n d_k"],
     key: Float[Tensor, "*batch_kv m d_k"],

@@ -13,20 +13,20 @@ weights sum to one. Causal, the sums run to :math:`j \le i`: a recurrent network
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lessons_lib.attention import for_each_query_head
+from lessons_lib.attention import Pattern, declares_pattern, for_each_query_head
 from lessons_lib.efficient.call_shape import (
     check_heads,
     hidden_from_all,
     refuse_bias,
     refuse_dropout,
 )
-from lessons_lib.rules import Rule, takes_rules
+from lessons_lib.rules import Causal, Rule, as_rule, takes_rules
 from lessons_lib.shapes import at_least_single, check_floating
 
 # Between the sums, attention inside a chunk is written out: CHUNK x CHUNK weights a head.
@@ -62,7 +62,36 @@ class LinearState(NamedTuple):
         return sum(part.numel() * part.element_size() for part in self)
 
 
+def pattern_by_one_hot_values(
+    attend: Callable[..., Tensor],
+    query: Float[Tensor, "*batch n d_k"],
+    key: Float[Tensor, "*batch_kv m d_k"],
+    mask: Rule | Tensor | None,
+    *,
+    causal: bool,
+    **options: Any,
+) -> Pattern:
+    """Return the weights of an attention that never holds them: its output for the rows of the identity as values.
+
+    This takes ``n * m`` numbers.
+    """
+    n, m = query.shape[-2], key.shape[-2]
+    one_hot = torch.eye(m, dtype=key.dtype, device=key.device).expand(*key.shape[:-1], m)
+    weights = attend(query, key, one_hot, mask, causal=causal, **options)
+    visible = torch.ones_like(weights, dtype=torch.bool)
+    for rule in ([Causal()] if causal else []) + ([] if mask is None else [as_rule(mask, m)]):
+        visible = visible & rule.tensor(n, m, device=weights.device)
+    return Pattern(weights, visible)
+
+
+def _pattern(
+    query: Tensor, key: Tensor, mask: Rule | Tensor | None = None, *, causal: bool = False, **options: Any
+) -> Pattern:
+    return pattern_by_one_hot_values(linear_attention, query, key, mask, causal=causal, **options)
+
+
 @takes_rules
+@declares_pattern(_pattern)
 def linear_attention(
     query: Float[Tensor, "*batch n d_k"],
     key: Float[Tensor, "*batch_kv m d_k"],

@@ -18,19 +18,20 @@ How many features are enough depends on the size of the scores: the relative var
 """
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lessons_lib.attention import check_options, for_each_query_head
+from lessons_lib.attention import Pattern, check_options, declares_pattern, for_each_query_head
 from lessons_lib.efficient.call_shape import (
     check_heads,
     hidden_from_all,
     refuse_bias,
     refuse_dropout,
 )
-from lessons_lib.efficient.linear import average_by_features
+from lessons_lib.efficient.linear import average_by_features, pattern_by_one_hot_values
 from lessons_lib.rules import Rule, takes_rules
 from lessons_lib.shapes import at_least_single, check_floating, check_same_device, check_size
 
@@ -73,7 +74,14 @@ def positive_features(
     return _log_features(x, projection).exp()
 
 
+def _pattern(
+    query: Tensor, key: Tensor, mask: Rule | Tensor | None = None, *, causal: bool = False, **options: Any
+) -> Pattern:
+    return pattern_by_one_hot_values(performer_attention, query, key, mask, causal=causal, **options)
+
+
 @takes_rules
+@declares_pattern(_pattern)
 def performer_attention(
     query: Float[Tensor, "*batch n d_k"],
     key: Float[Tensor, "*batch_kv m d_k"],

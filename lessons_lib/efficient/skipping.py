@@ -2,12 +2,13 @@
 
 from functools import reduce
 from operator import and_
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lessons_lib.attention import attention
+from lessons_lib.attention import Pattern, attention, attention_pattern, declares_pattern
 from lessons_lib.efficient.call_shape import check_heads, check_over_scores, rows_and_columns
 from lessons_lib.rules import Rule, Seen, as_rule, conjuncts, takes_rules
 from lessons_lib.shapes import check_size
@@ -16,7 +17,14 @@ from lessons_lib.shapes import check_size
 BLOCK = 128
 
 
+def _pattern(
+    query: Tensor, key: Tensor, mask: Rule | Tensor | None = None, *, block: int = BLOCK, **options: Any
+) -> Pattern:
+    return attention_pattern(query, key, mask, **options)  # blocks change nothing
+
+
 @takes_rules
+@declares_pattern(_pattern)
 def skipping_attention(
     query: Float[Tensor, "*batch n d_k"],
     key: Float[Tensor, "*batch_kv m d_k"],

@@ -31,13 +31,14 @@ The files, in reading order::
 
 import importlib.util
 import math
-from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from lessons_lib.attention import Pattern, attention_pattern
 from lessons_lib.flash.band import Band, as_band, lengths_in
 from lessons_lib.flash.inputs import (
     check_cache_lengths,
@@ -56,7 +57,7 @@ from lessons_lib.flash.sdpa import (
 )
 from lessons_lib.flash.table import TileTable, kept_table_of, table_of
 from lessons_lib.flash.tiled import tiled_attention
-from lessons_lib.rules import Rule, takes_rules
+from lessons_lib.rules import Rule
 
 
 def flash_attention(
@@ -219,7 +220,7 @@ def chosen_backend(
 
 def as_implementation(
     *, is_causal: bool = False, window: int | None = None, backend: str = "auto"
-) -> Callable[..., Tensor]:
+) -> "FlashImplementation":
     """Return :func:`flash_attention` in the call shape of :func:`lessons_lib.attention.attention`.
 
     It is made for ``MultiHeadAttention(implementation=...)``, and so for every model built of such layers. The layers
@@ -228,7 +229,8 @@ def as_implementation(
         MultiHeadAttention(768, 12, implementation=as_implementation(is_causal=True))
 
     What else the scores go through may be fixed with ``functools.partial``, as in
-    ``partial(as_implementation(is_causal=True), softcap=50.0)``.
+    ``partial(as_implementation(is_causal=True), softcap=50.0)``. The layer's ``weights`` and
+    :func:`lessons_lib.diagnostics.observe` show the pattern with all of this.
 
     A layer's mask hides more: a rule, as a :class:`~lessons_lib.gpt.GPT` passes it on, costs nothing over ``n x m``; a
     Boolean table is honoured too, and takes its ``n x m`` bytes.
@@ -237,10 +239,23 @@ def as_implementation(
         ValueError: if ``window`` is not positive or ``backend`` is unknown; when called, as :func:`flash_attention`,
             and for a bias or dropout, of which flash attention knows nothing.
     """
-    check_window_and_backend(window, backend)
+    return FlashImplementation(is_causal, window, backend)
 
-    @takes_rules
-    def implementation(
+
+@dataclass(frozen=True)
+class FlashImplementation:
+    """What :func:`as_implementation` returns: :func:`flash_attention` with fixed settings, as a value to be pickled."""
+
+    is_causal: bool
+    window: int | None
+    backend: str
+    takes_rules: ClassVar[bool] = True  # as lessons_lib.rules.takes_rules marks a function
+
+    def __post_init__(self) -> None:
+        check_window_and_backend(self.window, self.backend)
+
+    def __call__(
+        self,
         query: Float[Tensor, "b h n d_k"],
         key: Float[Tensor, "b g m d_k"],
         value: Float[Tensor, "b g m d_k"],
@@ -253,22 +268,42 @@ def as_implementation(
         slopes: Float[Tensor, " h"] | None = None,
         sinks: Float[Tensor, " h"] | None = None,
     ) -> Tensor:
-        if bias is not None:
-            raise ValueError(
-                "bias must be None, flash attention adds nothing to the scores but slopes; use attention instead"
-            )
+        """Call :func:`flash_attention`."""
+        _refuse_bias(bias)
         if dropout_p:
             raise ValueError(f"dropout_p must be 0, flash attention keeps every weight, got {dropout_p}")
-        hidden = {"is_causal": is_causal, "window": window}
+        hidden = {"is_causal": self.is_causal, "window": self.window}
         changes = {"softcap": softcap, "slopes": slopes, "sinks": sinks}
-        out = flash_attention(query, key, value, mask, scale=scale, backend=backend, **hidden, **changes)
+        out = flash_attention(query, key, value, mask, scale=scale, backend=self.backend, **hidden, **changes)
         assert isinstance(out, Tensor)
         return out
 
-    return implementation
+    def pattern(
+        self,
+        query: Float[Tensor, "b h n d_k"],
+        key: Float[Tensor, "b g m d_k"],
+        mask: Rule | Bool[Tensor, "*#batch #n #m"] | None = None,
+        *,
+        scale: float | None = None,
+        bias: Tensor | None = None,
+        softcap: float | None = None,
+        slopes: Float[Tensor, " h"] | None = None,
+        sinks: Float[Tensor, " h"] | None = None,
+    ) -> Pattern:
+        """Return the weights that a call averages with, see :func:`lessons_lib.attention.declares_pattern`."""
+        _refuse_bias(bias)
+        rule = joined(query, key, mask, self.is_causal, self.window, None)
+        return attention_pattern(query, key, rule, scale=scale, softcap=softcap, slopes=slopes, sinks=sinks)
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------
+
+
+def _refuse_bias(bias: Tensor | None) -> None:
+    if bias is not None:
+        raise ValueError(
+            "bias must be None, flash attention adds nothing to the scores but slopes; use attention instead"
+        )
 
 
 class _Asked(NamedTuple):
