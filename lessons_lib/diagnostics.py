@@ -30,7 +30,7 @@ from lessons_lib.geometry import effective_rank
 from lessons_lib.information import entropy
 from lessons_lib.multihead import MultiHeadAttention
 from lessons_lib.rules import Rule, as_taken_by, takes_rules
-from lessons_lib.shapes import at_least_single, check_floating, check_mask
+from lessons_lib.shapes import at_least_single, check_floating, check_mask, values_can_be_read
 
 # --- looking --------------------------------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ def attention_entropy(
         visible = visible & mask
     n_visible = visible.sum(-1)
     has_choice = n_visible >= 2
-    if not has_choice.any((0, 2)).all():
+    if values_can_be_read(has_choice) and not has_choice.any((0, 2)).all():
         raise ValueError("in every head some query must see at least two keys, or there is no entropy to measure")
     rows = torch.where(has_choice[..., None], weights, 1 / weights.shape[-1])
     entropies = at_least_single(entropy(rows))
@@ -216,7 +216,7 @@ def token_spread(x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
     check_floating(x=x)
     exact = at_least_single(x)
     length = torch.linalg.matrix_norm(exact)
-    if not length.isfinite().all() or (length == 0).any():
+    if values_can_be_read(length) and (not length.isfinite().all() or (length == 0).any()):
         raise ValueError(f"x must be finite and not zero in every sequence, got norms {length.tolist()}")
     return (torch.linalg.matrix_norm(exact - exact.mean(-2, keepdim=True)) / length).to(x.dtype)
 

@@ -20,7 +20,7 @@ from lessons_lib.multihead import MultiHeadAttention, as_layers_take
 from lessons_lib.norms import LayerNorm
 from lessons_lib.positions import sinusoidal
 from lessons_lib.rules import Causal, Rule, as_rule, check_over, hides_whole_keys
-from lessons_lib.shapes import check_integers, check_share, check_size
+from lessons_lib.shapes import check_integers, check_share, check_size, values_can_be_read
 
 NormOrder = Literal["post", "pre"]
 
@@ -217,12 +217,12 @@ class EncoderDecoder(nn.Module):
         last = self.config.vocab_size - 1
         for name, tokens, mask in (("source", source, source_mask), ("target", target, target_mask)):
             check_integers(name, tokens, "b rows")
-            if not tokens.numel() or len(tokens) != len(source):
+            if not tokens.numel() or tokens.shape[0] != source.shape[0]:
                 raise ValueError(
                     f"{name} must be over (b, rows) with one b for both sides, at least one, "
                     f"got shape {tuple(tokens.shape)}"
                 )
-            if ((tokens < 0) | (tokens > last)).any():
+            if values_can_be_read(tokens) and ((tokens < 0) | (tokens > last)).any():
                 raise ValueError(
                     f"{name} must hold tokens in 0 .. vocab_size - 1 = {last}, "
                     f"got {tokens.min().item()} .. {tokens.max().item()}"
@@ -232,7 +232,7 @@ class EncoderDecoder(nn.Module):
                 check_over(mask, (b, 1, n, n))
                 if not hides_whole_keys(mask):
                     raise ValueError(f"{name}_mask must say which tokens are real, as Padding does, got {mask}")
-            elif mask is not None and (mask.dtype != torch.bool or mask.shape not in {(b, 1, 1, n), (1, 1, 1, n)}):
+            elif mask is not None and (mask.dtype != torch.bool or mask.shape not in ((b, 1, 1, n), (1, 1, 1, n))):
                 raise ValueError(
                     f"{name}_mask must be Boolean over (b, 1, 1, rows) = {(b, 1, 1, n)}, as masks.padding returns it, "
                     f"got {mask.dtype} over {tuple(mask.shape)}"

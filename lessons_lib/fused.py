@@ -53,7 +53,7 @@ def fused_attention(
         raise ValueError(f"query, key and value must be (batch, heads, rows, width), got {shapes}; use attention")
     check_options(scale, dropout_p)
     n, m = query.shape[2], key.shape[2]
-    scores = at_least_single(query.new_empty(())).expand(len(query), query.shape[1], n, m)
+    scores = at_least_single(query.new_empty(())).expand(query.shape[0], query.shape[1], n, m)
     check_changes(query, scores, softcap, slopes, sinks)
     if softcap is not None:
         raise ValueError(

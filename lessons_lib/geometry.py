@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lessons_lib.information import effective_count
-from lessons_lib.shapes import at_least_single, broadcast_together, check_floating
+from lessons_lib.shapes import at_least_single, broadcast_together, check_floating, values_can_be_read
 
 
 def cosine_similarity(q: Float[Tensor, "*#batch n d"], k: Float[Tensor, "*#batch m d"]) -> Float[Tensor, "*batch n m"]:
@@ -83,9 +83,9 @@ def effective_rank(x: Float[Tensor, "*batch n d"]) -> Float[Tensor, "*batch"]:
     .. [2] Roy & Vetterli, *The effective rank*, EUSIPCO 2007.
     """
     check_floating(x=x)
-    if x.ndim < 2 or not x.isfinite().all():
+    if x.ndim < 2 or (values_can_be_read(x) and not x.isfinite().all()):
         raise ValueError(f"x must hold finite numbers over (*batch, n, d), got shape {tuple(x.shape)}")
-    if not (x != 0).flatten(-2).any(-1).all():
+    if values_can_be_read(x) and not (x != 0).flatten(-2).any(-1).all():
         raise ValueError("x holds a matrix of zeros, which uses no direction at all; leave such matrices out")
     sigma = torch.linalg.svdvals(at_least_single(x))
     return effective_count(sigma / sigma.sum(-1, keepdim=True)).to(x.dtype)
@@ -98,7 +98,7 @@ def _directions(name: str, x: Tensor) -> Tensor:
     """The unit vectors along the rows, in at least float32."""
     x = at_least_single(x)
     largest = x.detach().abs().amax(-1, keepdim=True)  # cancels, and keeps the squares in range
-    if (largest == 0).any():
+    if values_can_be_read(largest) and (largest == 0).any():
         raise ValueError(f"{name} holds a zero vector, which has no direction; leave such rows out")
     x = x / largest
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)

@@ -33,7 +33,7 @@ from lessons_lib.positions import (
 )
 from lessons_lib.rope_scaling import DynamicNTK, Llama3, NTKAware, PositionInterpolation, YaRN
 from lessons_lib.rules import Causal, Rule, as_rule, check_over
-from lessons_lib.shapes import broadcasts_to, check_share, check_size
+from lessons_lib.shapes import broadcasts_to, check_share, check_size, check_tensor, values_can_be_read
 from lessons_lib.stabilise import QKNorm
 
 FeedForwardKind = Literal["gelu", "gelu_tanh", "relu", "swiglu", "none"]
@@ -422,25 +422,26 @@ class GPT(nn.Module):
     def _check(self, tokens: Tensor, caches: Sequence[KVCache] | None, positions: Tensor | None) -> int:
         """Refuse what does not fit; return how many positions the caches have seen."""
         config = self.config
+        check_tensor("tokens", tokens)
         if tokens.ndim != 2 or tokens.dtype not in (torch.int32, torch.int64) or not tokens.numel():
             raise ValueError(
                 "tokens must be integers over (b, n), int32 or int64 as an embedding takes them, at least one, "
                 f"got {tokens.dtype} over {tuple(tokens.shape)}; write tokens.long() for other integers"
             )
-        if not torch.compiler.is_compiling() and ((tokens < 0) | (tokens >= config.vocab_size)).any():
+        if values_can_be_read(tokens) and ((tokens < 0) | (tokens >= config.vocab_size)).any():
             raise ValueError(
                 f"tokens must be in 0 .. vocab_size - 1 = {config.vocab_size - 1}, "
                 f"got {tokens.min().item()} .. {tokens.max().item()}"
             )
         b, n = tokens.shape
         lengths = [0] * len(self.blocks) if caches is None else [len(cache) for cache in caches]
-        if len(lengths) != len(self.blocks) or len(set(lengths)) != 1:
+        if len(lengths) != len(self.blocks) or any(length != lengths[0] for length in lengths):
             raise ValueError(
                 f"caches must be one for each of the {len(self.blocks)} layers, all equally long, "
                 f"got lengths {lengths}; start with new_caches()"
             )
         seen = lengths[0]
-        if positions is not None and positions.shape not in {(n,), (1, n), (b, n)}:
+        if positions is not None and positions.shape not in ((n,), (1, n), (b, n)):
             raise ValueError(f"positions must be (n,) or (b, n) for tokens over {(b, n)}, got {tuple(positions.shape)}")
         if positions is None and config.position == "learned" and seen + n > config.n_context:
             raise ValueError(

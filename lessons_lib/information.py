@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lessons_lib.shapes import at_least_single, broadcast_together, check_floating
+from lessons_lib.shapes import at_least_single, broadcast_together, check_floating, values_can_be_read
 
 
 def entropy(p: Float[Tensor, "*rows m"]) -> Float[Tensor, "*rows"]:
@@ -116,6 +116,8 @@ def check_sums_to_one(
     Raises:
         ValueError: if an entry is negative or ``NaN``, or such a sum is not one.
     """
+    if not values_can_be_read(p):
+        return
     if not (p >= 0).all():
         raise ValueError(f"{name} must have no negative entries and no NaN, got a smallest entry of {p.min().item()}")
     totals = at_least_single(p).flatten(-n_axes).sum(-1)
@@ -152,7 +154,7 @@ def _checked(name: str, p: Tensor, *, n_axes: int = 1) -> Tensor:
     check_floating(**{name: p})
     if p.ndim < n_axes:
         raise ValueError(f"{name} must have {n_axes} or more axes, got shape {tuple(p.shape)}")
-    if n_axes == 1 and (p == 0).all(-1).any():
+    if n_axes == 1 and values_can_be_read(p) and (p == 0).all(-1).any():
         raise ValueError(
             f"{name} has a row that sums to zero: a query that may attend nowhere has no distribution to measure; "
             f"leave such rows out first, as in {name}[{name}.sum(-1) > 0]"

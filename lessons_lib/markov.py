@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from lessons_lib.information import check_sums_to_one
-from lessons_lib.shapes import at_least_single, check_floating
+from lessons_lib.shapes import at_least_single, check_floating, values_can_be_read
 
 
 def stationary_distribution(a: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*batch n"]:
@@ -46,7 +46,7 @@ def stationary_distribution(a: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*b
     _check_chain(a)
     n = a.shape[-1]
     home = _reached_by_all(a)
-    if not home.any(dim=-1).all():
+    if values_can_be_read(home) and not home.any(dim=-1).all():
         raise ValueError(
             "a must have one stationary distribution, but walkers that start on different tokens can stay apart for "
             "ever: no token is reached from every other"

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lessons_lib.attention import attention, pattern_of
 from lessons_lib.rules import Rule, as_taken_by, asks_rules
-from lessons_lib.shapes import check_share, check_size
+from lessons_lib.shapes import check_share, check_size, values_can_be_read
 
 
 class KVCache:
@@ -77,7 +77,7 @@ class KVCache:
         b = kept[0].shape[0]
         if rows.ndim != 1 or rows.is_floating_point() or rows.dtype == torch.bool or not rows.numel():
             raise ValueError(f"rows must be the numbers of some rows, one axis of them, got {rows}")
-        if ((rows < 0) | (rows >= b)).any():
+        if values_can_be_read(rows) and ((rows < 0) | (rows >= b)).any():
             raise ValueError(f"rows must be from 0 to {b - 1}, got {rows.tolist()}")
         self._buffer = kept[0][rows], kept[1][rows]
 
@@ -380,7 +380,7 @@ class MultiHeadAttention(nn.Module):
         if positions is not None:
             if self.prepare is None:
                 raise ValueError("positions were given to a layer without prepare, which would ignore them")
-            if positions.shape not in {(x.shape[1],), (1, x.shape[1]), tuple(x.shape[:2])}:
+            if positions.shape not in ((x.shape[1],), (1, x.shape[1]), x.shape[:2]):
                 raise ValueError(
                     f"positions must be (n,) or (b, n) for x over {tuple(x.shape[:2])}, got {tuple(positions.shape)}"
                 )

@@ -36,7 +36,15 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lessons_lib.markov import check_row_stochastic
-from lessons_lib.shapes import at_least_single, broadcasts_to, check_integers, check_mask, check_same_device, check_size
+from lessons_lib.shapes import (
+    at_least_single,
+    broadcasts_to,
+    check_integers,
+    check_mask,
+    check_same_device,
+    check_size,
+    values_can_be_read,
+)
 
 # --- one pattern ----------------------------------------------------------------------------------------------------
 
@@ -311,9 +319,10 @@ def _visible(weights: Tensor, mask: Tensor | None) -> Tensor:
         raise ValueError(f"weights must be square, over (*batch, n, n), got {tuple(weights.shape)}")
     if mask is None:
         ahead = _steps_back(weights) < 0
-        mask = torch.ones_like(ahead) if (weights * ahead).any() else ~ahead
+        sees_ahead = (weights * ahead != 0).flatten().any()
+        mask = ~ahead | sees_ahead
     check_mask(mask, weights)
-    if (weights.masked_fill(mask, 0.0) > 0).any():
+    if values_can_be_read(weights) and (weights.masked_fill(mask, 0.0) > 0).any():
         raise ValueError("mask must allow every key that has weight; is it the one that the weights were made with?")
     return mask.expand_as(weights)
 

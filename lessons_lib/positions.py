@@ -31,6 +31,7 @@ from lessons_lib.shapes import (
     check_integers,
     check_same_device,
     check_size,
+    values_can_be_read,
 )
 
 # The slowest pair turns once in some 2 pi * ROPE_BASE tokens.
@@ -76,8 +77,8 @@ class SinusoidalPositions(nn.Module):
 
     Raises:
         ValueError: if ``d_model`` is not a positive even integer or ``base`` not above 1; in ``forward``, if a
-            position is not an integer from 0 (while ``torch.compile`` traces, negative ones pass: looking at them
-            would cut the graph).
+            position is not an integer from 0. Negative ones pass where there are no values to read, see
+            :func:`lessons_lib.shapes.values_can_be_read`.
     """
 
     def __init__(self, d_model: int, *, base: float = ROPE_BASE) -> None:
@@ -89,7 +90,7 @@ class SinusoidalPositions(nn.Module):
     def forward(self, positions: Integer[Tensor, "*batch n"]) -> Float[Tensor, "*batch n d_model"]:
         """Compute the vectors, in the default floating-point type."""
         whole = not (positions.is_floating_point() or positions.dtype == torch.bool)
-        if not whole or (not torch.compiler.is_compiling() and (positions < 0).any()):
+        if not whole or (values_can_be_read(positions) and (positions < 0).any()):
             raise ValueError(f"positions must be integers from 0, got {positions.dtype} from {positions.min().item()}")
         return _sines_and_cosines(positions, self.d_model, self.base)
 
@@ -110,7 +111,8 @@ class LearnedPositions(nn.Module):
 
     Raises:
         ValueError: if a size is not a positive integer; in ``forward``, if a position is not one of ``0 .. n_max - 1``
-            (while ``torch.compile`` traces, the lookup's own error takes the place of this one).
+            (the lookup's own error takes the place of this one where there are no values to read, see
+            :func:`lessons_lib.shapes.values_can_be_read`).
     """
 
     def __init__(self, n_max: int, d_model: int) -> None:
@@ -123,7 +125,7 @@ class LearnedPositions(nn.Module):
         """Look the vectors up."""
         check_integers("positions", positions)
         positions, n_max = positions.long(), len(self.weight)  # bytes would be taken for a mask
-        if not torch.compiler.is_compiling() and ((positions < 0) | (positions >= n_max)).any():
+        if values_can_be_read(positions) and ((positions < 0) | (positions >= n_max)).any():
             raise ValueError(
                 f"positions must be in 0 .. {n_max - 1}: there is no trained vector for others, "
                 f"got {positions.min().item()} .. {positions.max().item()}; build with a larger n_max, or cut the input"

@@ -2,9 +2,12 @@
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 
 import torch
 from torch import Tensor
+from torch._C._functorch import get_unwrapped, is_batchedtensor, is_functorch_wrapped_tensor
+from torch._guards import detect_fake_mode
 
 import lessons_lib.settled  # noqa: F401 (first of all, whatever is imported)
 
@@ -40,9 +43,31 @@ def check_mask(mask: Tensor, scores: Tensor) -> None:
     check_same_device(scores=scores, mask=mask)
 
 
+def values_can_be_read(*tensors: Tensor) -> bool:
+    """Return whether Python can read the values of these tensors now: a check of values is skipped where it cannot.
+
+    There are no values to read while ``torch.compile`` or ``torch.export`` traces, on the meta device, under
+    ``FakeTensorMode`` and in a batch of ``torch.vmap``.
+    """
+    if torch.compiler.is_compiling() or any(tensor.is_meta for tensor in tensors):
+        return False
+    for tensor in tensors:
+        while is_functorch_wrapped_tensor(tensor):  # grad may be inside vmap, and vmap inside grad
+            if is_batchedtensor(tensor):
+                return False
+            tensor = get_unwrapped(tensor)
+    return detect_fake_mode(tensors) is None
+
+
+def check_tensor(name: str, value: object) -> None:
+    """Refuse what is not a tensor, such as a list."""
+    if not isinstance(value, Tensor):
+        raise ValueError(f"{name} must be a tensor, got {type(value).__name__}; write torch.tensor({name})")
+
+
 def check_size(name: str, value: int, *, at_least: int, at_most: int | None = None) -> None:
-    """Refuse what is not a whole number in the given range."""
-    if not isinstance(value, int) or isinstance(value, bool):
+    """Refuse what is not a whole number in the given range. NumPy's whole numbers and symbolic sizes are taken."""
+    if not isinstance(value, Integral | torch.SymInt) or isinstance(value, bool):
         raise ValueError(f"{name} must be an integer, got {value!r}")
     if value < at_least:
         raise ValueError(f"{name} must be at least {at_least}, got {value}")

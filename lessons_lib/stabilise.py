@@ -19,6 +19,7 @@ from torch.nn.utils import parametrize
 
 from lessons_lib.multihead import MultiHeadAttention
 from lessons_lib.norms import RMSNorm
+from lessons_lib.shapes import values_can_be_read
 
 # --- queries and keys -----------------------------------------------------------------------------------------------
 
@@ -121,7 +122,7 @@ class SigmaReparam(nn.Module):
 
     def __init__(self, weight: Float[Tensor, "d_out d_in"]) -> None:
         super().__init__()
-        if weight.ndim != 2 or not weight.any():
+        if weight.ndim != 2 or (values_can_be_read(weight) and not weight.any()):
             raise ValueError(f"weight must be a matrix that is not zero, got shape {tuple(weight.shape)}")
         left, _, right = torch.linalg.svd(weight.detach(), full_matrices=False)
         self.register_buffer("u", left[:, 0].clone())

@@ -220,7 +220,7 @@ class VisionTransformer(nn.Module):
             )
         tokens = self.embedding(patches(images, self.config.patch_size))
         if self.summary is not None:
-            tokens = torch.cat([self.summary.expand(len(images), 1, -1), tokens], dim=1)
+            tokens = torch.cat([self.summary.expand(images.shape[0], 1, -1), tokens], dim=1)
         places = torch.arange(tokens.shape[1], device=tokens.device)
         return self.dropout(tokens + self.positions(places))
 

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from lessons_lib.attention import for_each_query_head
 from lessons_lib.efficient.call_shape import check_heads
-from lessons_lib.shapes import at_least_single, check_floating
+from lessons_lib.shapes import at_least_single, check_floating, values_can_be_read
 
 CHUNK = 64
 
@@ -148,7 +148,8 @@ def _check(
                 raise ValueError(
                     f"{name} must hold one number for each query, {tuple(query.shape[:-1])}, got {tuple(given.shape)}"
                 )
-    if log_decay is not None and not ((log_decay <= 0) & log_decay.isfinite()).all():
+    is_read = log_decay is not None and values_can_be_read(log_decay)
+    if is_read and not ((log_decay <= 0) & log_decay.isfinite()).all():
         raise ValueError(f"log_decay must be finite and at most 0, got up to {log_decay.max()}")
     if initial is not None:
         wanted = (*query.shape[:-2], key.shape[-1], value.shape[-1])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lessons_lib.rules.ranges import clipped, runs
 from lessons_lib.rules.rule import Rule, Seen, immutable
-from lessons_lib.shapes import check_integers
+from lessons_lib.shapes import check_integers, values_can_be_read
 
 
 class _Bounded(Rule):
@@ -39,7 +39,7 @@ class _Bounded(Rule):
     def check_sizes(self, n: int, m: int) -> None:
         """No bound lies beyond the keys."""
         super().check_sizes(n, m)
-        if not all(0 <= bound <= m for bound in self._numbers):
+        if values_can_be_read(self.bounds) and not all(0 <= bound <= m for bound in self._numbers):
             raise ValueError(f"{self.name} must be in 0 .. m = {m}, got {self._numbers}")
 
     def of_sequence(self, b: int) -> Rule:

@@ -1,0 +1,131 @@
+"""PyTorch's tools that run a model without values to read: vmap, the meta device, FakeTensorMode, tracing."""
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functional_call, grad, vmap
+from torch.testing import assert_close
+from torch.utils.flop_counter import FlopCounterMode
+
+from lessons_lib.attention import attention
+from lessons_lib.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
+from lessons_lib.flash import as_implementation
+from lessons_lib.fused import fused_attention
+from lessons_lib.gpt import GPT, GPTConfig, llama3_8b
+from lessons_lib.positions import LearnedPositions, SinusoidalPositions
+from lessons_lib.rules import Causal, Padding
+from lessons_lib.shapes import values_can_be_read
+from lessons_lib.vision import VisionConfig, VisionTransformer
+
+SMALL = {"vocab_size": 17, "n_context": 8, "d_model": 16, "n_layers": 2, "n_heads": 2}
+TRANSLATION = EncoderDecoderConfig(9, d_model=8, n_layers=1, n_heads=2, d_ff=8)
+IMAGES = VisionConfig((8, 8), 4, 3, d_model=8, n_layers=1, n_heads=2)
+
+
+def test_values_can_be_read_of_plain_tensors_and_inside_grad():
+    read = []
+
+    def loss(x):
+        read.append(values_can_be_read(x))
+        return x.sum()
+
+    grad(loss)(torch.ones(3))
+    grad(lambda x: grad(loss)(x).sum())(torch.ones(3))
+    assert read == [True, True]
+    assert values_can_be_read(torch.ones(3), torch.arange(2))
+
+
+def test_values_cannot_be_read_in_batches_of_vmap_without_memory_or_while_traced():
+    read = []
+
+    def loss(x):
+        read.append(values_can_be_read(x))
+        return x.sum()
+
+    vmap(loss)(torch.ones(2, 3))
+    vmap(grad(loss))(torch.ones(2, 3))
+    grad(lambda x: vmap(loss)(x).sum())(torch.ones(2, 3))
+    loss(torch.ones(3, device="meta"))
+    with FakeTensorMode() as mode:
+        loss(torch.ones(3))
+    loss(mode.from_tensor(torch.ones(3)))
+    torch.compile(loss, backend="eager")(torch.ones(3))
+    assert read == [False] * 7
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+@pytest.mark.parametrize("position", ["learned", "sinusoidal", "rotary", "alibi"])
+@pytest.mark.parametrize("implementation", [attention, fused_attention], ids=["attention", "fused"])
+def test_per_sample_gradients_of_a_gpt_are_those_of_each_sample(position, implementation):
+    model = GPT(GPTConfig(**SMALL, position=position), implementation=implementation)
+    parameters, tokens = dict(model.named_parameters()), torch.randint(17, (3, 5))
+
+    def loss(parameters, row):
+        return functional_call(model, parameters, (row[None],)).square().sum()
+
+    together = vmap(grad(loss), in_dims=(None, 0))(parameters, tokens)
+    for i, row in enumerate(tokens):
+        for name, gradient in grad(loss)(parameters, row).items():
+            assert_close(together[name][i], gradient)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_per_sample_gradients_of_a_gpt_with_flash_attention():
+    model = GPT(GPTConfig(**SMALL), implementation=as_implementation())
+    parameters, tokens = dict(model.named_parameters()), torch.randint(17, (3, 5))
+
+    def loss(parameters, row):
+        return functional_call(model, parameters, (row[None],)).square().sum()
+
+    together = vmap(grad(loss), in_dims=(None, 0))(parameters, tokens)
+    for name, gradient in grad(loss)(parameters, tokens[1]).items():
+        assert_close(together[name][1], gradient)
+
+
+def test_flops_of_llama3_8b_are_counted_on_the_meta_device():
+    with torch.device("meta"):
+        model = GPT(llama3_8b())
+    n_matrix = sum(p.numel() for name, p in model.named_parameters() if p.ndim == 2 and "embedding" not in name)
+    with FlopCounterMode(display=False) as counter:
+        logits = model(torch.zeros(1, 16, dtype=torch.long, device="meta"))
+    assert logits.shape == (1, 16, 128256)
+    products = model.config.n_layers * 4 * 16 * 16 * 4096  # of queries and keys, and of weights and values
+    assert counter.get_total_flops() in (2 * 16 * n_matrix, 2 * 16 * n_matrix + products)
+
+
+MODELS = {
+    "gpt": (lambda: GPT(GPTConfig(**SMALL, position="sinusoidal")), lambda: (torch.zeros(2, 5, dtype=torch.long),)),
+    "encoder-decoder": (lambda: EncoderDecoder(TRANSLATION), lambda: (torch.zeros(2, 5, dtype=torch.long),) * 2),
+    "vision": (lambda: VisionTransformer(IMAGES), lambda: (torch.zeros(2, 8, 8),)),
+}
+every_model = pytest.mark.parametrize(("build", "inputs"), MODELS.values(), ids=MODELS)
+
+
+@every_model
+@pytest.mark.parametrize("where", [lambda: torch.device("meta"), FakeTensorMode], ids=["meta", "fake"])
+def test_a_forward_pass_without_values_has_the_shape_of_one_with_values(build, inputs, where):
+    shape = build()(*inputs()).shape
+    with where():
+        assert build()(*inputs()).shape == shape
+
+
+@every_model
+def test_a_model_is_one_graph(build, inputs):
+    model = build().eval()
+    assert_close(torch.compile(model, fullgraph=True, backend="eager")(*inputs()), model(*inputs()))
+
+
+def test_key_lengths_of_a_padding_mask_need_no_values_on_the_meta_device():
+    with torch.device("meta"):
+        model, tokens = GPT(GPTConfig(**SMALL), implementation=attention), torch.zeros(2, 5, dtype=torch.long)
+        assert model(tokens, mask=Causal() & Padding(torch.tensor([5, 3]))).shape == (2, 5, 17)
+
+
+def test_values_that_can_be_read_are_still_checked():
+    model = GPT(GPTConfig(**SMALL))
+    loss = grad(lambda p, row: functional_call(model, p, (row[None],)).sum())
+    with pytest.raises(ValueError, match=r"tokens must be in 0 \.\. vocab_size - 1 = 16, got 17 \.\. 17"):
+        loss(dict(model.named_parameters()), torch.tensor([17]))
+    for positions in (LearnedPositions(4, 6), SinusoidalPositions(6)):
+        with pytest.raises(ValueError, match="positions must be"):
+            positions(torch.tensor([-1]))
