@@ -13,7 +13,7 @@ from einops import rearrange, repeat
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from lessons_lib.generation import check_beginnings, check_learned_positions
+from lessons_lib.generation import check_beginnings, check_learned_positions, check_logits
 from lessons_lib.gpt import GPT
 from lessons_lib.modes import evaluating
 from lessons_lib.rope_scaling import DynamicNTK
@@ -47,8 +47,8 @@ def beam_search(model: GPT, tokens: Int[Tensor, "b n"], n_new: int, *, n_beams: 
         use_cache: whether to keep keys and values between steps.
 
     Raises:
-        ValueError: if a number is out of range, if there are not ``n_beams`` texts of this length at all, or the texts
-            exceed the learned positions.
+        ValueError: if a number is out of range, if there are not ``n_beams`` texts of this length at all, if the texts
+            exceed the learned positions, or as :func:`lessons_lib.generation.check_logits`.
     """
     _check(model, tokens, n_new, n_beams, use_cache)
     b = tokens.shape[0]
@@ -58,6 +58,7 @@ def beam_search(model: GPT, tokens: Int[Tensor, "b n"], n_new: int, *, n_beams: 
         for _ in range(n_new):
             start = 0 if caches is None else len(caches[0])
             logits = model(rearrange(texts, "b beam n -> (b beam) n")[:, start:], caches=caches)[:, -1]
+            check_logits(logits)
             step = rearrange(at_least_single(logits).log_softmax(dim=-1), "(b beam) v -> b beam v", b=b)
             score, beam, following = _best(score[..., None] + step, n_beams)
             texts = torch.cat([texts.gather(1, repeat(beam, "b beam -> b beam n", n=texts.shape[-1])), following], -1)

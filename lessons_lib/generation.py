@@ -5,13 +5,18 @@ import math
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 from lessons_lib.gpt import GPT, GPTConfig
 from lessons_lib.modes import evaluating
 from lessons_lib.rope_scaling import DynamicNTK
 from lessons_lib.rules import LeftPadding
-from lessons_lib.shapes import at_least_single, check_size
+from lessons_lib.shapes import at_least_single, check_size, check_tensor, values_can_be_read
 from lessons_lib.softmax import softmax
+
+# Probabilities that reach top_p within this many units of rounding reach it. For all distributions in twentieths,
+# 3 units are enough in float32 and float64.
+ROUNDING_UNITS = 8
 
 
 @torch.no_grad()
@@ -54,7 +59,8 @@ def generate(
             positions end it.
 
     Raises:
-        ValueError: if a number is out of range, or what is in view exceeds the learned positions.
+        ValueError: if a number is out of range, if what is in view exceeds the learned positions, or if the model
+            returns logits that are no distribution, see :func:`check_logits`.
 
     .. [1] Holtzman et al., *The Curious Case of Neural Text Degeneration*, 2019. arXiv:1904.09751.
     """
@@ -92,19 +98,23 @@ def kept_tokens(
     .. math:: \text{the shortest prefix, by decreasing } p_i, \text{ with } \sum_{i} p_i \ge \text{top\_p}
 
     where the probabilities are those at the temperature, renormalised over the ``top_k``. The token that reaches the
-    threshold is kept, so at least one is. Among equals the earlier ones in the vocabulary are kept.
+    threshold is kept, so at least one is. A sum that equals ``top_p`` but for rounding reaches it: of the probabilities
+    0.5, 0.3, 0.1 and 0.1, ``top_p=0.8`` keeps two. Among equals the earlier ones in the vocabulary are kept.
 
     Raises:
         ValueError: if ``top_k`` is not a whole number from 1 to the size of the vocabulary, if ``top_p`` is not in
-            ``(0, 1]``, or the temperature is not positive.
+            ``(0, 1]``, if the temperature is not positive, or as :func:`check_logits`.
     """
+    check_logits(logits)
     n_tokens = logits.shape[-1]
     if top_k is not None:
         check_size("top_k", top_k, at_least=1, at_most=n_tokens)
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p must be in (0, 1], got {top_p}")
     kept = torch.ones_like(logits, dtype=torch.bool)
-    if top_k is None and (top_p is None or top_p == 1):
+    if top_p == 1:
+        top_p = None  # all tokens, also those whose probability is lost in rounding
+    if top_k is None and top_p is None:
         return kept
     order = logits.argsort(dim=-1, descending=True, stable=True)
     rank = order.argsort(dim=-1)
@@ -112,8 +122,10 @@ def kept_tokens(
         kept = rank < top_k
     if top_p is not None:
         p = softmax(at_least_single(logits), kept, temperature=temperature).gather(-1, order)
-        probability_before = p.cumsum(dim=-1) - p
-        kept = kept & (probability_before < top_p).gather(-1, rank)
+        # The sum of the tokens before, added up and not by subtraction, which would leave rounding behind.
+        before = pad(p[..., :-1].cumsum(dim=-1), (1, 0))
+        threshold = top_p * (1 - ROUNDING_UNITS * torch.finfo(p.dtype).eps)
+        kept = kept & (before < threshold).gather(-1, rank)
     return kept
 
 
@@ -132,7 +144,7 @@ def chances(
     At temperature 0 all of it is on the most probable token, the first of equals.
 
     Raises:
-        ValueError: if the temperature is negative, or as :func:`kept_tokens` does.
+        ValueError: if the temperature is negative, or as :func:`kept_tokens`.
     """
     temperature = float(temperature)  # 0 is a natural thing to write
     if not temperature >= 0:
@@ -144,8 +156,28 @@ def chances(
     return softmax(at_least_single(logits), kept, temperature=temperature)
 
 
+def check_logits(logits: Float[Tensor, "*batch vocab"]) -> None:
+    """Refuse logits that are no distribution over the tokens, such as those of a model that has diverged.
+
+    Raises:
+        ValueError: if a row holds ``NaN`` or ``inf``, or nothing but ``-inf``.
+    """
+    if not values_can_be_read(logits):
+        return
+    largest = logits.detach().amax(dim=-1)
+    wrong = ~largest.isfinite()
+    if wrong.any():
+        value = largest[wrong].flatten()[0].item()
+        raise ValueError(
+            "logits must be finite or -inf, and at least one in each row finite, "
+            f"got {'nothing but -inf' if value == -math.inf else value} in {int(wrong.sum())} of {wrong.numel()} rows; "
+            "has the model diverged? Look for the first NaN or inf in its parameters and activations"
+        )
+
+
 def check_beginnings(tokens: Tensor) -> None:
     """Refuse what no text can begin with."""
+    check_tensor("tokens", tokens)
     if tokens.ndim != 2 or not tokens.numel():
         raise ValueError(f"tokens must be (b, n), and hold something to continue, got {tuple(tokens.shape)}")
 
@@ -185,13 +217,14 @@ def _check(
     if not temperature >= 0:
         raise ValueError(f"temperature must not be negative (0 is greedy), got {temperature}")
     b, n = tokens.shape
-    if lengths is None:
-        lengths = torch.full((b,), n)
-    whole = not (lengths.is_floating_point() or lengths.dtype == torch.bool)
-    if lengths.shape != (b,) or not whole or ((lengths < 1) | (lengths > n)).any():
-        raise ValueError(f"lengths must be {b} integers in 1 .. n = {n}, one for each row, got {lengths.tolist()}")
+    shortest = longest = n
+    if lengths is not None:
+        check_tensor("lengths", lengths)
+        whole = not (lengths.is_floating_point() or lengths.dtype == torch.bool)
+        if lengths.shape != (b,) or not whole or ((lengths < 1) | (lengths > n)).any():
+            raise ValueError(f"lengths must be {b} integers in 1 .. n = {n}, one for each row, got {lengths.tolist()}")
+        shortest, longest = int(lengths.min()), int(lengths.max())
 
-    shortest, longest = int(lengths.min()), int(lengths.max())
     config, scaling = model.config, model.config.rope_scaling
     if window is None:
         check_learned_positions(config, longest, n_new, otherwise="; or go on with a window of them in view")

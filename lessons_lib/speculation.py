@@ -18,7 +18,7 @@ from lessons_lib.generation import chances, check_beginnings
 from lessons_lib.gpt import GPT
 from lessons_lib.modes import evaluating
 from lessons_lib.rope_scaling import DynamicNTK
-from lessons_lib.shapes import check_integers, check_size
+from lessons_lib.shapes import check_integers, check_size, values_can_be_read
 
 
 class Judgement(NamedTuple):
@@ -64,10 +64,10 @@ def judge(
             f"p must be (b, k + 1, vocab) and q (b, k, vocab) for drafts over {(b, k)}, "
             f"got {tuple(p.shape)} and {tuple(q.shape)}"
         )
-    if k and ((drafted < 0) | (drafted >= p.shape[-1])).any():
+    if k and values_can_be_read(drafted) and ((drafted < 0) | (drafted >= p.shape[-1])).any():
         raise ValueError(f"drafted must be tokens from 0 to {p.shape[-1] - 1}, got {drafted.tolist()}")
     offered = q.gather(-1, drafted[..., None])[..., 0]
-    if (offered <= 0).any():
+    if values_can_be_read(offered) and (offered <= 0).any():
         raise ValueError("drafted must be drawn from q: one of the tokens has probability 0 there")
     wanted = p[:, :k].gather(-1, drafted[..., None])[..., 0]
     chance = torch.rand(b, k, dtype=p.dtype, device=p.device, generator=generator)
@@ -127,7 +127,8 @@ def speculate(
         generator: where chance comes from; PyTorch's global one if omitted.
 
     Raises:
-        ValueError: if a number is out of range, the vocabularies differ, or the texts exceed the positions of a model.
+        ValueError: if a number is out of range, if the vocabularies differ, if the texts exceed the positions of a
+            model, or as :func:`lessons_lib.generation.check_logits`.
     """
     temperature = float(temperature)
     _check(model, draft, tokens, n_new, n_draft)

@@ -1,5 +1,9 @@
 """A cache changes no token, padding changes no token, and what may be drawn is what the definitions say."""
 
+import itertools
+from fractions import Fraction
+
+import numpy as np
 import pytest
 import torch
 from test_gpt import CONTEXT, FLAVOURS, V, config_of
@@ -7,8 +11,10 @@ from test_multihead import flash
 from torch import nn
 from torch.testing import assert_close
 
+from lessons_lib.beam import beam_search
 from lessons_lib.generation import chances, generate, kept_tokens
 from lessons_lib.gpt import GPT
+from lessons_lib.speculation import speculate
 
 B, N, NEW = 3, 4, 6
 each_flavour = pytest.mark.parametrize("flavour", FLAVOURS)
@@ -247,6 +253,35 @@ def test_the_token_that_crosses_the_threshold_is_kept():
         assert kept_tokens(logits, top_p=top_p).nonzero().flatten().tolist() == expected
 
 
+def partitions(total: int, largest: int):
+    """Yield all ways to write the total as a sum of positive whole numbers, in decreasing order."""
+    if not total:
+        yield ()
+    for first in range(min(total, largest), 0, -1):
+        yield from ((first, *rest) for rest in partitions(total - first, first))
+
+
+@pytest.mark.usefixtures("either_precision")
+@pytest.mark.parametrize("top_k", [None, 3])
+def test_kept_tokens_of_all_distributions_in_twentieths_are_those_of_exact_arithmetic(top_k):
+    """A sum of probabilities that equals top_p reaches it, whatever the order of the tokens."""
+    twentieths = [row + (0,) * (20 - len(row)) for row in partitions(20, 20)]
+    assert len(twentieths) == 627
+    order = torch.randperm(20)
+    logits = (torch.tensor(twentieths)[:, order] / 20).log()
+    for numerator in range(1, 20):
+        n_kept = kept_tokens(logits, top_k=top_k, top_p=numerator / 20).sum(dim=-1).tolist()
+        for row, n in zip(twentieths, n_kept, strict=True):
+            sums = list(itertools.accumulate(row[:top_k]))
+            assert n == next(i for i, s in enumerate(sums, 1) if Fraction(s, sums[-1]) >= Fraction(numerator, 20))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_sum_that_equals_top_p_keeps_no_further_token(dtype):
+    logits = torch.tensor([[0.3, 0.1, 0.1, 0.5]], dtype=dtype).log()
+    assert kept_tokens(logits, top_p=0.8).tolist() == [[True, False, False, True]]
+
+
 def test_exactly_k_are_kept_even_among_equals():
     assert kept_tokens(torch.zeros(2, V), top_k=3).tolist() == [[True] * 3 + [False] * (V - 3)] * 2
 
@@ -256,6 +291,7 @@ def test_nothing_is_dropped_unasked():
     assert kept_tokens(logits).all()
     assert kept_tokens(logits, top_p=1.0).all()
     assert kept_tokens(logits, top_k=V).all()
+    assert kept_tokens(logits, top_k=V, top_p=1.0).all()
 
 
 def test_half_precision_logits_are_drawn_from_in_single():
@@ -287,6 +323,54 @@ def test_chances_at_no_temperature_are_refused(temperature):
         chances(torch.zeros(V), temperature=temperature)
 
 
+# --- logits that are no distribution ----------------------------------------------------------------------------------
+
+BROKEN = {"NaN": torch.nan, "infinity": torch.inf, "nothing but -inf": -torch.inf}
+
+
+def broken(logits: torch.Tensor, value: float) -> torch.Tensor:
+    """Spoil one row."""
+    logits = logits.clone()
+    logits[..., -1, slice(None) if value == -torch.inf else 2] = value
+    return logits
+
+
+@pytest.mark.parametrize("value", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("choice", CHOICES)
+def test_chances_of_logits_that_are_no_distribution_are_refused(value, choice):
+    with pytest.raises(ValueError, match=r"logits must be finite or -inf.*, got .* in 1 of 4 rows; has the model div"):
+        chances(broken(torch.randn(4, V), value), **CHOICES[choice])
+
+
+@pytest.mark.parametrize("value", BROKEN.values(), ids=BROKEN)
+def test_kept_tokens_of_logits_that_are_no_distribution_are_refused(value):
+    for restriction in ({}, {"top_k": 3}, {"top_p": 0.5}):
+        with pytest.raises(ValueError, match=r"logits must be finite or -inf"):
+            kept_tokens(broken(torch.randn(4, V), value), **restriction)
+
+
+@pytest.mark.parametrize("value", BROKEN.values(), ids=BROKEN)
+def test_a_model_that_has_diverged_writes_nothing(value):
+    model, tokens = beginnings("gpt2")
+    sound, _ = beginnings("gpt2")
+    model.head.register_forward_hook(lambda module, args, logits: broken(logits, value))
+    for write in (
+        lambda: generate(model, tokens, NEW, temperature=0),
+        lambda: generate(model, tokens, NEW, top_p=0.5),
+        lambda: beam_search(model, tokens, NEW, n_beams=2),
+        lambda: speculate(model, sound, tokens, NEW),
+        lambda: speculate(sound, model, tokens, NEW, temperature=0),
+    ):
+        with pytest.raises(ValueError, match=r"logits must be finite or -inf"):
+            write()
+
+
+def test_logits_may_hide_tokens():
+    logits = torch.tensor([0.0, -torch.inf, 1.0, -torch.inf])
+    assert chances(logits)[[1, 3]].tolist() == [0, 0]
+    assert chances(logits, temperature=0).tolist() == [0, 0, 1, 0]
+
+
 # --- bad input ------------------------------------------------------------------------------------------------------
 
 START = torch.zeros(B, N, dtype=torch.long)
@@ -298,6 +382,10 @@ START = torch.zeros(B, N, dtype=torch.long)
     [
         ("gpt2", {"tokens": START[0]}, r"tokens must be \(b, n\), and hold something to continue, got \(4,\)"),
         ("gpt2", {"tokens": START[:, :0]}, r"hold something to continue, got \(3, 0\)"),
+        ("gpt2", {"tokens": [[1, 2]]}, r"tokens must be a tensor, got list; write torch.tensor\(tokens\)"),
+        ("gpt2", {"lengths": [1, 2, 3]}, r"lengths must be a tensor, got list"),
+        ("gpt2", {"n_new": np.float64(3)}, r"n_new must be an integer"),
+        ("gpt2", {"n_new": np.bool_(True)}, r"n_new must be an integer"),
         ("gpt2", {"n_new": -1}, r"n_new must be at least 0"),
         ("gpt2", {"n_new": 8}, r"n_new must be at most 7: 4 tokens and n_new must fit into .* n_context=11 .*, got 8"),
         ("gpt2", {"n_new": 8}, r"or go on with a window of them in view"),
@@ -339,3 +427,10 @@ def test_padding_is_caught_where_positions_do_not_start_at_the_first_real_token(
     wrong = generate(model, tokens, NEW, temperature=0, lengths=lengths)
     model.forward = forward
     assert not torch.equal(wrong, generate(model, tokens, NEW, temperature=0, lengths=lengths))
+
+
+def test_numbers_of_numpy_are_integers():
+    model, tokens = beginnings("gpt2")
+    expected = generate(model, tokens, 3, top_k=1, window=5)
+    given = {"top_k": np.int32(1), "window": np.int64(5)}
+    assert torch.equal(generate(model, tokens, np.int64(3), **given), expected)

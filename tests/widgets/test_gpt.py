@@ -6,6 +6,7 @@ for stories, 4e-7 for English.
 """
 
 import json
+import math
 import random
 from itertools import islice
 
@@ -256,6 +257,7 @@ HOW = [
     {"temperature": 0.0, "topK": 72, "topP": 1.0},
     {"temperature": 0.0, "topK": 3, "topP": 0.05},
     {"temperature": 2.0, "topK": 1, "topP": 1.0},
+    *({"temperature": 1.0, "topK": 72, "topP": p / 20} for p in (1, 7, 16, 19)),
 ]
 
 
@@ -266,11 +268,16 @@ def drawn(logits, temperature, topK, topP):
     return kept, softmax(logits, kept, temperature=temperature) if temperature else greedy
 
 
+IN_TWENTIETHS = [[6, 2, 2, 10], [7, 7, 6], [3, 4, 9, 1, 3], [1] * 20, [2, 1, 1, 5, 5, 6]]
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize("how", HOW, ids=str)
 def test_words_are_cut_and_weighed_as_by_the_library(javascript, how):
     generator = torch.Generator().manual_seed(2)
     logits = [3 * torch.randn(72, generator=generator, dtype=torch.float64) for _ in range(20)]
+    # Sums of these probabilities equal topP but for rounding.
+    logits += [(torch.tensor([*row, *[0] * (72 - len(row))]).double() / 20).log() for row in IN_TWENTIETHS]
     logits += [torch.zeros(72, dtype=torch.float64), torch.randint(3, (72,), generator=generator).double()]
     for z, ours in zip(
         logits, javascript.each("writing.math", "chances", [(z.tolist(), how) for z in logits]), strict=True
@@ -278,6 +285,17 @@ def test_words_are_cut_and_weighed_as_by_the_library(javascript, how):
         kept, p = drawn(z, **how)
         assert ours["kept"] == kept.tolist()
         assert_close(torch.tensor(ours["p"], dtype=torch.float64), p, rtol=0, atol=1e-12)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf], ids=str)
+def test_logits_that_are_no_distribution_are_an_error_as_in_the_library(javascript, wrong):
+    logits = [wrong if i == 5 or wrong == -math.inf else 0.0 for i in range(72)]
+    for how in HOW:
+        with pytest.raises(ValueError, match="logits must be finite or -inf"):
+            drawn(torch.tensor(logits), **how)
+        with pytest.raises(Error, match="logits must be finite or -Infinity"):
+            javascript("writing.math", "chances", logits, how)
 
 
 @pytest.mark.browser

@@ -13,21 +13,28 @@ export function followers({ vocabulary, pairs }, token) {
   return counts.map((count) => count / (all || 1));
 }
 
+/** Probabilities that reach `topP` within this many units of rounding reach it; as `ROUNDING_UNITS` in Python. */
+const ROUNDING_UNITS = 8;
+
 /**
  * The probability with which each token is drawn, and whether it may be: of the `topK` most probable at the temperature
  * the fewest whose probabilities reach `topP` together. Of equals the first is kept. At temperature 0 the best is taken.
+ * As in Python, logits that are no distribution (NaN, infinity, or nothing but -Infinity) are an error.
  * @param {number[]} logits @param {{ temperature: number, topK: number, topP: number }} how
  */
 export function chances(logits, { temperature, topK, topP }) {
+  if (!Number.isFinite(Math.max(...logits)))
+    throw new RangeError("logits must be finite or -Infinity, and at least one of them finite");
   const order = logits.map((_, token) => token).sort((a, b) => logits[b] - logits[a]);
   const few = order.slice(0, topK);
   const p = softmax(
     few.map((token) => logits[token]),
     temperature || 1,
   );
+  const threshold = topP * (1 - ROUNDING_UNITS * Number.EPSILON);
   let before = 0;
   const drawn = few.filter((_, rank) => {
-    const isKept = topP === 1 || before < topP;
+    const isKept = topP === 1 || before < threshold;
     before += p[rank];
     return isKept;
   });
