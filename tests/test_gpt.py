@@ -337,6 +337,16 @@ def test_weights_start_small_and_smaller_where_they_write_into_the_stream(feedfo
             assert abs(parameter.mean().item()) < 5 * std / math.sqrt(7808), name
 
 
+def test_a_sinusoidal_model_scales_its_tokens_and_not_its_positions():
+    """The input of the first block is sqrt(d_model) times the embedding, plus the sinusoids as they are."""
+    model, tokens, seen = GPT(GPTConfig(V, CONTEXT, 16, 1, 4, position="sinusoidal")), torch.randint(V, (B, N)), []
+    model.blocks[0].register_forward_pre_hook(lambda block, args: seen.append(args[0]))
+    model(tokens)
+    angles = torch.arange(N)[:, None] / 10_000 ** (torch.arange(0, 16, 2) / 16)
+    places = torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
+    assert_close(seen[0], 4 * model.embedding.weight[tokens] + places)
+
+
 @pytest.mark.parametrize("position", ["learned", "sinusoidal"])
 @pytest.mark.parametrize("d_model", [16, 256])
 def test_positions_start_no_larger_than_tokens(position, d_model):

@@ -124,6 +124,19 @@ def test_dynamic_ntk_grows_with_the_sequence():
     assert_close(frequencies(dynamic, n=2 * N_TRAINED), frequencies(NTKAware(4.0)))
 
 
+def test_the_ramp_of_yarn_may_end_behind_the_last_pair():
+    """Where every pair turns more than once in the trained length, the slow end is a pair beyond d_head // 2 - 1."""
+    d_head, base, n_trained, factor = 16, 100.0, 4096, 4.0
+    frequencies = YaRN(factor, n_trained).frequencies(base, d_head, torch.arange(1))
+    fast, slow = (d_head / 2 * math.log(n_trained / (2 * math.pi * turns)) / math.log(base) for turns in (32.0, 1.0))
+    assert d_head // 2 - 1 < math.ceil(slow) < d_head - 1
+    for pair, frequency in enumerate(frequencies.tolist()):
+        trained = base ** (-2 * pair / d_head)
+        interpolated = min(max((pair - math.floor(fast)) / (math.ceil(slow) - math.floor(fast)), 0.0), 1.0)
+        assert frequency == pytest.approx(trained * (1 - interpolated) + trained / factor * interpolated)
+    assert frequencies[-1] > base ** (-2 * (d_head // 2 - 1) / d_head) / factor
+
+
 @pytest.mark.parametrize("scaling", [YaRN(6.0, 512), Llama3(6.0, 512)], ids=["yarn", "llama3"])
 def test_many_turns_are_kept_and_less_than_one_is_interpolated(scaling):
     trained, scaled = frequencies(None, d_head=46), frequencies(scaling, d_head=46)

@@ -399,7 +399,7 @@ def parts_of(rule: Rule) -> list[Any]:
 
 def _equal(mine: Any, theirs: Any) -> bool:
     if isinstance(mine, Tensor):
-        return mine.shape == theirs.shape and torch.equal(mine, theirs.to(mine.device))
+        return torch.equal(mine, theirs.to(mine.device))
     return bool(mine == theirs)
 
 
