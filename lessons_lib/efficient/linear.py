@@ -182,18 +182,31 @@ def average_by_features(
     value: Float[Tensor, "*batch_kv m d_v"],
     *,
     causal: bool = False,
+    log_scale: Float[Tensor, "*batch_kv m"] | None = None,
 ) -> Float[Tensor, "*batch n d_v"]:
     r"""Average the values, given the features themselves: what linear attention and Performer share.
 
     Not causal, the largest thing made is :math:`S`, :math:`r \times d_v`. Causal, autograd keeps one :math:`S` for
     each chunk of 128 positions: linear in the length, where one for each position would be 128 times as much.
 
+    Args:
+        log_scale: for causal averages of features that vary over many orders of magnitude: the features of key ``j``
+            are those given times ``exp(log_scale[j])``. It must not decrease from key to key. Query ``i`` divides by
+            ``exp(log_scale[i])``, so that nothing overflows and no query depends on later keys. No gradient flows
+            through it.
+
     Raises:
-        ValueError: if the features or values do not fit, or if causal and there are fewer keys than queries.
+        ValueError: if the features, values or scales do not fit, if causal and there are fewer keys than queries, or if
+            scales are given and not causal.
     """
     check_heads(query_features, key_features, value)
     query_features, key_features, value = (at_least_single(rows) for rows in (query_features, key_features, value))
     key_features, value = (for_each_query_head(rows, query_features) for rows in (key_features, value))
+    if log_scale is not None and (not causal or log_scale.shape != key_features.shape[:-1]):
+        raise ValueError(
+            f"log_scale must come with causal=True and be one number for each key, {tuple(key_features.shape[:-1])}, "
+            f"got causal={causal} and {tuple(log_scale.shape)}"
+        )
     if not causal:
         return _read(query_features, _absorb(key_features, value))
     n, m = query_features.shape[-2], key_features.shape[-2]
@@ -201,10 +214,19 @@ def average_by_features(
         raise ValueError(f"n queries cannot be the last positions of fewer keys: n must be at most m, got {n} and {m}")
     earlier = [m - n, n]
     (key_before, key_features), (value_before, value) = key_features.split(earlier, -2), value.split(earlier, -2)
+    if log_scale is None:
+        scales: list[Tensor | None] = [None] * -(-n // CHUNK)
+    else:
+        scale_before, log_scale = log_scale.detach().split(earlier, -1)
+        # The scale of the state: that of the last key in it. An empty state has none, and its first one will do.
+        last = torch.cat([scale_before, log_scale[..., :1]], dim=-1)[..., max(m - n - 1, 0), None]
+        key_before = key_before * (scale_before - last).exp()[..., None]
+        scales = [torch.cat([last, log_scale], dim=-1)[..., i : i + CHUNK + 1] for i in range(0, n, CHUNK)]
     state = _absorb(key_before, value_before)
     outs = []
-    for q, k, v in zip(*(rows.split(CHUNK, dim=-2) for rows in (query_features, key_features, value)), strict=True):
-        out, state = _step(q, k, v, state)
+    chunks = (rows.split(CHUNK, dim=-2) for rows in (query_features, key_features, value))
+    for q, k, v, scale in zip(*chunks, scales, strict=True):
+        out, state = _step(q, k, v, state, scale)
         outs.append(out)
     return torch.cat(outs, dim=-2)
 
@@ -221,14 +243,26 @@ def _read(query_features: Tensor, state: LinearState) -> Tensor:
 
 
 def _step(
-    query_features: Tensor, key_features: Tensor, value: Tensor, state: LinearState
+    query_features: Tensor, key_features: Tensor, value: Tensor, state: LinearState, log_scale: Tensor | None = None
 ) -> tuple[Tensor, LinearState]:
-    """The outputs of the next positions, which see one another causally and all before them; and the state after."""
+    """The outputs of the next positions, which see one another causally and all before them; and the state after.
+
+    ``log_scale`` holds the scale of the state, and those of the keys.
+    """
     weights = (query_features @ key_features.mT).tril()
-    averaged = query_features @ state.value_sum + weights @ value
-    total = query_features @ state.feature_sum[..., None] + weights.sum(dim=-1, keepdim=True)
-    added = _absorb(key_features, value)
-    after = LinearState(state.value_sum + added.value_sum, state.feature_sum + added.feature_sum)
+    queries, keys, kept = query_features, key_features, state
+    if log_scale is not None:
+        before, here, last = log_scale[..., :1], log_scale[..., 1:], log_scale[..., -1:]
+        # Scales do not decrease, so the exponents of keys that are seen are at most 0.
+        weights = weights * (here[..., None, :] - here[..., :, None]).tril().exp()
+        queries = query_features * (before - here).exp()[..., None]
+        keys = key_features * (here - last).exp()[..., None]
+        left = (before - last).exp()
+        kept = LinearState(left[..., None] * state.value_sum, left * state.feature_sum)
+    averaged = queries @ state.value_sum + weights @ value
+    total = queries @ state.feature_sum[..., None] + weights.sum(dim=-1, keepdim=True)
+    added = _absorb(keys, value)
+    after = LinearState(kept.value_sum + added.value_sum, kept.feature_sum + added.feature_sum)
     return _divide(averaged, total), after
 
 

@@ -99,9 +99,11 @@ def performer_attention(
     .. math:: o_i \approx \frac{\sum_j \left(\phi(x_i) \cdot \phi(y_j)\right) v_j}{\sum_j \phi(x_i) \cdot \phi(y_j)},
               \qquad x_i \cdot y_j = \tau\, q_i \cdot k_j
 
-    Before ``exp``, each query's logarithms are lowered by their largest, and those of all keys of a head by one common
-    number; both cancel in the ratio, and no gradient flows through them. Keys whose features lie below the smallest
-    number of the type next to the largest key's (in float32, a factor of :math:`10^{38}`) get no weight.
+    Before ``exp``, the logarithms of each query's features are lowered by their largest. The logarithms of the keys are
+    lowered by the largest among all keys of the head, or with ``causal`` among the keys up to the query. Both numbers
+    cancel in the ratio, and no gradient flows through them. So no output depends on later keys. Keys whose features lie
+    below the smallest number of the type next to this largest one (in float32, a factor of :math:`10^{38}`) get no
+    weight. With ``causal`` the running maxima take one number for each key more.
 
     Args:
         mask: may hide keys from all queries alike, and repeat what ``causal`` says: a table, or a rule such as
@@ -128,9 +130,14 @@ def performer_attention(
     if hidden is not None:
         log_key = log_key.masked_fill(hidden.mT, -torch.inf)
     query_features = (log_query - _peak(log_query, dim=-1)).exp()
-    key_features = (log_key - _peak(log_key, dim=(-2, -1))).exp()
     values = at_least_single(for_each_query_head(value, query))
-    return average_by_features(query_features, key_features, values, causal=causal).to(query.dtype)
+    if not causal:
+        key_features = (log_key - _peak(log_key, dim=(-2, -1))).exp()
+        return average_by_features(query_features, key_features, values).to(query.dtype)
+    # Hidden keys may come first: their largest logarithm is -inf, from which nothing can be subtracted.
+    largest = log_key.detach().amax(dim=-1).cummax(dim=-1).values.clamp(min=torch.finfo(log_key.dtype).min)
+    key_features = (log_key - largest[..., None]).exp()
+    return average_by_features(query_features, key_features, values, causal=True, log_scale=largest).to(query.dtype)
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------
