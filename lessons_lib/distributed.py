@@ -23,9 +23,9 @@ from itertools import accumulate
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, distributed
-from torch.autograd.function import once_differentiable
 from torch.distributed import ProcessGroup
 
+from lessons_lib.derivatives import check_backward_only, first_derivatives_only
 from lessons_lib.flash import flash_attention
 from lessons_lib.flash.inputs import BACKENDS, check_inputs
 from lessons_lib.rules import Causal, Rule, Seen, as_rule, check_over, parts_of
@@ -102,6 +102,7 @@ def ring_attention(
         ValueError: as ``flash_attention``, on every rank; if the ranks differ in anything but the lengths of their
             parts; with ``mask`` or ``is_causal`` if a rank has not as many keys as queries, or the mask does not fit
             the whole sequence; or if there is no process group.
+        NotImplementedError: in forward mode and in transforms of ``torch.func``, and for a second derivative.
     """
     group = _group_of(group)
     is_masked = is_causal or mask is not None
@@ -112,6 +113,7 @@ def ring_attention(
             raise ValueError(f"masked, q and k must be equally long on a rank, got {q.shape[2]} and {k.shape[2]}")
         if is_masked and zigzag and k.shape[2] < 2:
             raise ValueError(f"zigzag needs at least 2 positions on a rank, for two chunks, got {k.shape[2]}")
+        check_backward_only("ring_attention", q, k, v)
         rule = None if mask is None else as_rule(mask)
         return _facts(q, k, scale, backend, is_causal=is_causal, zigzag=zigzag, mask=rule)
 
@@ -277,10 +279,10 @@ class RingAttention(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx, grad_out: Tensor, grad_lse: Tensor):
+    @first_derivatives_only("ring_attention")
+    def backward(ctx, saved: tuple[Tensor, ...], grad_out: Tensor, grad_lse: Tensor):
         """Carry the gradients back through each block as it comes by again."""
-        q, k, v, out, lse = ctx.saved_tensors
+        q, k, v, out, lse = saved
         out, grad_out = at_least_single(out), at_least_single(grad_out)
         grad_q, grad_k, grad_v = (torch.zeros(x.shape, dtype=out.dtype, device=x.device) for x in (q, k, v))
         for turn, (source, (key, value)) in enumerate(ctx.ring.rounds(k.contiguous(), v.contiguous())):
@@ -357,7 +359,7 @@ def _agree(group: ProcessGroup, device: torch.device, facts: Callable[[], list[f
     refusal, mine = None, [-1.0] * len(FACTS)
     try:
         mine = facts()
-    except ValueError as error:
+    except (ValueError, NotImplementedError) as error:
         refusal = error
     here = torch.tensor(mine, dtype=torch.float64, device=device)
     everywhere = [torch.empty_like(here) for _ in range(distributed.get_world_size(group))]

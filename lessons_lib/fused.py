@@ -42,7 +42,8 @@ def fused_attention(
     The order of additions differs, so the last digits do; a float32 bias beside queries in half precision is rounded to
     theirs, and so are slopes and sinks. No mask and a causal one over as many keys as queries cost no table; any other
     mask takes its ``n * m`` bytes, a bias, slopes and sinks a table of numbers, and where that is too much there is
-    :func:`lessons_lib.flash.flash_attention`. There are first derivatives only.
+    :func:`lessons_lib.flash.flash_attention`. Where PyTorch takes a fused
+    kernel there are first derivatives only, and it raises its own error for others.
 
     Raises:
         ValueError: as ``attention``, if there are not four axes, or for a ``softcap``, which PyTorch's kernels lack.

@@ -108,13 +108,23 @@ def flash_attention(
     gradients out in memory as what they belong to: heads that are a view of ``(b, n, h, d)`` give ``(b, n, h d)`` free.
     Under ``torch.compile`` it runs between two graphs, one before and one after it (so not with ``fullgraph=True``).
 
+    Derivatives::
+
+        tiled, triton   first derivatives, backwards; second ones, tangents (forward mode) and the transforms of
+                        ``torch.func`` raise ``NotImplementedError`` in words of ours; gradients of a whole batch of
+                        upstream gradients (``vectorize=True``) raise an error of PyTorch's
+        torch           first derivatives, backwards, ``torch.func.grad`` and ``vmap`` too; the others raise an error of
+                        PyTorch's wherever it takes a fused kernel, on a CPU and on a GPU. Where it takes none, as for
+                        sinks or slopes that learn, it has them
+
+    :func:`lessons_lib.attention.attention` has them all. ``auto`` has what the backend that it takes has.
+
     Not here; what can be asked for all the same is refused in words:
 
     * dropout and additive biases but slopes; keys and values of different widths, ``d_v != d_k``;
     * keys in pages; numbers of 8 bits;
     * on ``triton`` also float64, heads wider than 256, and GPUs other than NVIDIA's (ROCm); ``auto`` then takes
-      ``tiled``;
-    * second derivatives (except with ``torch``); forward-mode differentiation with ``triton`` and ``tiled``.
+      ``tiled``.
 
     Args:
         q, k, v: queries, keys and values, of one type on one device; any strides. Under ``torch.autocast`` they are
@@ -139,6 +149,7 @@ def flash_attention(
     Raises:
         ValueError: if shapes, types or devices do not fit, an argument is out of range, or the backend cannot do this
             here; the message says why.
+        NotImplementedError: for derivatives that there are not, as above.
     """
     q, k, v = in_autocast_type(q, k, v)
     check_inputs(q, k, v, window, scale, key_lengths, backend)

@@ -17,10 +17,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd import forward_ad
-from torch.autograd.function import once_differentiable
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from lessons_lib.derivatives import check_backward_only, first_derivatives_only
 from lessons_lib.flash import table_kernels
 from lessons_lib.flash import triton_kernels as kernels
 from lessons_lib.flash.band import Band
@@ -28,6 +27,7 @@ from lessons_lib.flash.configurations import INTERPRETED, Configuration, Tile, c
 from lessons_lib.flash.scores import Scores
 from lessons_lib.flash.table import SIDE, TileTable
 
+STEP = "flash_attention with backend='triton'"  # as errors name it
 IS_INTERPRETED = not isinstance(kernels.attend, triton.JITFunction)
 LOG2_E = math.log2(math.e)
 ROW_BLOCK = 128  # rows of numbers kept for the backward pass are padded to a multiple: every block_q divides it
@@ -47,7 +47,7 @@ def triton_attention(
     *,
     at_end: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Return ``(out, lse)``, both differentiable. Arguments are those of ``flash_attention``, already checked;
+    """Return ``(out, lse)``, both differentiable once. Arguments are those of ``flash_attention``, already checked;
     a number is the scale of scores that nothing else changes.
 
     With ``at_end`` a sequence's queries stand at the end of its own keys: ``key_lengths`` are ``cache_lengths``. One
@@ -55,14 +55,11 @@ def triton_attention(
     for the device, unless ``key_lengths`` lie elsewhere.
 
     Raises:
-        NotImplementedError: if a tensor carries a tangent: these kernels know no forward-mode differentiation.
+        NotImplementedError: in forward mode, and inside a transform of ``torch.func``.
     """
     scores = scores if isinstance(scores, Scores) else Scores(scores)
     given = [x for x in (query, key, value, scores.slopes, scores.sinks) if x is not None]
-    if any(forward_ad.unpack_dual(x).tangent is not None for x in given):
-        raise NotImplementedError(
-            "the kernels do not differentiate in forward mode, got a tensor with a tangent; use attention instead"
-        )
+    check_backward_only(STEP, *given)
     if IS_INTERPRETED and query.dtype == torch.bfloat16:  # the interpreter multiplies the bits of bfloat16 as integers
         q, k, v = (x.float() for x in (query, key, value))
         out, lse = triton_attention(q, k, v, seen, scores, key_lengths, tiles, at_end=at_end)
@@ -129,13 +126,13 @@ class TritonAttention(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx, grad_out: Tensor, grad_lse: Tensor):
+    @first_derivatives_only(STEP)
+    def backward(ctx, saved: tuple[Tensor, ...], grad_out: Tensor, grad_lse: Tensor):
         """Recompute the weights twice: once for the keys' and values' gradients, once for the queries'.
 
         Each pass is made only if somebody waits for what it computes.
         """
-        query, key, value, slopes, sinks, out, lse, key_lengths = ctx.saved_tensors
+        query, key, value, slopes, sinks, out, lse, key_lengths = saved
         seen, tiles = ctx.seen, ctx.tiles
         wants_query, wants_key, wants_value, wants_slopes, wants_sinks = ctx.needs_input_grad[:5]
         assert all(ROW_BLOCK % tile.block_q == 0 for tile in (tiles.key_value_gradients, tiles.query_gradients)), tiles

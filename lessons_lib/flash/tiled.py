@@ -32,14 +32,15 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
+from lessons_lib.derivatives import check_backward_only, first_derivatives_only
 from lessons_lib.flash.inputs import lengths_of
 from lessons_lib.flash.scores import Scores
 from lessons_lib.rules import Rule, Seen, tiles
 from lessons_lib.shapes import at_least_single
 
+STEP = "flash_attention with backend='tiled'"  # as errors name it
 # Tall tiles are the fastest; but where a rule cuts, half of one on the diagonal is computed in vain.
 ROWS, ROWS_CUT, KEYS = 1024, 256, 256
 # So many scores at once, of one head or of several, and half as many beside their gradients: 1 MiB of float32, which
@@ -81,7 +82,12 @@ OF_SMALL = NATS if _is_intel() else BITS
 def tiled_attention(
     query: Tensor, key: Tensor, value: Tensor, rule: Rule, scores: Scores, cache_lengths: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return ``(out, lse)``, both differentiable. Arguments are those of ``flash_attention``, already checked."""
+    """Return ``(out, lse)``, both differentiable once. Arguments are those of ``flash_attention``, already checked.
+
+    Raises:
+        NotImplementedError: in forward mode, and inside a transform of ``torch.func``.
+    """
+    check_backward_only(STEP, query, key, value, scores.slopes, scores.sinks)
     m = key.shape[2]
     lengths = [m] * len(key) if cache_lengths is None else lengths_of(cache_lengths, m)
     return TiledAttention.apply(query, key, value, scores.slopes, scores.sinks, rule, scores, lengths)
@@ -123,10 +129,10 @@ class TiledAttention(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx, grad_out: Tensor, grad_lse: Tensor):
+    @first_derivatives_only(STEP)
+    def backward(ctx, saved: tuple[Tensor, ...], grad_out: Tensor, grad_lse: Tensor):
         """Recompute the weights tile by tile and collect the gradients."""
-        query, key, value, slopes, sinks, out, lse = ctx.saved_tensors
+        query, key, value, slopes, sinks, out, lse = saved
         grad_query, grad_key, grad_value = (
             torch.empty(x.shape, dtype=_wide(x), device=x.device) for x in (query, key, value)
         )
