@@ -342,6 +342,16 @@ def _scale(query: Tensor, scale: float | None) -> float:
     return 1 / math.sqrt(query.shape[-1]) if scale is None else scale
 
 
+def with_positive_scale(query: Tensor, scale: float) -> tuple[Tensor, float]:
+    """Return a query and a scale above 0 that make the same scores.
+
+    Kernels hide keys, and take a row's maximum, before they multiply by the scale.
+    """
+    if scale > 0:
+        return query, scale
+    return (-query, -scale) if scale else (0 * query, 1.0)
+
+
 def _n_heads(tensor: Tensor) -> int:
     """How many heads there are; a third axis from the end is a batch's, not the heads'."""
     return tensor.shape[-3] if tensor.ndim > 3 else 1

@@ -4,6 +4,8 @@
 ``is_causal`` aligns queries to the *first* keys, a row that may see nothing is ``NaN``, it knows no rules.
 """
 
+import math
+
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
@@ -17,6 +19,7 @@ from lessons_lib.attention import (
     check_options,
     declares_pattern,
     distance_bias,
+    with_positive_scale,
 )
 from lessons_lib.rules import Everything, Rule, as_band, rule_over, takes_rules
 from lessons_lib.shapes import at_least_single
@@ -52,6 +55,11 @@ def fused_attention(
     if not query.ndim == key.ndim == value.ndim == 4:
         shapes = ", ".join(str(tuple(x.shape)) for x in (query, key, value))
         raise ValueError(f"query, key and value must be (batch, heads, rows, width), got {shapes}; use attention")
+    if key.shape[1] > query.shape[1]:
+        raise ValueError(
+            "query must have as many heads as key, or a multiple of them, over (batch, heads, rows, width), got "
+            f"{query.shape[1]} and {key.shape[1]}; use attention, which gives one query head to all"
+        )
     check_options(scale, dropout_p)
     n, m = query.shape[2], key.shape[2]
     scores = at_least_single(query.new_empty(())).expand(query.shape[0], query.shape[1], n, m)
@@ -67,6 +75,7 @@ def fused_attention(
         distance = distance_bias(slopes, scores)
         bias = distance if bias is None else bias + distance
     rule = Everything() if mask is None else rule_over(mask, scores)
+    query, scale = with_positive_scale(query, 1 / math.sqrt(query.shape[-1]) if scale is None else scale)
     options = {"scale": scale, "dropout_p": dropout_p, "enable_gqa": query.shape[1] != key.shape[1]}
 
     band = as_band(rule, n, m)

@@ -1,6 +1,7 @@
 """The fused attention is attention, gradients included, and refuses what attention refuses."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ from torch.testing import assert_close
 
 from lessons_lib import fused, masks
 from lessons_lib.attention import attention
+from lessons_lib.efficient.skipping import skipping_attention
+from lessons_lib.flash import flash_attention
 from lessons_lib.fused import fused_attention
 from lessons_lib.rules import Blocks, Causal, Documents, Everything, LeftPadding, Padding, Prefix, Window
 
@@ -61,6 +64,34 @@ def test_equals_attention_with_its_gradients(n, m, g, mask, bias):
     assert_close(ours, exact)
     upstream = torch.randn_like(exact)
     assert_close(*(grad(out, inputs, upstream, allow_unused=True) for out in (ours, exact)))
+
+
+FUNCTIONS = {
+    "fused": fused_attention,
+    "skipping": skipping_attention,
+    "auto": flash_attention,
+    **{backend: partial(flash_attention, backend=backend) for backend in ("tiled", "torch")},
+}
+
+
+@pytest.mark.parametrize("mask", ["everything", "causal", "causal table", "padding"])
+@pytest.mark.parametrize("scale", [0.0, -0.0, -0.7, -3.0])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_scale_may_be_zero_or_negative(name, scale, mask):
+    query, key, _ = qkv(n=M)
+    inputs, mask = [query, key, torch.randn_like(key).requires_grad_()], MASKS[mask](M, M)
+    ours, exact = (f(*inputs, mask, scale=scale) for f in (FUNCTIONS[name], attention))
+    assert_close(ours, exact)
+    upstream = torch.randn_like(exact)
+    assert_close(*(grad(out, inputs, upstream) for out in (ours, exact)))
+
+
+@pytest.mark.parametrize("change", ["bias", "slopes", "sinks"])
+@pytest.mark.parametrize("scale", [0.0, -0.7])
+def test_what_else_changes_a_score_keeps_its_sign(scale, change):
+    inputs = qkv()
+    changes = {change: torch.randn(6, N, M) if change == "bias" else torch.rand(6)}
+    assert_close(*(f(*inputs, Causal(), scale=scale, **changes) for f in (fused_attention, attention)))
 
 
 CHANGES = {
@@ -164,6 +195,21 @@ def test_bad_input_is_named(change, message):
     given = dict(zip(("query", "key", "value"), qkv(), strict=True))
     with pytest.raises(ValueError, match=message):
         fused_attention(**given | change)
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize("n_values", [1, 3])
+@pytest.mark.parametrize("mask", MASKS)
+def test_one_query_head_for_several_keys_is_left_to_attention(mask, n_values):
+    """The function's own error, not PyTorch's; the others say it too."""
+    query, key, value = torch.randn(2, 1, M, 3), torch.randn(2, 3, M, 3), torch.randn(2, n_values, M, 3)
+    mask = None if "head" in mask or "one" in mask else MASKS[mask](M, M)
+    assert attention(query, key, value, mask).shape == (2, 3, M, 3)
+    with pytest.raises(ValueError, match=r"query must have as many heads as key, or a multiple .* got 1 and 3; use"):
+        fused_attention(query, key, value, mask)
+    for function in FUNCTIONS.values():
+        with pytest.raises(ValueError, match="heads"):
+            function(query, key, key, Everything() if mask is None else mask)
 
 
 @pytest.mark.parametrize(

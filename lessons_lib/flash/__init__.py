@@ -38,7 +38,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from lessons_lib.attention import Pattern, attention_pattern
+from lessons_lib.attention import Pattern, attention_pattern, with_positive_scale
 from lessons_lib.flash.band import Band, as_band, lengths_in
 from lessons_lib.flash.inputs import (
     check_cache_lengths,
@@ -159,8 +159,8 @@ def flash_attention(
     if refusal is not None:
         raise ValueError(f"backend={backend!r} cannot run here: {refusal}")
     rule, scores = asked.rule, asked.scores
-    if scores.scale <= 0:  # the kernels take a row's maximum before they multiply by the scale
-        q, scores = (-q, scores._replace(scale=-scores.scale)) if scores.scale else (0 * q, scores._replace(scale=1.0))
+    q, scale = with_positive_scale(q, scores.scale)
+    scores = scores._replace(scale=scale)
 
     chosen = _choice(q, k, v, asked).backend if backend == "auto" else backend
     if chosen == "torch":
