@@ -48,6 +48,9 @@ def fused_attention(
     :func:`lessons_lib.flash.flash_attention`. Where PyTorch takes a fused
     kernel there are first derivatives only, and it raises its own error for others.
 
+    Its kernels treat NaN in other ways: where a table is made, NaN in a hidden key reaches every query; and on a CPU a
+    query that sees nothing but NaN gives zeros if it sees fewer keys than the processor adds up at once (8 or 16).
+
     Raises:
         ValueError: as ``attention``, if there are not four axes, or for a ``softcap``, which PyTorch's kernels lack.
     """

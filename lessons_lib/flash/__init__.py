@@ -119,6 +119,12 @@ def flash_attention(
 
     :func:`lessons_lib.attention.attention` has them all. ``auto`` has what the backend that it takes has.
 
+    NaN (or products that overflow) in a *key* that a query may not see: ``tiled`` keeps it out of the query's output
+    and gradient, as ``attention`` keeps it out of the output. ``torch`` adds its mask to the scores, so that beside any
+    mask but a full and a causal square it reaches every query. And on a CPU ``torch`` gives zeros for a query that sees
+    nothing but NaN, if it sees fewer keys than the processor adds up at once (8 or 16). A hidden *value* has to be
+    finite for all.
+
     Not here; what can be asked for all the same is refused in words:
 
     * dropout and additive biases but slopes; keys and values of different widths, ``d_v != d_k``;

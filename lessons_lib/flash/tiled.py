@@ -117,15 +117,15 @@ class TiledAttention(torch.autograd.Function):
         queries, outs, lses = (_by_key_head(x, key) for x in (query, out, lse[..., None]))
         scorer = _Scorer(scores._replace(slopes=slopes, sinks=sinks), key)
         rules = [rule.of_sequence(b) for b in range(len(key))]
-        small = [
-            scores.plain and _are_small(queries[b], key[b, :, :m], rules[b], scores.scale)
-            for b, m in enumerate(lengths)
-        ]
+        bounds = [_bound(queries[b], key[b, :, :m], rules[b], scores.scale) for b, m in enumerate(lengths)]
+        small = [scores.plain and bound < SMALL for bound in bounds]
+        wild = [not bound < torch.inf for bound in bounds]
         for b, g in _parts(queries, key, rule, TILE):
             q, k, v = queries[b, g], key[b, g, : lengths[b]], value[b, g, : lengths[b]]
-            _attend(q, k, v, outs[b, g], lses[b, g], rules[b], scorer.of(g, small[b]))
+            _attend(q, k, v, outs[b, g], lses[b, g], rules[b], scorer.of(g, small[b], wild[b]))
         ctx.save_for_backward(query, key, value, slopes, sinks, out, lse)
-        ctx.rule, ctx.scores, ctx.lengths, ctx.small = rule, scores._replace(slopes=None, sinks=None), lengths, small
+        ctx.rule, ctx.scores, ctx.lengths = rule, scores._replace(slopes=None, sinks=None), lengths
+        ctx.small, ctx.wild = small, wild
         return out, lse
 
     @staticmethod
@@ -149,7 +149,7 @@ class TiledAttention(torch.autograd.Function):
             rows = queries[b, g], outs[b, g], lses[b, g], grad_outs[b, g], grad_lses[b, g]
             keys = key[b, g, :m], value[b, g, :m]
             grads = grad_queries[b, g], grad_key[b, g, :m], grad_value[b, g, :m]
-            _carry_back(*rows, *keys, *grads, rules[b], scorer.of(g, ctx.small[b]))
+            _carry_back(*rows, *keys, *grads, rules[b], scorer.of(g, ctx.small[b], ctx.wild[b]))
         grads = (grad.to(query.dtype) for grad in (grad_query, grad_key, grad_value))
         return *grads, *scorer.gradients(), None, None, None
 
@@ -249,8 +249,12 @@ def _carry_back(
             scorer.teach_slopes(grad_scores, places, keys)
             if steepness_tile is not None:
                 grad_scores.mul_(steepness_tile.over(q, keys))
-            torch.baddbmm(grad_k, grad_scores.mT, q, beta=kept, alpha=scorer.scale / beforehand, out=grad_k)
-            grad_q.baddbmm_(grad_scores, k, alpha=scorer.scale)
+            from_q, from_k = q, k
+            if scorer.wild and seen is Seen.SOME:  # nothing comes back through a hidden score, not even NaN times zero
+                scorer.erase(grad_scores, rule, places, keys, 0.0)
+                from_q, from_k = (x.nan_to_num(0.0, 0.0, 0.0) for x in (q, k))
+            torch.baddbmm(grad_k, grad_scores.mT, from_q, beta=kept, alpha=scorer.scale / beforehand, out=grad_k)
+            grad_q.baddbmm_(grad_scores, from_k, alpha=scorer.scale)
         _of_places(grad_query, here).copy_(_by_place(grad_q, places))
 
 
@@ -264,7 +268,7 @@ class _Scorer:
     that share the key, and keys again.
     """
 
-    heads, unit, small = slice(None), OF_ANY, False
+    heads, unit, small, wild = slice(None), OF_ANY, False, True
 
     def __init__(self, scores: Scores, key: Tensor, teach: tuple[bool, ...] = (False, False)) -> None:
         self.given, self.scale, self.softcap = scores, scores.scale, scores.softcap
@@ -278,10 +282,10 @@ class _Scorer:
         )
         self.bounds: dict[tuple, Tensor] = {}
 
-    def of(self, heads: slice, small: bool) -> "_Scorer":
-        """The same for some of the key heads, whose scores are small or not; what it collects is collected here."""
+    def of(self, heads: slice, small: bool, wild: bool) -> "_Scorer":
+        """The same for some of the key heads, whose scores are small, or wild; what it collects is collected here."""
         part = copy(self)
-        part.heads, part.small, part.unit = heads, small, OF_SMALL if small else OF_ANY
+        part.heads, part.small, part.wild, part.unit = heads, small, wild, OF_SMALL if small else OF_ANY
         for name in ("slopes", "sinks", "grad_slopes", "grad_sinks"):
             given = getattr(self, name)
             setattr(part, name, None if given is None else given[heads])
@@ -318,22 +322,46 @@ class _Scorer:
     def hide(self, tile: Tensor, rule: Rule, places: range, keys: range) -> None:
         """Take out what the rule hides: of small scores from their exponentials, by factors; of others beforehand.
 
-        The smaller of a score and a bound, infinite either way, is faster than filling by a mask.
+        The smaller of a score and a bound, infinite either way, is faster than filling by a mask, but it lets NaN pass:
+        wild scores, among which there may be some, are filled.
         """
-        alike = (rule, len(places), len(keys), keys.start - places.start, self.small)
-        bound = self.bounds.get(alike) if rule.is_relative else None
-        if bound is None:
+        if self.wild:
+            self.erase(tile, rule, places, keys, -torch.inf)
+            return
+
+        def bound() -> Tensor:
             seen = rule.tile(places, keys, device=tile.device)
             shown, hidden = (1.0, 0.0) if self.small else (torch.inf, -torch.inf)
-            bound = torch.full(seen.shape, shown, dtype=tile.dtype, device=tile.device).masked_fill_(~seen, hidden)
-            if rule.is_relative:
-                self.bounds[alike] = bound
+            bounds = torch.full(seen.shape, shown, dtype=tile.dtype, device=tile.device)
+            return self._over_heads(bounds.masked_fill_(~seen, hidden), tile, places)
+
+        cut = torch.mul if self.small else torch.minimum
         each = _by_place(tile, places)
-        if bound.ndim > 2:  # a table for each query head
-            bound = bound.unflatten(0, (-1, each.shape[2]))[self.heads].transpose(1, 2)
-        else:
-            bound = bound[:, None]
-        (torch.mul if self.small else torch.minimum)(each, bound, out=each)
+        cut(each, self._kept("bound", bound, rule, places, keys), out=each)
+
+    def erase(self, tile: Tensor, rule: Rule, places: range, keys: range, value: float) -> None:
+        """Put the value wherever the rule hides, whatever is there."""
+
+        def hidden() -> Tensor:
+            return self._over_heads(~rule.tile(places, keys, device=tile.device), tile, places)
+
+        _by_place(tile, places).masked_fill_(self._kept("hidden", hidden, rule, places, keys), value)
+
+    def _kept(self, what: str, made: Callable[[], Tensor], rule: Rule, places: range, keys: range) -> Tensor:
+        """What is made for a tile, once for all that are alike."""
+        if not rule.is_relative:
+            return made()
+        alike = (what, rule, len(places), len(keys), keys.start - places.start, self.small)
+        if alike not in self.bounds:
+            self.bounds[alike] = made()
+        return self.bounds[alike]
+
+    def _over_heads(self, table: Tensor, tile: Tensor, places: range) -> Tensor:
+        """Lay what is over places and keys, maybe for each query head, over a tile as :func:`_by_place` views it."""
+        if table.ndim == 2:
+            return table[:, None]
+        group = tile.shape[1] // len(places)
+        return table.unflatten(0, (-1, group))[self.heads].transpose(1, 2)
 
     def teach_slopes(self, grad_scores: Tensor, places: range, keys: range) -> None:
         if self.grad_slopes is not None:
@@ -403,22 +431,23 @@ def _parts(queries: Tensor, key: Tensor, rule: Rule, tile: int) -> Iterator[tupl
     yield from product(range(b), (slice(i, min(i + heads, n_heads)) for i in range(0, n_heads, heads)))
 
 
-def _are_small(query: Tensor, key: Tensor, rule: Rule, scale: float) -> bool:
-    r"""Whether the lengths alone keep all scores small: :math:`|q \cdot k| \le |q|\, |k|`.
+def _bound(query: Tensor, key: Tensor, rule: Rule, scale: float) -> float:
+    r"""What no visible product is larger than, times the scale: :math:`|q \cdot k| \le |q|\, |k|`.
 
-    Few queries are not worth looking at all keys. Numbers that cannot be read at once (a GPU's, a graph's being
-    compiled, a tensor's without data) are taken for large.
+    It is infinite or NaN where there may be infinities or NaN among the products, and where nobody looks: few queries
+    are not worth looking at all keys, and some numbers cannot be read at once (a GPU's, a graph's being compiled, a
+    tensor's without data).
     """
     _, group, n, d = query.shape
     if n * group < d or torch.compiler.is_compiling() or type(query) is not Tensor or query.device.type != "cpu":
-        return False
+        return math.inf
     m = key.shape[1]
     seen = rule.keys(range(m - n, m), m)
     if not seen:
-        return False
+        return math.inf
     visible = key[:, seen[0].start : seen[-1].stop]
     longest = [torch.linalg.vector_norm(x, dim=-1, dtype=_wide(x)).amax().item() for x in (query, visible)]
-    return abs(scale) * longest[0] * longest[1] < SMALL
+    return abs(scale) * longest[0] * longest[1]
 
 
 def _by_key_head(tensor: Tensor, key: Tensor) -> Tensor:

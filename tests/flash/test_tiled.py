@@ -1,7 +1,9 @@
 """The tiled implementation agrees with attention, outputs, log-sum-exps and gradients, and stays small."""
 
+import math
 import subprocess
 import sys
+from functools import partial
 from itertools import product
 
 import pytest
@@ -115,7 +117,7 @@ def test_scores_that_all_point_away_keep_their_digits(size, unit, monkeypatch):
     q = torch.full((1, 1, 5, 4), 0.5, dtype=torch.float32)
     k = -size * q[:, :, :1] + torch.tensor([0.0, 1e-3, -2e-3, 5e-3])[:, None].float()
     v = 1e-20 * torch.randn(1, 1, 4, 4, dtype=torch.float32)
-    assert tiled._are_small(q[0][:, None], k[0], Everything(), 1.0) == (size < 30)
+    assert (tiled._bound(q[0][:, None], k[0], Everything(), 1.0) < tiled.SMALL) == (size < 30)
     out, lse = flash_attention(q, k, v, scale=1.0, backend="tiled", return_lse=True)
     exact = attention(*(x.double() for x in (q, k, v)), scale=1.0)
     # An error of a score, 6e-8 of its size, is an error of its weight; up to 4e-7 of the size was seen.
@@ -318,6 +320,61 @@ def test_a_score_that_is_not_a_number_shows():
     assert out[0, 0, [0, 1, 3, 4, 5]].isfinite().all()
 
 
+HIDING = {
+    "causal": Causal(),
+    "window": Causal() & Window(5),
+    "padding": Padding(torch.tensor([20])),
+    "causal after padding": LeftPadding(torch.tensor([22])) & Causal(),
+    "table": Table(torch.rand(23, 23, generator=torch.Generator().manual_seed(7)) < 0.5),
+    "table for each head": Table(torch.rand(1, 4, 23, 23, generator=torch.Generator().manual_seed(8)) < 0.5),
+    "columns": Table((torch.arange(23) % 21 > 1).expand(23, 23)),
+}
+
+
+def assert_what_is_hidden_stays_hidden(attend, rule, at, bad, changes):
+    """A key that is no number changes no query that may not see it, nor its gradient; seen by none, nothing."""
+    seen = rule.tensor(23).expand(1, 4, 23, 23)[..., at]
+    q, k, v = (torch.randn(1, heads, 23, 5) for heads in (4, 2, 2))
+    upstream = torch.randn(1, 4, 23, 5).masked_fill(seen[..., None], 0.0)
+    found = []
+    for value in (0.5, bad):
+        k = k.clone()
+        k[:, :, at, 0] = value
+        leaves = [x.detach().requires_grad_() for x in (q, k, v)]
+        out, lse = attend(*leaves, rule, **changes)
+        blind = torch.where(seen[..., None], 0.0, out)
+        grads = torch.autograd.grad(blind, leaves, upstream)
+        of_keys = () if seen.any() else grads[1:]
+        found.append([blind, torch.where(seen, 0.0, lse), torch.where(seen[..., None], 0.0, grads[0]), *of_keys])
+        if seen.any():  # there it shows
+            assert out[seen].isnan().all() == math.isnan(value)
+    assert_close(*found)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("changes", [{}, {"softcap": 2.0}, {"slopes": torch.tensor([0.5, 0.1, 0.2, 0.0])}], ids=str)
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf])
+@pytest.mark.parametrize("at", [0, 21, 22])
+@pytest.mark.parametrize("rule", HIDING.values(), ids=HIDING)
+def test_a_hidden_key_that_is_no_number_changes_nothing(rule, at, bad, changes):
+    if bad == torch.inf and rule.tensor(23)[..., at].any():
+        pytest.skip("a score of infinity is as good as none or as NaN, by the sign of the query")
+    attend = partial(flash_attention, backend="tiled", return_lse=True)
+    assert_what_is_hidden_stays_hidden(attend, rule, at, bad, changes)
+
+
+@pytest.mark.parametrize("n", [1, 3, 40])
+def test_hidden_products_that_overflow_change_nothing(n):
+    """Their terms are infinities of both signs, so they are NaN though queries and keys are finite."""
+    q, k, v = torch.ones(1, 1, n, 4), torch.randn(1, 1, 41, 4), torch.randn(1, 1, 41, 4)
+    rule = Table(torch.ones(n, 41, dtype=torch.bool).index_fill(1, torch.tensor([7]), False))
+    q[..., 0], q[..., 1], k[..., 7, :2] = 1e200, -1e200, 1e200
+    k[..., torch.arange(41) != 7, :2] = 0
+    wanted = attention(q, k, v, rule)
+    assert wanted.isfinite().all()
+    assert_close(flash_attention(q, k, v, rule, backend="tiled"), wanted)
+
+
 # --- rules -------------------------------------------------------------------------------------------------------
 
 
@@ -491,7 +548,7 @@ MUTANTS = {
     "leaves the log-sum-exp in bits": ("(peaks + unit.log(totals)) / unit.per_nat", "peaks + unit.log(totals)"),
     "forgets the gradient of the log-sum-exp": ("keepdim=True) - _stacked(grad_lse)", "keepdim=True)"),
     "leaves the keys' gradient in bits": ("alpha=scorer.scale / beforehand", "alpha=scorer.scale"),
-    "forgets the scale of the queries' gradient": ("k, alpha=scorer.scale", "k"),
+    "forgets the scale of the queries' gradient": ("from_k, alpha=scorer.scale", "from_k"),
     "forgets what small scores owe the row": ("grads_out *= unit.exp_(-total)", "pass"),
     "begins the keys' sums anew with each block": ("float(size.is_cut or here.start > 0)", "float(size.is_cut)"),
     "takes every sequence's rule for the first's": (
@@ -500,9 +557,12 @@ MUTANTS = {
     ),
     "aligns queries to the first keys": ("before = key.shape[1] - n", "before = 0"),
     "divides by a sum of zero": ("total.clamp_min(torch.finfo(total.dtype).tiny)", "total"),
-    "takes large scores for small": ("longest[1] < SMALL", "longest[1] < 1e9"),
+    "takes large scores for small": ("bound < SMALL", "bound < 1e9"),
     "takes the bound of another tile": ("len(keys), keys.start - places.start, self", "len(keys), self"),
-    "takes the first heads' table for all": (")[self.heads]", ")[: len(tile)]"),
+    "lets NaN pass among hidden scores": ("if self.wild:", "if False:"),
+    "lets NaN come back through hidden scores": ("if scorer.wild and seen is Seen.SOME:", "if False:"),
+    "takes wild scores for tame": ("not bound < torch.inf", "bound < 0"),
+    "takes the first heads' table for all": ("group))[self.heads]", "group))[: len(tile)]"),
     "takes the first heads' slopes for all": ("else given[heads])", "else given[: len(given[heads])])"),
     "caps with another cap": ("self.softcap * self.unit.per_nat", "self.softcap"),
     "forgets the cap on the way back": ("grad_scores.mul_(steepness_tile", "(steepness_tile"),
@@ -546,6 +606,11 @@ def test_parity_would_notice(old, new, tmp_path):
         assert_close(
             mutant.tiled_attention(q, k, v, Table(table), Scores(1.0))[0], attention(q, k, v, table, scale=1.0)
         )
+
+        def attend(q, k, v, rule):
+            return mutant.tiled_attention(q, k, v, rule, Scores(1.0))
+
+        assert_what_is_hidden_stays_hidden(attend, Causal(), 22, torch.nan, {})
 
     with pytest.raises((AssertionError, RuntimeError)):
         check_all()
