@@ -142,6 +142,19 @@ def test_half_precision_gradients_are_no_worse_than_pytorchs(dtype):
             assert error(a, c) <= 2 * error(b, c) + torch.finfo(dtype).eps * c.abs().max().item()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("g", [6, 3, 1])
+def test_the_backward_pass_by_hand_rounds_once(dtype, g):
+    """By at most eps / 2 of each gradient's largest entry, float32's own 1e-6 aside."""
+    inputs = [t.detach() for t in qkv((2, 6), batch_kv=(2, g), dtype=dtype)]
+    upstream, bias = torch.randn(2, 6, N, D_V).to(dtype), torch.randn(6, 1, M).to(dtype)
+    ours = attention_vjp(*inputs, upstream, bias=bias)
+    exact = attention_vjp(*(t.double() for t in inputs), upstream.double(), bias=bias.double())
+    for a, b in zip(ours, exact, strict=True):
+        size = b.abs().max().item()
+        assert error(a, b) <= torch.finfo(dtype).eps / 2 * size + 1e-6 * max(1.0, size)
+
+
 def test_autocast_changes_nothing_but_the_layers_around():
     query, key, value = qkv((2, 6), dtype=torch.bfloat16)
     bias = torch.randn(query.shape[-2], key.shape[-2], dtype=torch.float32)
