@@ -56,8 +56,9 @@ def n_weights(answer: Callable[[int, int, int, int, int, bool], int], *, seed: i
 def logit_parts(answer: Callable[[Tensor, Tensor, Tensor, float], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check what each write to the stream adds to the logits, behind an RMS norm."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
+    for case in range(cases):
         writes, n, d, vocab = (torch.randperm(8, generator=generator)[:4] + 2).tolist()
+        writes, n = {2: (1, n), 3: (writes, 1)}.get(case % 4, (writes, n))
         added = normal(writes, n, d, generator=generator)
         gain, head = normal(d, generator=generator), normal(vocab, d, generator=generator)
         eps = float(torch.rand((), generator=generator, dtype=torch.float64)) + 0.1
@@ -116,8 +117,9 @@ def norm_backward(
     """Check the way back through an RMS norm: the gradients of its input, of its gain, or both."""
     compared = parts_in(("grad_x", "grad_gain"), only)
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
+    for case in range(cases):
         n, d = (torch.randperm(6, generator=generator)[:2] + 3).tolist()
+        n, d = {2: (1, d), 3: (n, 1)}.get(case % 4, (n, d))
         x, grad = normal(2, n, d, generator=generator).unbind()
         gain = normal(d, generator=generator)
         eps = float(torch.rand((), generator=generator, dtype=torch.float64)) + 0.1

@@ -28,6 +28,7 @@ def weights(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0, cases:
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         b, n, m, d_k = _sizes(4, generator)
+        b, n = {2: (b, 1), 3: (1, n)}.get(case % 4, (b, n))
         leading = (b,) if case % 2 else ()
         q, k = normal(*leading, n, d_k, generator=generator), normal(*leading, m, d_k, generator=generator)
         where = f"n={n}, m={m}, d_k={d_k}, leading axes {leading}"
@@ -52,7 +53,7 @@ def _one_matrix_of_weights(answer: Callable[[Tensor, Tensor], Tensor], q: Tensor
     got = ask("weights", answer, q, k, where=where)
     cause = "subtract the maximum of each row" + (", not of the whole tensor" if "one long" in where else " first")
     assert is_finite(got), f"exp left the range of the numbers: {cause} ({where})"
-    compare("weights", got, softmax(s), mistakes, where=where)
+    compare("weights", got, softmax(s), mistakes, where=where, scores=s)
 
 
 # --- masks ----------------------------------------------------------------------------------------------------------
@@ -63,7 +64,7 @@ def causal_mask(answer: Callable[[int, int], Tensor], *, seed: int = 0, cases: i
     """Check the causal mask of the last ``n`` of ``m`` positions."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        n = int(torch.randint(2, 7, (), generator=generator))
+        n = 1 if case % 5 == 4 else int(torch.randint(2, 7, (), generator=generator))
         m = n + (int(torch.randint(1, 6, (), generator=generator)) if case else 0)
         everything = torch.ones(n, m, dtype=torch.bool)
         wanted = everything.tril(m - n)
@@ -82,10 +83,12 @@ def causal_mask(answer: Callable[[int, int], Tensor], *, seed: int = 0, cases: i
 def padding_mask(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int = 5) -> None:
     """Check the mask that hides the padding of sequences of different lengths."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
-        b = int(torch.randint(2, 5, (), generator=generator))
+    for case in range(cases):
+        b = 1 if case % 5 == 4 else int(torch.randint(2, 5, (), generator=generator))
         m = b + int(torch.randint(3, 7, (), generator=generator))
         lengths = torch.randperm(m + 1, generator=generator)[:b]
+        if case % 3 == 1:  # nothing but padding, and none of it
+            lengths[0], lengths[-1] = 0, m
         where = f"lengths={lengths.tolist()}, m={m}"
         got = ask("padding_mask", answer, lengths, m, where=where)
         place = torch.arange(m)
@@ -107,8 +110,8 @@ def padding_mask(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, case
 def attend(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 3) -> None:
     """Check attention under a mask, also with rows that may attend nowhere."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
-        q, k, v, mask, later, where = _a_masked_attention(generator)
+    for case in range(cases):
+        q, k, v, mask, later, where = _a_masked_attention(case, generator)
         _one_attention(answer, q, k, v, None, f"no mask, {where}")
         _one_attention(answer, q, k, v, mask[0, 0], f"a mask over (n, m), {where}")
         _one_attention(answer, q, k, v, mask, f"a mask over (b, 1, n, m), {where}")
@@ -120,8 +123,8 @@ def attend(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 3) -> N
 def gradients_of_attend(answer: Callable[..., tuple[Tensor, Tensor, Tensor]], *, seed: int = 0, cases: int = 3) -> None:
     """Check the gradients of the sum of all outputs: finite, and right, with and without rows that attend nowhere."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
-        q, k, v, mask, later, where = _a_masked_attention(generator)
+    for case in range(cases):
+        q, k, v, mask, later, where = _a_masked_attention(case, generator)
         for allowed, kind in ((mask, "every row sees a key"), (mask & later, "row 0 without keys")):
             given = tuple(tensor.clone().requires_grad_() for tensor in (q, k, v))
             wanted = torch.autograd.grad(attention(given[0], given[1], given[2], allowed).sum(), given)
@@ -135,9 +138,10 @@ def gradients_of_attend(answer: Callable[..., tuple[Tensor, Tensor, Tensor]], *,
                 compare(f"the gradient of {name}", one, right, {}, where=with_kind)
 
 
-def _a_masked_attention(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, str]:
+def _a_masked_attention(case: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, str]:
     """Queries, keys, values, a mask that leaves each row something, one that empties row 0, and the sizes in words."""
     b, h, n, m, d_k, d_v = _sizes(6, generator)
+    b, h, n = {1: (1, h, n), 2: (b, 1, 1)}.get(case % 3, (b, h, n))
     q, k, v = (normal(b, h, *size, generator=generator) for size in ((n, d_k), (m, d_k), (m, d_v)))
     mask = torch.rand(b, 1, n, m, generator=generator) < 0.5
     mask[..., 0], mask[..., -1] = True, False  # no row is empty, and none is full
@@ -162,7 +166,7 @@ def _one_attention(
         else "subtract the maximum of the visible scores, row by row"
     )
     assert is_finite(got), f"attend is not finite: {cause} ({where})"
-    compare("attend", got, wanted, mistakes, where=where)
+    compare("attend", got, wanted, mistakes, where=where, scores=scores)
 
 
 # --- heads ----------------------------------------------------------------------------------------------------------
@@ -172,8 +176,9 @@ def _one_attention(
 def split(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check the split of the last axis into heads, which become an axis before the positions."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
+    for case in range(cases):
         b, n, h, d = _sizes(4, generator)
+        b, n, h = {2: (b, n, 1), 3: (1, 1, h)}.get(case % 4, (b, n, h))
         x = normal(b, n, h * d, generator=generator)
         mistakes = {
             "a reshape alone mixes positions: split the last axis, then swap two axes": x.reshape(b, h, n, d),
@@ -190,8 +195,9 @@ def split(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int 
 def merge(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check the way back from heads to one vector for each position."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
+    for case in range(cases):
         b, n, h, d = _sizes(4, generator)
+        b, n, h = {2: (b, n, 1), 3: (1, 1, h)}.get(case % 4, (b, n, h))
         x = normal(b, h, n, d, generator=generator)
         mistakes = {
             "a reshape alone mixes positions: swap two axes first": x.reshape(b, n, h * d),
@@ -209,6 +215,7 @@ def attend_shared(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 
     for case in range(cases):
         b, n, m, d = _sizes(4, generator)
         g, group = (2 + torch.randperm(3, generator=generator)[:2]).tolist()
+        g, group = {2: (1, group), 3: (g, 1)}.get(case % 4, (g, group))
         q, k, v = (normal(b, *size, d, generator=generator) for size in ((g * group, n), (g, m), (g, m)))
         mask = (torch.rand(b, 1, n, m, generator=generator) < 0.6) | (torch.arange(m) == 0)
         mask = mask if case % 2 else mask[0, 0]
@@ -234,8 +241,9 @@ def attend_shared(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 
 def rotate(answer: Callable[[Tensor, Tensor, float], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check RoPE with the halves paired, at any positions."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
+    for case in range(cases):
         b, h, n, pairs = _sizes(4, generator)
+        n, pairs = {2: (1, pairs), 3: (n, 1)}.get(case % 4, (n, pairs))
         base = 10.0 ** float(1 + 3 * torch.rand((), generator=generator))
         positions = torch.randperm(50, generator=generator)[:n] + 1
         x = normal(b, h, n, 2 * pairs, generator=generator)
@@ -254,8 +262,8 @@ def rotate(answer: Callable[[Tensor, Tensor, float], Tensor], *, seed: int = 0, 
 def layer(answer: Callable[[Tensor, Weights, int, int], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check causal self-attention with heads, shared keys and RoPE."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
-        x, w, h, g = _a_layer(generator)
+    for case in range(cases):
+        x, w, h, g = _a_layer(case, generator)
         where = f"{tuple(x.shape)}, n_heads={h}, n_kv_heads={g}, d_head={w[0].shape[-1] // h}"
         wanted, mistakes = _layer(x, w, h, g), _wrong_layers(x, w, h, g)
         got = ask("layer", answer, x, w, h, g, where=where)
@@ -268,8 +276,8 @@ def decode(
 ) -> None:
     """Check that the layer, fed in pieces with a cache, gives what it gives at once, and what the cache keeps."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
-        x, w, h, g = _a_layer(generator)
+    for case in range(cases):
+        x, w, h, g = _a_layer(case, generator)
         sizes = [3, 1, *[2] * ((x.shape[1] - 4) // 2), *[1] * (x.shape[1] % 2)]
         where = f"{tuple(x.shape)} in pieces of {sizes}, n_heads={h}, n_kv_heads={g}"
         wanted, mistakes = _layer(x, w, h, g), _wrong_decodings(x, w, h, g, sizes)
@@ -307,16 +315,20 @@ def _one_step(
 def _check_kept(cache: Cache, wanted: tuple[int, ...], h: int, where: str) -> None:
     b, g, seen, d_head = wanted
     for name, kept in zip(("keys", "values"), cache, strict=True):
-        repeated = kept.shape == (b, h, seen, d_head)
+        repeated = h != g and kept.shape == (b, h, seen, d_head)
         assert not repeated, f"the cache keeps the {name} of {g} heads; repeat them after you have kept them ({where})"
         assert kept.shape == wanted, (
             f"after {seen} positions the cached {name} must have shape {wanted}, got {tuple(kept.shape)} ({where})"
         )
 
 
-def _a_layer(generator: torch.Generator) -> tuple[Tensor, Weights, int, int]:
-    """Random rows and matrices: no two axes alike, an odd or even number of positions, widths that are even."""
+def _a_layer(case: int, generator: torch.Generator) -> tuple[Tensor, Weights, int, int]:
+    """Random rows and matrices: no two axes alike, an odd or even number of positions, widths that are even.
+
+    One text, one head for keys, or as many for keys as for queries come too.
+    """
     b, g, group = (2 + torch.randperm(3, generator=generator)[:3]).tolist()
+    b, g, group = {1: (1, g, group), 2: (b, 1, group), 3: (b, g, 1)}.get(case % 4, (b, g, group))
     n = int(torch.randint(7, 11, (), generator=generator))
     d_head, d_model = 2 * int(torch.randint(2, 4, (), generator=generator)), 11
     h = g * group

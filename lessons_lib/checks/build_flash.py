@@ -89,7 +89,7 @@ def _one_state(
     cause = "-inf - (-inf) is NaN: subtract 0 in a row that sees no key" if "no key" in where else "exp sees s - peak"
     for i, name in compared:
         assert name == "peak" or is_finite(got[i]), f"{name} is not finite: {cause} ({where})"
-        compare(name, got[i], wanted[i], mistakes[i], where=where)
+        compare(name, got[i], wanted[i], mistakes[i], where=where, scores=scores)
 
 
 @check
@@ -158,7 +158,7 @@ def _one_update(
             "the weights of the new keys are relative to the new peak, too": one * old
             + ((scores - scores.amax(dim=-1, keepdim=True)).exp() @ (values if name == "summed" else _ones(scores))),
         }
-        compare(name, got[i], one * old + new, mistakes, where=where)
+        compare(name, got[i], one * old + new, mistakes, where=where, scores=highest)
 
 
 def _state(scores: Tensor, values: Tensor) -> State:
@@ -210,7 +210,8 @@ def _one_tiled(
             dim=0
         ),
     }
-    compare("tiled", got, attention(q, k, v), mistakes, where=where)
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    compare("tiled", got, attention(q, k, v), mistakes, where=where, scores=scores)
 
 
 @check
@@ -339,7 +340,7 @@ def _check_low_scores(
     wanted = attention(q, k, v, mask), log_sum_exp(q @ k.mT / math.sqrt(q.shape[-1]), mask)
     for i, name in compared:
         assert is_finite(got[i]), f"{name} is not finite: before the first tile the peak is -inf, not 0 ({where})"
-        compare(name, got[i], wanted[i], {}, where=where)
+        compare(name, got[i], wanted[i], {}, where=where, scores=2000.0)
 
 
 def _spoilt_where_hidden(rows: Tensor, n: int, block_q: int, block_k: int) -> Tensor:

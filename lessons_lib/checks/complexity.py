@@ -62,6 +62,7 @@ def enough_texts(answer: Callable[[float, float, float, float, float], int], *, 
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         wanted = int(torch.randint(3, 400, (), generator=generator))
+        wanted = {3: 10_000 + 100 * wanted, 4: 1}.get(case % 10, wanted)
         never = case % 3 == 2
         part = 0.2 + 0.6 * float(torch.rand((), generator=generator, dtype=torch.float64))
         weights, r_bytes, r_flops = (torch.rand(3, generator=generator, dtype=torch.float64) * 90 + 10).tolist()
@@ -128,7 +129,8 @@ def join(answer: Callable[[Step, Step], Step], *, seed: int = 0, cases: int = 5)
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         d, n, m = (torch.randperm(5, generator=generator)[:3] + 2).tolist()
-        leading = [(n,), (), (n, m)][case % 3]
+        leading = [(n,), (), (n, m), (1,), (n, 1)][case % 5]
+        d = 1 if case % 5 == 4 else d
         a_1, a_2 = (normal(*leading, d, d, generator=generator) for _ in range(2))
         b_1, b_2 = (normal(*leading, d, generator=generator) for _ in range(2))
         where = f"A {(*leading, d, d)}, b {(*leading, d)}"

@@ -21,7 +21,7 @@ def spread(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4)
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         b, h, n, d = (torch.randperm(7, generator=generator)[:4] + 2).tolist()
-        leading = [(), (b,), (b, h)][case % 3]
+        leading = [(), (b,), (b, h), (1,)][case % 4]
         common = torch.randn(*leading, 1, d, generator=generator, dtype=torch.float64) * 2
         x = common + torch.randn(*leading, n, d, generator=generator, dtype=torch.float64)
         where = f"shape {tuple(x.shape)}"

@@ -64,8 +64,9 @@ def attend_stream(
     """Check attention to keys that arrive in pieces, each erased before the next arrives: ``out``, ``lse`` or both."""
     compared = parts_in(("out", "lse"), only)
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
+    for case in range(cases):
         n, d_k, d_v, n_pieces = (torch.randperm(6, generator=generator)[:4] + 2).tolist()
+        n, n_pieces = {2: (1, n_pieces), 3: (n, 1)}.get(case % 4, (n, n_pieces))
         sizes = (torch.randperm(7, generator=generator)[:n_pieces] + 1).tolist()
         q, k, v = (
             torch.randn(rows, width, generator=generator, dtype=torch.float64)
@@ -121,7 +122,7 @@ def _one_stream(
         },
     )
     for i, name in compared:
-        compare(name, got[i], wanted[i], mistakes[i], where=where)
+        compare(name, got[i], wanted[i], mistakes[i], where=where, scores=scores)
 
 
 def far_below_zero(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -221,10 +222,13 @@ def merge_backward(
         b, n, d = (torch.randperm(6, generator=generator)[:3] + 2).tolist()
         rows = (b, n) if case % 2 else (n,)
         height = 900.0 if case > 1 else 0.0
+        b = 1 if case % 4 == 3 else b
+        each = height * (1 if case % 4 == 2 else torch.linspace(1, -1, n, dtype=torch.float64))  # one for each row
         out_a, out_b, grad_out = torch.randn(3, *rows, d, generator=generator, dtype=torch.float64)
         lse_a, lse_b, grad_lse = torch.randn(3, *rows, generator=generator, dtype=torch.float64)
-        given = out_a, lse_a + height, out_b, lse_b + height, grad_out, grad_lse
-        where = f"out over {(*rows, d)}, log-sum-exps near {height:.0f}"
+        given = out_a, lse_a + each, out_b, lse_b + each, grad_out, grad_lse
+        far = f"near {height:.0f}" if case % 4 == 2 or not height else f"from {height:.0f} to -{height:.0f}"
+        where = f"out over {(*rows, d)}, log-sum-exps {far}"
         with by_hand():
             returns = "four gradients, those of out_a, lse_a, out_b, lse_b"
             got = ask("merge_backward", answer, *given, where=where, returns=returns, parts=4)
@@ -233,7 +237,8 @@ def merge_backward(
         )
         wanted, mistakes = _merge_gradients(*given)
         for i, name in compared:
-            compare(name, got[i], wanted[i], {why: wrong[i] for why, wrong in mistakes.items()}, where=where)
+            of_part = {why: wrong[i] for why, wrong in mistakes.items()}
+            compare(name, got[i], wanted[i], of_part, where=where, scores=height)
 
 
 def _merge_gradients(

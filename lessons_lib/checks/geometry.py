@@ -18,6 +18,7 @@ def cosine_attention(
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         b, n, m, d_k, d_v = (torch.randperm(6, generator=generator)[:5] + 2).tolist()
+        b, n, m = {2: (b, 1, m), 3: (1, n, 1)}.get(case % 4, (b, n, m))
         leading = (b,) if case % 2 else ()
         q, k, v = (
             torch.randn(*leading, rows, width, generator=generator, dtype=torch.float64)
@@ -79,6 +80,7 @@ def additive_scores(
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         b, h, n, m, d_k, d_a = (torch.randperm(7, generator=generator)[:6] + 2).tolist()
+        n, d_a = {2: (1, d_a), 3: (n, 1)}.get(case % 4, (n, d_a))
         leading = ((), (b,), (b, h))[case % 3]
         q, k = (torch.randn(*leading, rows, d_k, generator=generator, dtype=torch.float64) for rows in (n, m))
         w_q, w_k = torch.randn(2, d_a, d_k, generator=generator, dtype=torch.float64)

@@ -19,6 +19,7 @@ def entropy_from_scores(answer: Callable[[Tensor, float], Tensor], *, seed: int 
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         b, n, m = (torch.randperm(6, generator=generator)[:3] + 2).tolist()
+        n, m = {3: (n, 1), 4: (1, m)}.get(case % 5, (n, m))
         shape = ((m,), (n, m), (b, n, m))[case % 3]
         temperature = float(torch.rand((), generator=generator, dtype=torch.float64)) * 2 + 1.25
         scores = torch.randn(shape, generator=generator, dtype=torch.float64)
@@ -52,7 +53,7 @@ def _one_entropy(answer: Callable[[Tensor, float], Tensor], scores: Tensor, temp
             -(p * (p + eps).log()).sum(dim=-1) for eps in CRUMBS
         ],
     }
-    compare("entropy_from_scores", got, wanted, mistakes, where=where)
+    compare("entropy_from_scores", got, wanted, mistakes, where=where, scores=s)
 
 
 @check
@@ -61,7 +62,7 @@ def temperature_for(answer: Callable[[Tensor, float], float | Tensor], *, seed: 
     generator = torch.Generator().manual_seed(seed)
     done = 0
     while done < cases:
-        m = int(torch.randint(4, 40, (), generator=generator))
+        m = int(torch.randint(2 if done else 4, 40, (), generator=generator))
         scores = 3 * torch.randn(m, generator=generator, dtype=torch.float64)
         temperature = 0.05 * 1000 ** float(torch.rand((), generator=generator, dtype=torch.float64))
         count = float(_count_at(scores, temperature))
@@ -118,6 +119,7 @@ def query_key_information(answer: Callable[[Tensor], Tensor], *, seed: int = 0, 
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         b, h, n, m = (torch.randperm(6, generator=generator)[:4] + 2).tolist()
+        n, m = {2: (1, m), 3: (n, 1)}.get(case % 4, (n, m))
         leading = ((b,), (), (b, h))[case % 3]
         scores = 2 * torch.randn(*leading, n, m, generator=generator, dtype=torch.float64)
         a = softmax(scores)

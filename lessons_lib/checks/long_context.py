@@ -18,6 +18,8 @@ def caught(answer: Callable[[int, int, float, int, float], int], *, seed: int = 
     for case in range(cases):
         while True:
             given = _clocks(generator, enough=case % 4 == 3)
+            if case % 8 == 5:  # slowed by just as much as the text is longer
+                given = (given[0], 2 * given[0], *given[2:4], 2.0)
             right, mistakes = _caught(*given)
             if case or len({right, *mistakes.values()}) == len(mistakes) + 1:
                 break
@@ -33,6 +35,8 @@ def ntk_factor(answer: Callable[[int, int, float, int], float], *, seed: int = 0
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         trained, n, base, width, _ = _clocks(generator, enough=False)
+        if case % 4 == 1:
+            trained, n, base, width = _hardly_longer(generator)
         if case % 4 == 2:
             n = trained - 3
         if case % 4 == 3:
@@ -59,8 +63,18 @@ def ntk_factor(answer: Callable[[int, int, float, int], float], *, seed: int = 0
         def power(i: int, of: float = stretch, d: int = width) -> float:
             return of ** ((d - 2) / (2 * i)) if i else math.nan
 
+        also_longer = [i for i in fresh if n * speeds[i] < 2 * math.pi]
+        gone_round_later = [i for i in fresh if n * speeds[i] >= 2 * math.pi]
         mistakes = {
             "that is enough for the slowest clock alone; the others are slowed less": stretch,
+            "a clock that has not gone round meets new angles, also if it does not go round in the longer text": power(
+                gone_round_later[0]
+            )
+            if gone_round_later
+            else 1.0,
+            "whether a clock has gone round is asked of training, not of the longer text": (
+                power(also_longer[0]) if also_longer else 1.0
+            ),
             "the first clock that has not gone round is one later: number it from 0": power(first - 1),
             "the clock before the first one that is caught out is safe; it is the first that decides": power(first + 1),
             "clock i is slowed by f to the 2i/(d - 2), not 2i/d": stretch ** (width / (2 * first)),
@@ -81,7 +95,8 @@ def same_targets(answer: Callable[[Tensor, int, int], tuple[Tensor, Tensor]], *,
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         rows, scored = (torch.randperm(4, generator=generator)[:2] + 2).tolist()
-        given = scored + int(torch.randint(2, 7, (), generator=generator))
+        rows, scored = {3: (rows, 1), 5: (1, scored)}.get(case % 6, (rows, scored))
+        given = scored + (0 if case % 6 == 4 else int(torch.randint(2, 7, (), generator=generator)))
         total = given + 1 + (0 if case % 3 == 2 else int(torch.randint(3, 9, (), generator=generator)))
         tokens = torch.randint(50, (rows, total), generator=generator)
         where = f"{rows} rows of {total} tokens, n_scored={scored}, n_given={given}"
@@ -127,6 +142,16 @@ def _clocks(generator: torch.Generator, *, enough: bool) -> Five:
     n = int(trained * stretch)
     factor = stretch * (1.3 if enough else 0.6)
     return trained, n, base, width, round(max(factor, 1.0), 2)
+
+
+def _hardly_longer(generator: torch.Generator) -> tuple[int, int, float, int]:
+    """A head and two lengths, one token apart, in which the same clocks go round; one of them does not."""
+    while True:
+        trained, _, base, width, _ = _clocks(generator, enough=False)
+        turns = [trained * base ** (-2 * i / width) / (2 * math.pi) for i in range(width // 2)]
+        below_one = max((turn for turn in turns if turn < 1), default=1.0)
+        if below_one * (trained + 1) / trained < 1:
+            return trained, trained + 1, base, width
 
 
 def _caught(trained: int, n: int, base: float, width: int, factor: float) -> tuple[int, dict[str, int]]:

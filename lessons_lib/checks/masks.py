@@ -61,6 +61,7 @@ def masked_softmax(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0,
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         b, n, m = torch.randint(2, 7, (3,), generator=generator).tolist()
+        n = 1 if case % 4 == 3 else n
         shape = (n, m + n) if case % 2 else (b, n, m + n)
         scores = torch.randn(shape, generator=generator, dtype=torch.float64)
         mask = torch.rand(shape, generator=generator) < 0.5
@@ -89,7 +90,7 @@ def _one_softmax(answer: Callable[[Tensor, Tensor], Tensor], scores: Tensor, mas
         "the small constant in the denominator takes weight away": late / (late.sum(dim=-1, keepdim=True) + 1e-8),
         "the sum runs over the keys of each query, the last axis": softmax(scores.mT, mask.mT).mT,
     }
-    compare("masked_softmax", got, softmax(scores, mask), mistakes, where=where)
+    compare("masked_softmax", got, softmax(scores, mask), mistakes, where=where, scores=scores)
 
 
 def wrongly_masked(scores: Tensor, mask: Tensor) -> dict[str, Tensor]:
@@ -114,6 +115,8 @@ def conversation_mask(answer: Callable[[list[int], list[int]], Tensor], *, seed:
         prompts = [int(torch.randint(2, length - 1, (), generator=generator)) for length in lengths]
         if case % 3 == 1:  # nothing was asked, and nothing answered
             prompts[0], prompts[-1] = 0, lengths[-1]
+        if case % 3 == 2:  # a single word, which is all of the prompt or none of it
+            lengths[0], prompts[0] = 1, case % 2
         where = f"lengths={lengths}, prompts={prompts}"
         got = ask("conversation_mask", answer, lengths, prompts, where=where)
         compare_mask("conversation_mask", got, *_conversations(lengths, prompts), where=where)

@@ -17,7 +17,7 @@ def walk(answer: Callable[[int, Tensor], Tensor], *, seed: int = 0, cases: int =
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         n_layers, n = _some_layers(case, generator), int(torch.randint(4, 9, (), generator=generator))
-        start = int(torch.randint(1, n, (), generator=generator))
+        start = 0 if case % 4 == 3 else int(torch.randint(1, n, (), generator=generator))
         layers = softmax(2 * normal(n_layers, n, n, generator=generator))
         where = f"{n_layers} layers, {n} tokens, start {start}"
         got = ask("walk", answer, start, layers, where=where)
@@ -73,6 +73,7 @@ def attention_rollout(
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         n_layers, n_heads = _some_layers(case, generator), int(torch.randint(2, 5, (), generator=generator))
+        n_heads = 1 if case % 4 == 3 else n_heads
         n = int(torch.randint(5, 9, (), generator=generator))
         residual = 0.1 + 0.3 * float(torch.rand((), generator=generator, dtype=torch.float64))
         scores = 2 * normal(n_layers, n_heads, n, n, generator=generator)

@@ -1,7 +1,7 @@
 """Checks of the exercises on what changed since 2017."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -13,11 +13,14 @@ from lessons_lib.checks import ask, check, compare, compare_number, normal, part
 def balance_loss(answer: Callable[[Tensor, int], float], *, seed: int = 0, cases: int = 5) -> None:
     """Check the balance loss of a routing."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
+    for case in range(cases):
         n_experts, n = (torch.randperm(6, generator=generator)[:2] + torch.tensor([4, 11])).tolist()
         k = int(torch.randint(2, n_experts - 1, (), generator=generator))
-        p = (2 * normal(n, n_experts, generator=generator)).softmax(-1)
-        where = f"{n} words, {n_experts} experts, k={k}"
+        k = {2: 1, 3: n_experts}.get(case % 5, k)
+        logits = 2 * normal(n, n_experts, generator=generator)
+        logits[:, -1] -= 20.0 if case % 5 == 1 else 0.0  # the last expert is chosen by nobody
+        p = logits.softmax(-1)
+        where = f"{n} words, {n_experts} experts, k={k}" + ", the last one chosen by nobody" * (case % 5 == 1)
         got = ask("balance_loss", answer, p, k, where=where)
         choices = torch.zeros_like(p).scatter(-1, p.topk(k, dim=-1).indices, 1.0)
         firsts = torch.zeros_like(p).scatter(-1, p.argmax(-1, keepdim=True), 1.0)
@@ -57,8 +60,8 @@ def words_per_call(answer: Callable[[float, int], float], *, seed: int = 0, case
             alpha = 1.0
         elif case == 3:
             alpha = 0.0
-        elif case == 4:
-            k = 0
+        elif case in (4, 5):
+            k = case - 4
         where = f"alpha={alpha:.3g}, k={k}"
         got = ask("words_per_call", answer, alpha, k, where=where)
         right = math.fsum(alpha**j for j in range(k + 1))
@@ -88,50 +91,64 @@ def best_draft(answer: Callable[[float, float, int], int], *, seed: int = 0, cas
     """Check how many words to draft."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        alpha, share = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
-        alpha, c = 0.55 + 0.43 * alpha, (0.02, 0.1, 0.3)[case % 3] * (0.5 + share)
-        most = int(torch.randint(18, 30, (), generator=generator))
-        if case == 4:
-            alpha, c = 0.2 + alpha / 10, 0.9  # drafting does not pay
-        elif case == 5:
-            alpha, c, most = 0.98, 0.01, 4  # the end of the range
+        alpha, c, most, right, mistakes = _a_draft(case, generator)
         where = f"alpha={alpha:.3g}, c={c:.3g}, most={most}"
         got = ask("best_draft", answer, alpha, c, most, where=where)
+        compare_number("best_draft", got, right, mistakes, where=where)
 
-        def best(gain: Callable[[int], float], first: int = 0, most: int = most) -> int:
-            return max(range(first, most + 1), key=gain)
 
-        def words(k: int, alpha: float = alpha) -> float:
-            return math.fsum(alpha**j for j in range(k + 1))
+def _a_draft(case: int, generator: torch.Generator) -> tuple[float, float, int, int, dict[str, int | list[float]]]:
+    """What a draft costs, the best one, and what each mistake makes of it: all differ in the first case."""
+    while True:
+        alpha, share = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
+        alpha, c = 0.55 + 0.43 * alpha, (0.3, 0.1, 0.02)[case % 3] * (0.5 + share)
+        most = int(torch.randint(18, 30, (), generator=generator))
+        special = {
+            4: (0.2 + alpha / 10, 0.9, most),  # drafting does not pay
+            5: (0.98, 0.01, 4),  # the end of the range
+            6: (0.5, 0.5, most),  # one word is as good as none
+            7: (1.0, c, most),
+            8: (0.0, c, most),
+        }
+        alpha, c, most = special.get(case, (alpha, c, most))
+        right, mistakes = _best_drafts(alpha, c, most)
+        gains = sorted(_words(alpha, k) / (1 + k * c) for k in range(most + 1))
+        apart = gains[-1] - gains[-2] > 1e-5  # so that single precision finds the same
+        by_itself = [made for made in mistakes.values() if isinstance(made, int) and made != right]
+        told_apart = len(set(by_itself)) == len(by_itself) == len(mistakes) - 4
+        if case in special or (apart and (case or told_apart)):
+            return alpha, c, most, right, mistakes
 
-        right = best(lambda k, c=c: words(k) / (1 + k * c))
-        compare_number(
-            "best_draft",
-            got,
-            right,
-            {
-                "the drafts take time too": best(words),
-                "to draft nothing is allowed": best(lambda k, c=c: words(k) / (1 + k * c), 1),
-                "the large model takes time too: a round takes 1 + k c": best(
-                    lambda k, c=c: words(k) / (k * c) if k else 0.0
-                ),
-                "the large model's own word counts too": best(lambda k, c=c: (words(k) - 1) / (1 + k * c)),
-                "a round takes the time of k calls of the small model, not of one": best(
-                    lambda k, c=c: words(k) / (1 + c)
-                ),
-                "words for each unit of time are a quotient, not a difference": best(
-                    lambda k, c=c: words(k) - 1 - k * c
-                ),
-                "the range ends at most, itself included": best(
-                    lambda k, c=c: words(k) / (1 + k * c), 0, max(0, most - 1)
-                ),
-                "return the number of words to draft, not the gain": [
-                    words(right) / (1 + right * c),
-                    words(right),
-                ],
-            },
-            where=where,
-        )
+
+def _words(alpha: float, k: int) -> float:
+    return math.fsum(alpha**j for j in range(k + 1))
+
+
+def _best_drafts(alpha: float, c: float, most: int) -> tuple[int, dict[str, int | list[float]]]:
+    """The best number of words to draft, and what each mistake makes of it."""
+
+    def best(gain: Callable[[float, int], float], drafts: Sequence[int] = range(most + 1)) -> int:
+        return max(drafts, key=lambda k: gain(_words(alpha, k), k))
+
+    def rate(words: float, k: int) -> float:
+        return words / (1 + k * c)
+
+    right = best(rate)
+    return right, {
+        "the drafts take time too": best(lambda words, k: words),
+        "of two that are equal the smaller one is asked for": best(rate, range(most, -1, -1)),
+        "to draft nothing is allowed": best(rate, range(1, most + 1)),
+        "the large model takes time too: a round takes 1 + k c": best(
+            lambda words, k: words / (k * c) if k and c else 0.0
+        ),
+        "the large model's own word counts too": best(lambda words, k: rate(words - 1, k)),
+        "words for each unit of time are a quotient, not a difference": best(lambda words, k: words - 1 - k * c),
+        "k words take k calls of the small model, not k + 1: a round takes 1 + k c": best(
+            lambda words, k: words / (1 + (k + 1) * c)
+        ),
+        "the range ends at most, itself included": best(rate, range(max(1, most))),
+        "return the number of words to draft, not the gain": [rate(_words(alpha, right), right), _words(alpha, right)],
+    }
 
 
 @check
@@ -145,8 +162,9 @@ def ask_latent(
     """Check absorbed queries, outputs, or both."""
     compared = parts_in(("absorbed", "outputs"), only)
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
+    for case in range(cases):
         h, d, m, width, d_v = (torch.randperm(7, generator=generator)[:5] + 2).tolist()
+        h, m = {2: (1, m), 3: (h, 1)}.get(case % 4, (h, m))
         q, c = normal(h, d, generator=generator), normal(m, width, generator=generator)
         w_uk, w_uv = normal(h, d, width, generator=generator), normal(h, d_v, width, generator=generator)
         where = f"h={h}, d={d}, m={m}, d_c={width}, d_v={d_v}"
@@ -172,6 +190,7 @@ def ask_latent(
                 "divide by the root of d, the width of a query, not of d_c": mixed(
                     (scores / math.sqrt(width)).softmax(-1)
                 ),
+                "divide by the root of d, not of the number of heads": mixed((scores / math.sqrt(h)).softmax(-1)),
                 "divide by the root of d, not by d": mixed((scores / d).softmax(-1)),
                 "the softmax runs over the words, not over the heads": mixed((scores / math.sqrt(d)).softmax(0)),
                 "the weights come out of a softmax": mixed(scores / math.sqrt(d)),

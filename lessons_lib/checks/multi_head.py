@@ -14,8 +14,9 @@ from lessons_lib.checks import Wrong, ask, check, compare
 def contributions(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check what each head adds to the output of a layer."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
+    for case in range(cases):
         h, n, d_k, d_model = (2 + torch.randperm(6, generator=generator)[:4]).tolist()
+        h, n = {2: (1, n), 3: (h, 1)}.get(case % 4, (h, n))
         heads = torch.randn(h, n, d_k, generator=generator, dtype=torch.float64)
         w_o = torch.randn(h * d_k, d_model, generator=generator, dtype=torch.float64)
         in_turn = w_o.reshape(d_k, h, d_model).transpose(0, 1)
@@ -42,8 +43,9 @@ def contributions(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0, 
 def multi_head(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check a multi-head layer that is given its four matrices."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
+    for case in range(cases):
         n_heads, width = (torch.randint(0, 3, (2,), generator=generator) + torch.tensor([2, 2])).tolist()
+        n_heads, width = {2: (1, width), 3: (n_heads, 1)}.get(case % 4, (n_heads, width))
         n = n_heads * int(torch.randint(2, 4, (), generator=generator))  # so that a wrong cut fits
         d_model = n_heads * width
         x = torch.randn(n, d_model, generator=generator, dtype=torch.float64)
@@ -103,8 +105,9 @@ def _joined(heads: Tensor) -> Tensor:
 def decode_step(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check one step of decoding with grouped heads: a new token's queries against the cache and its own key."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
+    for case in range(cases):
         g, per_group, d_k, m = (torch.randint(0, 3, (4,), generator=generator) + torch.tensor([2, 2, 3, 4])).tolist()
+        g, per_group, m = {2: (1, per_group, m), 3: (g, 1, 1)}.get(case % 4, (g, per_group, m))
         d_v = d_k + 1
         shapes = (g * per_group, d_k), (g, m, d_k), (g, m, d_v), (g, d_k), (g, d_v)
         arguments = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]

@@ -25,10 +25,10 @@ def pattern_score(answer: Score, *, seed: int = 0, cases: int = 5) -> None:
         weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
         where = f"n={n}, {'causal' if case % 2 == 0 else 'another mask'}"
         got = ask("pattern_score", answer, weights, target, visible, where=where)
-        wanted = target & visible
-        has = wanted.any(-1)
-        chance, on = wanted.sum(-1) / visible.sum(-1), (weights * wanted).sum(-1)
-        of_all = target.sum(-1) / visible.sum(-1)
+        wanted, n_seen = (target & visible).double(), visible.double().sum(-1)
+        has = wanted.sum(-1) > 0
+        chance, on = wanted.sum(-1) / n_seen, (weights * wanted).sum(-1)
+        of_all = target.double().sum(-1) / n_seen
         right = ((on - chance)[has].sum() / (1 - chance)[has].sum()).item()
         compare_number(
             "pattern_score",
@@ -61,6 +61,7 @@ def pattern_score(answer: Score, *, seed: int = 0, cases: int = 5) -> None:
                 "do not cut the score off at zero": 0.0 if right < 0 else float("nan"),
             },
             where=where,
+            least=1.0,
         )
 
 
@@ -68,8 +69,9 @@ def pattern_score(answer: Score, *, seed: int = 0, cases: int = 5) -> None:
 def circuit_scores(answer: Score, *, seed: int = 0, cases: int = 4) -> None:
     """Check the scores of the second layer of an induction circuit."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
+    for case in range(cases):
         n, d = (torch.randperm(7, generator=generator)[:2] + 3).tolist()
+        n = 1 if case % 4 == 3 else n
         e = normal(n, d, generator=generator)
         w_ov, w_qk = normal(2, d, d, generator=generator).unbind()
         where = f"n={n}, d={d}"
@@ -79,10 +81,11 @@ def circuit_scores(answer: Score, *, seed: int = 0, cases: int = 4) -> None:
         after = torch.cat([e[1:], e[-1:]])
         none_first = before.clone()
         none_first[0] = 0
+        right, past = e @ w_qk @ stream.T, torch.ones(n, n, dtype=torch.bool).tril()
         compare(
             "circuit_scores",
             got,
-            e @ w_qk @ stream.T,
+            right,
             {
                 "the keys are made from the stream after layer 1, which holds e too: the layer adds": (
                     e @ w_qk @ (before @ w_ov).T
@@ -90,7 +93,7 @@ def circuit_scores(answer: Score, *, seed: int = 0, cases: int = 4) -> None:
                 "the first layer's note is missing in the keys": e @ w_qk @ e.T,
                 "the queries are made from the embeddings alone": stream @ w_qk @ stream.T,
                 "the notes belong in the keys, not in the queries": stream @ w_qk @ e.T,
-                "rows are queries, columns keys: it came out transposed": (e @ w_qk @ stream.T).T,
+                "rows are queries, columns keys: it came out transposed": right.T,
                 "a row stands to the left of its matrix: q W_QK k^T, not with W_QK transposed": e @ w_qk.T @ stream.T,
                 "a row stands to the left of its matrix: e W_OV, not with W_OV transposed": (
                     e @ w_qk @ (e + before @ w_ov.T).T
@@ -102,7 +105,12 @@ def circuit_scores(answer: Score, *, seed: int = 0, cases: int = 4) -> None:
                 "the first token looks at itself, not at the last": e @ w_qk @ (e + e.roll(1, 0) @ w_ov).T,
                 "the first token looks at itself, not at nothing": e @ w_qk @ (e + none_first @ w_ov).T,
                 "W_OV is missing: the note is the earlier embedding times W_OV": e @ w_qk @ (e + before).T,
-                "no scaling was asked for": e @ w_qk @ stream.T / d**0.5,
+                "no scaling was asked for": right / d**0.5,
+                "roll moves all numbers as one long row, if it is not told the axis: dims=0": (
+                    e @ w_qk @ (e + e.roll(1) @ w_ov).T
+                ),
+                "return the scores: no softmax was asked for": right.softmax(-1),
+                "nothing is hidden here: no mask": [right.tril(), right.masked_fill(~past, -torch.inf)],
             },
             where=where,
         )
@@ -113,7 +121,7 @@ def other_weights(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0, 
     """Check other weights with the same average of the values, one of them zero."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
-        d = int(torch.randint(2, 7, (), generator=generator))
+        d = int(torch.randint(1, 7, (), generator=generator))
         m = d + 2 + int(torch.randint(0, 9, (), generator=generator))
         a = normal(m, generator=generator).softmax(-1)
         v = normal(m, d, generator=generator)

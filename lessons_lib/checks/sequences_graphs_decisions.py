@@ -28,7 +28,10 @@ def hit_rate(answer: Callable[[Tensor, Tensor, Tensor, int], float], *, seed: in
 
 
 def _some_users(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, int]:
-    """Scores that like what a history has, histories in which an item comes twice, the next items, and a k."""
+    """Scores that like what a history has, histories in which an item comes twice, the next items, and a k.
+
+    Half of the users have scores far below those of the others. All are exact in single precision.
+    """
     users, items, places, k = (
         int(torch.randint(low, high, (), generator=generator)) for low, high in ((50, 90), (14, 22), (3, 6), (2, 6))
     )
@@ -38,7 +41,10 @@ def _some_users(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, int
     scores = normal(users, items, generator=generator) - 0.5
     scores.scatter_add_(1, order[:, :places], torch.full((users, places), 1.0, dtype=scores.dtype))
     scores.scatter_add_(1, nexts[:, None], torch.full((users, 1), 0.8, dtype=scores.dtype))
-    return scores, histories, nexts, k
+    scores[::2] -= 100.0
+    scores = (65536 * scores).round() / 65536
+    no_two_alike = min(len(row.unique()) for row in scores) == items
+    return (scores, histories, nexts, k) if no_two_alike else _some_users(generator)
 
 
 def _hit_rates(
@@ -63,6 +69,7 @@ def _hit_rates(
         "the first k count, not one less": share(place < k),
         "the first k count, not the first alone": share(place <= 1),
         "a score of zero is above a negative one: it leaves nothing out": share(places(histories, instead=0.0) <= k),
+        "what is left out needs a score below all others, minus infinity": share(places(histories, instead=-1.0) <= k),
         "the highest scores come first": share(places(histories, -scores) <= k),
         "that is how many users, return their share": hits * len(scores),
         "divide by the number of users, not by that of all that was offered": hits / k,
@@ -189,17 +196,17 @@ def edge_weights(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor], *, see
         edges = linked.nonzero()
         to, fro = edges[torch.randperm(len(edges), generator=generator)].T.contiguous()
         scores = (64 * normal(len(to), generator=generator)).round() / 64  # exact in single precision, far off too
-        shift = (0, -2000, 2000)[case % 3]
-        scores = scores + shift * (to == far)
-        where = f"n={n}, {len(to)} edges, " + (
-            f"the scores of node {far} are near {shift}" if shift else "plain scores"
-        )
+        shift, of_one = ((0, False), (-2000, False), (2000, False), (2000, True), (-2000, True))[case % 5]
+        shifted = (to == far) & (fro == 1) if of_one else to == far
+        scores = scores + shift * shifted
+        which = f"one score of node {far} is" if of_one else f"the scores of node {far} are"
+        where = f"n={n}, {len(to)} edges, " + (f"{which} near {shift}" if shift else "plain scores")
         got = ask("edge_weights", answer, scores, to, fro, n, where=where)
         assert is_finite(got), (
             "edge_weights is not finite: subtract from each score the largest of its own node's, neither nothing, nor "
-            f"the largest of all, nor one that starts at zero ({where})"
+            f"the largest of all, nor the mean, nor one that starts at zero ({where})"
         )
-        compare("edge_weights", got, *_weights_on_edges(scores, to, fro, n), where=where)
+        compare("edge_weights", got, *_weights_on_edges(scores, to, fro, n), where=where, scores=scores)
 
 
 def _shares(scores: Tensor, groups: Tensor) -> Tensor:
@@ -252,7 +259,7 @@ def best_from_counts(answer: Callable[[int, float, float], float], *, seed: int 
     """Check how often who knows the counts of the signs alone can be right."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        n = int(torch.randint(6, 20, (), generator=generator))
+        n = 3 if case % 4 == 3 else int(torch.randint(6, 20, (), generator=generator))
         p, of_range = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
         p = 0.15 + 0.5 * p
         lie = (0.7 + 0.2 * of_range, 0.5, 0.1 + 0.3 * of_range)[case % 3]

@@ -12,8 +12,9 @@ from lessons_lib.checks import ask, check, compare, compare_number, normal
 def keys_first(answer: Callable[[Tensor, Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 5) -> None:
     """Check linear attention from given features."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
+    for case in range(cases):
         n, m, r, d_v = (torch.randperm(6, generator=generator)[:4] + 2).tolist()
+        n, m = {3: (1, m), 4: (n, 1)}.get(case % 5, (n, m))
         a, b = (normal(rows, r, generator=generator).exp() for rows in (n, m))
         v = normal(m, d_v, generator=generator)
         where = f"a {(n, r)}, b {(m, r)}, v {(m, d_v)}"
@@ -49,8 +50,9 @@ def keys_first(answer: Callable[[Tensor, Tensor, Tensor], Tensor], *, seed: int 
 def write(answer: Callable[[Tensor, Tensor, Tensor, float, float], Tensor], *, seed: int = 0, cases: int = 5) -> None:
     """Check one pair written by decay and delta rule."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
+    for case in range(cases):
         d_k, d_v = (torch.randperm(5, generator=generator)[:2] + 2).tolist()
+        d_k, d_v = {3: (1, d_v), 4: (d_k, 1)}.get(case % 5, (d_k, d_v))
         state = normal(d_k, d_v, generator=generator)
         key, value = normal(d_k, generator=generator), normal(d_v, generator=generator)
         beta, decay = (0.2 + 0.6 * torch.rand(2, generator=generator, dtype=torch.float64)).tolist()
@@ -107,6 +109,8 @@ def count_pairs(answer: Callable[[int, int, int], int], *, seed: int = 0, cases:
             w = n + draw(1, 9)
         if case % 4 == 3:
             w, g = draw(5, n // 2), n + draw(1, 5) if case % 8 == 3 else draw(n // 2, n)
+        if case % 8 in (4, 5):
+            n, w = (n, 1) if case % 8 == 4 else (1, w)
         where = f"n={n}, w={w}, g={g}"
         got = ask("count_pairs", answer, n, w, g, where=where)
         i = torch.arange(n)
@@ -116,6 +120,9 @@ def count_pairs(answer: Callable[[int, int, int], int], *, seed: int = 0, cases:
 
         def total(seen: Tensor) -> int:
             return int(seen.sum())
+
+        def in_closed_form(s: int, n: int = n) -> int:
+            return s * (s + 1) // 2 + (n - s) * s
 
         compare_number(
             "count_pairs",
@@ -131,9 +138,14 @@ def count_pairs(answer: Callable[[int, int, int], int], *, seed: int = 0, cases:
                 ],
                 "the first g words are seen besides the window": total(near) if g else -1,
                 "the window is seen besides the first g words": total(past & first),
-                "w counts the word itself": [
+                "one word too many or too few: w counts the word itself, and the first g words are no more than g": [
                     total(past & ((i[:, None] - i <= w) | first)),
                     total(past & ((i[:, None] - i < w - 1) | first)),
+                ],
+                "no word sees more words than there are up to it: cut w + g off at n, not one of them or neither": [
+                    in_closed_form(w + g),
+                    in_closed_form(min(w, n) + g),
+                    in_closed_form(w + min(g, n)),
                 ],
                 "a word sees itself": total((past & (near | first)) & (i[:, None] != i)),
                 "the first words of the text have fewer before them": [n * w, n * (w + g)],

@@ -1,6 +1,7 @@
 """Checks of the exercises on training a GPT."""
 
 from collections.abc import Callable
+from itertools import combinations
 
 import torch
 from torch import Tensor
@@ -12,18 +13,24 @@ from lessons_lib.checks import ask, check, compare, normal
 def pairs(answer: Callable[[Tensor, list[int], int], tuple[Tensor, Tensor]], *, seed: int = 0, cases: int = 5) -> None:
     """Check how a long text is cut into inputs and targets."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
+    for case in range(cases):
         b, n = (torch.randperm(4, generator=generator)[:2] + 3).tolist()
+        b, n = {2: (1, n), 3: (b, 1)}.get(case % 5, (b, n))
         length = int(torch.randint(30, 50, (), generator=generator))
         tokens = torch.randperm(length, generator=generator)
         starts = torch.randint(1, length - n - 1, (b,), generator=generator).tolist()
+        starts[0] = 0 if case % 5 == 4 else starts[0]
         starts[-1] = length - n - 1  # the last target is the text's last word
         where = f"a text of {length}, starts={starts}, n={n}"
         returns = "the pair (inputs, targets)"
         inputs, targets = ask("pairs", answer, tokens, starts, n, where=where, returns=returns, parts=2)
         rows = torch.stack([tokens[start : start + n + 1] for start in starts]).double()
         right, later = rows[:, :-1], rows[:, 1:]
-        before = torch.stack([tokens[start - 1 : start - 1 + n] for start in starts]).double()
+        before = torch.stack([tokens.roll(1)[start : start + n] for start in starts]).double()
+        cut_off = isinstance(inputs, Tensor) and inputs.shape == (b - 1, n)
+        assert not cut_off, (
+            f"one row is missing: where the last start is, {n} words and the one after them are left ({where})"
+        )
         compare(
             "inputs",
             inputs,
@@ -82,6 +89,9 @@ def leaning(answer: Callable[[Tensor, float, Tensor], Tensor], *, seed: int = 0,
         kinds_of_columns = (columns > 0).sum(-1, keepdim=True)
         turned = (columns - discount).clamp_min(0) / total_of_columns
         turned = turned + discount * kinds_of_columns / total_of_columns * below
+        left, followed = (counts - discount).clamp_min(0), (columns > 0).sum(-1)
+        if_followed = columns.sum(-1).clamp_min(1.0)
+        of_followed = (left + discount * followed * below) / if_followed
         compare(
             "leaning",
             got,
@@ -103,7 +113,18 @@ def leaning(answer: Callable[[Tensor, float, Tensor], Tensor], *, seed: int = 0,
                     full(taken + discount * below),
                 ],
                 "divide by how often the context was seen": full((taken + saved * below) * total),
-                "a row is a context, and a column what followed": torch.where(kinds_of_columns == 0, below, turned),
+                "a row is a context, and a column what followed": [
+                    torch.where(kinds_of_columns == 0, below, turned),
+                    full(of_followed),
+                    torch.where(followed == 0, below, of_followed),
+                ],
+                "u counts the different words that were seen after the context, along its row": full(
+                    (left + discount * followed * below) / total
+                ),
+                "the total is how often the context was seen, the sum of its row": [
+                    full((left + discount * kinds * below) / if_followed),
+                    torch.where(followed == 0, below, (left + discount * kinds * below) / if_followed),
+                ],
             },
             where=where,
         )
@@ -114,41 +135,59 @@ def min_p(answer: Callable[[Tensor, float, float], Tensor], *, seed: int = 0, ca
     """Check the chances of words under min-p at a temperature."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        n, words = (torch.randperm(6, generator=generator)[:2] + 4).tolist()
-        logits = 2.5 * normal(n, words, generator=generator)
-        logits[0] += 900.0 if case % 3 == 2 else 0.0  # large logits are as good as small ones
-        p, temperature = (0.15, 0.5) if case % 2 else (0.08, 1.8)
-        if case > 1:
-            p = 0.05 + 0.4 * float(torch.rand((), generator=generator, dtype=torch.float64))
+        logits, p, temperature = _some_logits(case, generator)
+        n, words = logits.shape
         where = f"n={n}, V={words}, p={p:.3g}, T={temperature}"
         got = ask("min_p", answer, logits, p, temperature, where=where)
-        bent, plain = (logits / temperature).softmax(-1), logits.softmax(-1)
-        best, best_plain = bent.amax(-1, keepdim=True), plain.amax(-1, keepdim=True)
+        compare("min_p", got, *_cut_by_the_best(logits, p, temperature), where=where, scores=logits / temperature)
 
-        def drawn(kept: Tensor, q: Tensor = bent) -> Tensor:
-            return torch.where(kept, q, 0.0) / torch.where(kept, q, 0.0).sum(-1, keepdim=True)
 
-        order = bent.argsort(-1, descending=True)
-        ordered = bent.gather(-1, order)
-        nucleus = (ordered.cumsum(-1) - ordered < p).gather(-1, order.argsort(-1))
-        other_way = (logits * temperature).softmax(-1)
-        compare(
-            "min_p",
-            got,
-            drawn(bent >= p * best),
-            {
-                "the chances of the words that stay must sum to one": torch.where(bent >= p * best, bent, 0.0),
-                "compare the chances at the temperature: divide the logits by it first": drawn(plain >= p * best_plain),
-                "the temperature is missing": drawn(plain >= p * best_plain, plain),
-                "the chances are those at the temperature too": drawn(bent >= p * best, plain),
-                "a word stays if it has p times the chance of the best one, not a chance of p": drawn(bent >= p),
-                "that is top-p: min-p compares each word with the best one": drawn(nucleus),
-                "the best word is that of the same row": drawn(bent >= p * best.max()),
-                "the temperature divides the logits": drawn(
-                    other_way >= p * other_way.amax(-1, keepdim=True), other_way
-                ),
-                "these are the words that go": drawn(bent < p * best).nan_to_num(),
-                "nothing has been cut": bent,
-            },
-            where=where,
-        )
+def _some_logits(case: int, generator: torch.Generator) -> tuple[Tensor, float, float]:
+    """Logits, p and a temperature: no word on the limit, and in the first two cases all mistakes differ."""
+    while True:
+        n, words = (torch.randperm(6, generator=generator)[:2] + 4).tolist()
+        n = 1 if case % 6 == 4 else n
+        logits = 2.5 * normal(n, words, generator=generator)
+        logits[0] += 900.0 if case % 3 == 2 else 0.0  # large logits are as good as small ones
+        p = 0.05 + 0.4 * float(torch.rand((), generator=generator, dtype=torch.float64))
+        temperature = 0.5 if case % 2 else 1.8
+        limit = (logits / temperature).softmax(-1)
+        limit = limit / limit.amax(-1, keepdim=True) / p
+        wanted, mistakes = _cut_by_the_best(logits, p, temperature)
+        all_of_it = [wanted, *mistakes.values()]
+        alike = any(not float((one - other).abs().max()) > 1e-4 for one, other in combinations(all_of_it, 2))
+        if float((limit - 1).abs().min()) > 1e-2 and (case > 1 or not alike):
+            return logits, p, temperature
+
+
+def _cut_by_the_best(logits: Tensor, p: float, temperature: float) -> tuple[Tensor, dict[str, Tensor]]:
+    """What is right, and what each mistake makes of it."""
+    bent, plain, twice = ((logits / t).softmax(-1) for t in (temperature, 1.0, temperature**2))
+    best, best_plain = bent.amax(-1, keepdim=True), plain.amax(-1, keepdim=True)
+
+    def drawn(kept: Tensor, q: Tensor = bent) -> Tensor:
+        return torch.where(kept, q, 0.0) / torch.where(kept, q, 0.0).sum(-1, keepdim=True)
+
+    order = bent.argsort(-1, descending=True)
+    ordered = bent.gather(-1, order)
+    nucleus = (ordered.cumsum(-1) - ordered < p).gather(-1, order.argsort(-1))
+    other_way, down = (logits * temperature).softmax(-1), (logits / temperature).softmax(0)
+    kept_down = torch.where(down >= p * down.amax(0), down, 0.0)
+    return drawn(bent >= p * best), {
+        "the chances of the words that stay must sum to one": torch.where(bent >= p * best, bent, 0.0),
+        "compare the chances at the temperature: divide the logits by it first": drawn(plain >= p * best_plain),
+        "the temperature is missing": drawn(plain >= p * best_plain, plain),
+        "the chances are those at the temperature too": drawn(bent >= p * best, plain),
+        "the logits are divided by the temperature once, not twice": drawn(twice >= p * twice.amax(-1, True), twice),
+        "a word stays if it has p times the chance of the best one, not a chance of p": drawn(bent >= p),
+        "a word stays from p times the chance of the best one on, not from 1 - p times": drawn(bent >= (1 - p) * best),
+        "that is top-p: min-p compares each word with the best one": drawn(nucleus),
+        "the best word is that of the same row": drawn(bent >= p * best.max()),
+        "the words of one row share out the chances: the last axis": kept_down / kept_down.sum(0),
+        "a logit of zero is a chance: what goes needs minus infinity": torch.where(
+            bent >= p * best, logits / temperature, 0.0
+        ).softmax(-1),
+        "the temperature divides the logits": drawn(other_way >= p * other_way.amax(-1, keepdim=True), other_way),
+        "these are the words that go": drawn(bent < p * best).nan_to_num(),
+        "nothing has been cut": bent,
+    }

@@ -8,15 +8,17 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from lessons_lib.checks import ask, by_hand, check, compare, is_finite, normal, number
+from lessons_lib.checks import as_tensor, ask, by_hand, check, compare, is_finite, normal, number
+
+STEPS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)  # with which gradients are taken by differences
 
 
 @check
 def cut_up(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int = 5) -> None:
     """Check how pictures are cut into squares."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
-        b, rows, columns, p = (torch.randperm(4, generator=generator) + 2).tolist()
+    for case in range(cases):
+        b, rows, columns, p = _some_pictures(case, generator)
         images = normal(b, rows * p, columns * p, generator=generator)
         where = f"images {tuple(images.shape)}, p={p}"
         got = ask("cut_up", answer, images, p, where=where)
@@ -55,8 +57,8 @@ def cut_up(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int
 def put_together(answer: Callable[[Tensor, int, int], Tensor], *, seed: int = 0, cases: int = 5) -> None:
     """Check how squares are put together again."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
-        b, rows, columns, p = (torch.randperm(4, generator=generator) + 2).tolist()
+    for case in range(cases):
+        b, rows, columns, p = _some_pictures(case, generator)
         height, width = rows * p, columns * p
         pieces = normal(b, rows * columns, p * p, generator=generator)
         where = f"patches {tuple(pieces.shape)}, height={height}, width={width}"
@@ -93,14 +95,14 @@ def contrast(answer: Callable[[Tensor, Tensor, float], float], *, seed: int = 0,
     """Check the symmetric contrastive loss of pictures and captions."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        f, g, scale = _features(generator, large=case % 3 == 2)
+        f, g, scale = _features(case, generator)
         n = len(f)
         where = f"f and g {tuple(f.shape)}, scale={scale:.2f}"
         got = ask("contrast", answer, f, g, scale, where=where)
         value = number("contrast", got, where)
         finite = f"contrast is {value}: e to the thousands is too large; torch has the logarithm of a softmax ({where})"
         assert math.isfinite(value), finite
-        loss = got if isinstance(got, Tensor) else torch.tensor(value, dtype=torch.float64)
+        loss = got if isinstance(got, Tensor) else as_tensor(value)
         unit_f, unit_g = _unit(f), _unit(g)
         cosines = unit_f @ unit_g.T
         scores = scale * cosines
@@ -135,6 +137,7 @@ def contrast(answer: Callable[[Tensor, Tensor, float], float], *, seed: int = 0,
                 "in nats: the natural logarithm": right / math.log(2),
             },
             where=where,
+            scores=scores,
         )
 
 
@@ -143,8 +146,11 @@ def pull(answer: Callable[[Tensor, float], Tensor], *, seed: int = 0, cases: int
     """Check the gradient of the contrastive loss in the cosines."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        f, g, scale = _features(generator, large=case % 3 == 2)
+        f, g, scale = _features(case, generator)
         cosines, n = _unit(f) @ _unit(g).T, len(f)
+        if case % 6 == 1:  # where a small step already changes who is chosen
+            scale, cosines[0] = 1e6, 0.9 * cosines[0]
+            cosines[0, :2] = torch.tensor([0.95, 0.95 + 0.7 / scale])
         where = f"cosines {(n, n)}, scale={scale:.2f}"
         with by_hand():
             got = ask("pull", answer, cosines, scale, where=where)
@@ -180,8 +186,12 @@ def pull(answer: Callable[[Tensor, float], Tensor], *, seed: int = 0, cases: int
                     scale * (of_captions + of_pictures.T - 2 * own) / (2 * n),
                     scale * (of_captions.T + of_pictures - 2 * own) / (2 * n),
                 ],
+                "two losses a small step apart give the gradient nearly: derive it": [
+                    _differences(cosines, scale, step, back) for step in STEPS for back in (1.0, 0.0)
+                ],
             },
             where=where,
+            scores=scale * cosines,
         )
 
 
@@ -244,13 +254,38 @@ def occlusion(answer: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], *, see
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
-def _features(generator: torch.Generator, *, large: bool) -> tuple[Tensor, Tensor, float]:
+def _some_pictures(case: int, generator: torch.Generator) -> list[int]:
+    """How many pictures, rows and columns of patches, and pixels along a patch: all different, or one of them one."""
+    sizes = (torch.randperm(4, generator=generator) + 2).tolist()
+    if case % 8 > 3:
+        sizes[case % 4] = 1
+    return sizes
+
+
+def _features(case: int, generator: torch.Generator) -> tuple[Tensor, Tensor, float]:
     """Features of pictures and of their captions, alike in part and of any length; a scale, in the thousands or not."""
     n, d = (torch.randperm(5, generator=generator)[:2] + 3).tolist()
-    f = normal(n, d, generator=generator)
-    g = 1.5 * (f + normal(n, d, generator=generator))
+    n, d = {3: (1, d), 4: (n, 1)}.get(case % 6, (n, d))
     chosen = float(torch.rand((), generator=generator, dtype=torch.float64))
-    return f, g, 2000 + 2000 * chosen if large else 2 + 6 * chosen
+    scale = 2000 + 2000 * chosen if case % 3 == 2 else 2 + 6 * chosen
+    while True:
+        f = normal(n, d, generator=generator)
+        g = 1.5 * (f + normal(n, d, generator=generator))
+        cosines = _unit(f) @ _unit(g).T
+        if case % 3 != 2 or scale * float((cosines.amax(1) - cosines.diagonal()).max()) > 800:
+            return f, g, scale  # large scores, and then somebody's own caption has a chance that rounds to zero
+
+
+def _differences(cosines: Tensor, scale: float, step: float, back: float) -> Tensor:
+    """The gradient of the loss by a step forward, and one back or none."""
+    n = len(cosines)
+    steps = step * torch.eye(n * n, dtype=torch.float64).view(n * n, n, n)
+
+    def losses(moved: Tensor) -> Tensor:
+        both_ways = (scale * moved).log_softmax(1) + (scale * moved).log_softmax(2)
+        return -both_ways.diagonal(dim1=1, dim2=2).mean(-1) / 2
+
+    return ((losses(cosines + steps) - losses(cosines - back * steps)) / (step * (1 + back))).view(n, n)
 
 
 def _unit(x: Tensor, axis: int = -1) -> Tensor:

@@ -15,8 +15,9 @@ from lessons_lib.masks import causal
 def look_up(answer: Callable[[Tensor, Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check the soft look-up of one query."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
+    for case in range(cases):
         m, d_k, d_v = (torch.randperm(5, generator=generator)[:3] + 3).tolist()
+        m, d_k, d_v = {2: (1, d_k, d_v), 3: (m, 1, 1)}.get(case % 4, (m, d_k, d_v))
         q, keys, values = (
             torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in ((d_k,), (m, d_k), (m, d_v))
         )
@@ -109,8 +110,9 @@ def _sentences(seed: int, cases: int) -> list[tuple[Tensor, Tensor, Tensor, Tens
     """Words and three matrices, every width different; with these in words."""
     generator = torch.Generator().manual_seed(seed)
     drawn = []
-    for _ in range(cases):
+    for case in range(cases):
         n, d_model, d_k, d_v = (torch.randperm(6, generator=generator)[:4] + 3).tolist()
+        n, d_k, d_v = {2: (1, d_k, d_v), 3: (n, 1, 1)}.get(case % 4, (n, d_k, d_v))
         x, w_q, w_k, w_v = (
             torch.randn(*shape, generator=generator, dtype=torch.float64)
             for shape in ((n, d_model), (d_model, d_k), (d_model, d_k), (d_model, d_v))

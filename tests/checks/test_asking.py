@@ -8,12 +8,17 @@ import pytest
 import torch
 from answers import build_attention as answers_of_build_attention
 from answers import build_flash
+from answers import complexity as answers_of_complexity
 from answers import dynamics as answers_of_dynamics
 from answers import flash as answers_of_flash
 from answers import information as answers_of_information
 from answers import masks as answers_of_masks
 from answers import matrix as answers_of_matrix
+from answers import modern as answers_of_modern
+from answers import patterns as answers_of_patterns
 from answers import scaling as answers_of_scaling
+from answers import train_gpt as answers_of_train_gpt
+from answers import vision_and_language as answers_of_vision
 from answers.multi_head import by_cutting, by_group
 from torch.testing import assert_close
 
@@ -28,6 +33,7 @@ from lessons_lib.checks import (
     compare,
     compare_mask,
     compare_number,
+    complexity,
     dynamics,
     flash,
     geometry,
@@ -35,8 +41,12 @@ from lessons_lib.checks import (
     is_finite,
     masks,
     matrix,
+    modern,
     multi_head,
+    patterns,
     scaling,
+    train_gpt,
+    vision_and_language,
 )
 from lessons_lib.flash import flash_attention
 from lessons_lib.softmax import merge_attention, softmax
@@ -123,12 +133,53 @@ def test_a_mistake_that_has_another_shape_here_is_not_named(shape):
 
 @pytest.mark.parametrize(("dtype", "rounding"), [(torch.float64, 5e-7), (torch.float32, 5e-6)])
 def test_rounding_is_that_of_the_answer(dtype, rounding):
-    wanted = torch.tensor([1.0, -400.0, 0.0])
+    wanted = torch.tensor([1.0, -400.0, 5.0])
     compare("x", (wanted + 400 * rounding).to(dtype), wanted, {}, where="here")
     with pytest.raises(AssertionError, match=r"x is off by .* single precision.? torch.sqrt\(torch.tensor\(d\)\)"):
-        compare("x", (wanted + 400 * 20 * rounding).to(dtype), wanted, {}, where="here")
+        compare("x", (wanted + 400 * 10 * rounding).to(dtype), wanted, {}, where="here")
     with pytest.raises(AssertionError, match=r"off by up to 8 at \[0\]"):
         compare("x", (wanted + 8).to(dtype), wanted, {}, where="here")
+
+
+def test_single_precision_may_be_off_by_a_share_of_the_scores():
+    wanted = torch.tensor([1.0, 0.5, -2.0, 0.25])
+    compare("x", (wanted + 1e-3).float(), wanted, {}, where="here", scores=torch.tensor([-5000.0, 3.0, -torch.inf]))
+    compare("x", (wanted + 1e-3).float(), wanted, {}, where="here", scores=5000.0)
+    for scores in (0.0, 100.0, torch.tensor(-torch.inf)):
+        with pytest.raises(AssertionError, match="x is off by"):
+            compare("x", (wanted + 1e-3).float(), wanted, {}, where="here", scores=scores)
+    with pytest.raises(AssertionError, match=r"off by up to 0.01"):
+        compare("x", (wanted + 1e-2).float(), wanted, {}, where="here", scores=5000.0)
+    with pytest.raises(AssertionError, match="x is wrong: a mistake"):
+        compare("x", (wanted + 2e-2).float(), wanted, {"a mistake": wanted + 0.0201}, where="here", scores=5000.0)
+
+
+def test_single_precision_is_asked_for_only_where_it_explains_the_difference():
+    wanted = torch.tensor([1.0, 0.5, -2.0, 0.25])
+    for off, scores in ((5e-6, 0.0), (1e-4, 5000.0)):
+        with pytest.raises(AssertionError, match="was a part computed in single precision"):
+            compare("x", wanted + 2 * off, wanted, {}, where="here", scores=scores)
+    with pytest.raises(AssertionError, match=r"right shape and wrong values, off by up to 0.0002 at \[0\] \(here\)"):
+        compare("x", wanted + 2e-4, wanted, {}, where="here")
+
+
+@pytest.mark.parametrize("off", [1e-5, 1e-4, 2e-3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_zero_that_is_none_is_named(off, dtype):
+    wanted = torch.tensor([[0.25, 0.75, 0.0], [0.5, 0.0, 0.5]])
+    got = (wanted + 4 * off * (wanted == 0)) / (1 + 4 * off)
+    with pytest.raises(AssertionError, match=r"x is 0?\S+ at \[0, 2\], where it must be 0 \(here\)"):
+        compare("x", got.to(dtype), wanted, {}, where="here")
+
+
+@pytest.mark.parametrize("eps", [1e-3, 1e-4, 2e-5])
+def test_a_small_number_in_a_denominator_is_named(eps):
+    summed, total = torch.tensor([[1.0, -2.0], [3.0, 0.5]]), torch.tensor([[2.0], [1.0]])
+    with pytest.raises(AssertionError, match=r"x is too small everywhere, .* added to what is divided by"):
+        compare("x", summed / (total + eps), summed / total, {}, where="here")
+    for sign in (1, -1):
+        with pytest.raises(AssertionError, match=r"wrong values|single precision"):
+            compare("x", summed / (total + sign * eps * torch.tensor([1, -1])), summed / total, {}, where="here")
 
 
 def test_what_is_nearer_to_a_mistake_is_the_mistake():
@@ -183,6 +234,23 @@ def test_a_whole_number_must_be_met_exactly_and_others_to_rounding():
         compare_number("x", 0.1000005, 0.1, {}, where="here")
     with pytest.raises(AssertionError, match=r"x is 0.10005, wanted 0.1 \(here\)"):
         compare_number("x", 0.10005, 0.1, {}, where="here")
+
+
+@pytest.mark.parametrize("size", [-torch.inf, torch.inf, torch.nan])
+def test_a_mistake_that_is_no_finite_number_is_named_only_to_who_makes_it(size):
+    compare_number("x", 0.3 + 1e-8, 0.3, {"a mistake": [size, 4.0]}, where="here")
+    with pytest.raises(AssertionError, match=r"x is 0.5, wanted 0.3 \(here\)"):
+        compare_number("x", 0.5, 0.3, {"a mistake": [size, 4.0]}, where="here")
+    with pytest.raises(AssertionError, match="x is wrong: a mistake" if size == size else "x is nan"):
+        compare_number("x", size, 0.3, {"a mistake": [size, 4.0]}, where="here")
+
+
+def test_rounding_of_a_difference_is_a_share_of_what_it_is_a_difference_of():
+    compare_number("x", 1e-4 + 5e-7, 1e-4, {}, where="here", least=1.0)
+    with pytest.raises(AssertionError, match=r"x is 0.0001005, wanted 0.0001"):
+        compare_number("x", 1e-4 + 5e-7, 1e-4, {}, where="here")
+    with pytest.raises(AssertionError, match=r"x is 0.00015, wanted 0.0001"):
+        compare_number("x", 1.5e-4, 1e-4, {}, where="here", least=1.0)
 
 
 def test_the_first_place_of_a_mask_is_told():
@@ -336,6 +404,25 @@ def test_three_is_not_the_only_number(check, answer):
         check(answer)
 
 
+@pytest.mark.parametrize(
+    ("check", "answer"),
+    [
+        (modern.balance_loss, answers_of_modern.balance_without_those_whom_nobody_chose),
+        (modern.best_draft, answers_of_modern.best_by_a_formula_that_divides),
+        (complexity.join, answers_of_complexity.without_axes_of_one),
+    ],
+)
+def test_what_an_answer_cannot_do_is_drawn(check, answer):
+    """A class that nobody chooses, the end of a range, an axis of one: there these answers end in an error."""
+    with pytest.raises((AssertionError, RuntimeError, ZeroDivisionError)):
+        check(answer)
+
+
+@pytest.mark.parametrize("seed", [639104, 1351814, 1383490, 1415166, 1636898, 2009091])
+def test_a_score_of_a_pattern_in_double_precision_is_right_whatever_is_drawn(seed):
+    patterns.pattern_score(answers_of_patterns.score_in_double_precision, seed=seed, cases=20)
+
+
 # --- parts with points of their own ---------------------------------------------------------------------------------
 
 
@@ -414,8 +501,6 @@ def with_root(q, k, v, mask=None):
         (flash.attend_stream, stream),
         (build_flash.check.tiled, lambda q, k, v, block: with_root(q, k, v)),
         (scaling.stable_softmax, lambda s, t: softmax(s / torch.tensor(t, dtype=torch.float32))),
-        (scaling.stable_softmax, lambda s, t: softmax(s.float() / t)),
-        (information.entropy_from_scores, lambda s, t: answers_of_information.by_special_function(s.float(), t)),
     ],
 )
 def test_single_precision_where_scores_are_in_the_thousands_passes_or_is_named(check, answer, seed):
@@ -441,6 +526,27 @@ def test_single_precision_where_scores_are_in_the_thousands_passes_or_is_named(c
 def test_a_root_a_logarithm_and_angles_in_single_precision_pass(check, answer, seed):
     torch.set_default_dtype(torch.float32)
     check(answer, seed=seed, cases=8)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize(
+    ("check", "answer"),
+    [
+        (scaling.stable_softmax, lambda s, t: softmax(s.float() / t)),
+        (masks.masked_softmax, lambda s, mask: softmax(s.float(), mask)),
+        (information.entropy_from_scores, lambda s, t: answers_of_information.by_special_function(s.float(), t)),
+        (build_attention.weights, lambda q, k: softmax(q.float() @ k.float().mT / single_root(q.shape[-1]))),
+        (build_attention.attend, lambda q, k, v, mask: with_root(q.float(), k.float(), v.float(), mask)),
+        (build_flash.check.tiled, lambda q, k, v, block: with_root(q.float(), k.float(), v.float())),
+        (vision_and_language.contrast, lambda f, g, s: answers_of_vision.contrast(f.float(), g.float(), s).item()),
+        (vision_and_language.contrast, lambda f, g, s: answers_of_vision.contrast(f.float(), g.float(), s)),
+        (vision_and_language.pull, lambda c, s: answers_of_vision.pull(c.float(), s)),
+        (train_gpt.min_p, lambda z, *rest: answers_of_train_gpt.min_p(z.float(), *rest)),
+    ],
+)
+def test_an_answer_that_is_all_in_single_precision_passes_where_scores_are_in_the_thousands(check, answer, seed):
+    torch.set_default_dtype(torch.float32)
+    check(answer, seed=seed, cases=12)
 
 
 def test_the_library_is_right_about_flash_but_for_its_own_size_of_tiles():

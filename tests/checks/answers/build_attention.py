@@ -570,7 +570,7 @@ RIGHT[check.decode] += [
     decode_with_all_inputs,
     lambda x, w, h, g, cache: a_step(x, w, h, g, cache and tuple(kept.clone() for kept in cache)),
 ]
-WRONG[check.weights] += [(lambda q, k: weights(q, k) * (1 + 1e-4), "was a part computed in single precision")]
+WRONG[check.weights] += [(lambda q, k: weights(q, k) * (1 + 1e-4), "right shape and wrong values")]
 WRONG[check.causal_mask] += [
     (lambda n, m: by_loops(m, m)[:n], "wrong values|not the first"),
     (lambda n, m: torch.eye(n, m).bool(), "wrong values, in"),

@@ -32,7 +32,7 @@ def enough_texts(weights, kept, flops, r_flops, r_bytes):
 
 
 def one_by_one(weights, kept, flops, r_flops, r_bytes):
-    for texts in range(1, 5000):
+    for texts in range(1, 100_000):
         if texts * flops / r_flops >= (weights + texts * kept) / r_bytes:
             return texts
     return 0
@@ -149,6 +149,8 @@ WRONG[check.enough_texts] = [
     (lambda w, k, f, rf, rb: max(0, math.floor(w / rb / (f / rf - k / rb)) + 2), "with one text fewer"),
     (lambda w, k, f, rf, rb: max(0, math.floor(w / rb / (f / rf - k / rb)) + 1), "with one text fewer"),
     (lambda *given: 0, "there is such a number"),
+    (lambda *given: enough_texts(*given) if enough_texts(*given) <= 1000 else 0, "there is such a number"),
+    (lambda *given: max(2, enough_texts(*given)) if enough_texts(*given) else 0, "with one text fewer"),
     (lambda w, k, f, rf, rb: math.ceil(w * rb / (f * rf - k * rb)), "a rate divides"),
     (lambda w, k, f, rf, rb: 64, "enough_texts is 64, wanted "),
     (lambda *given: None, "enough_texts"),
@@ -173,6 +175,11 @@ def right_vector(a, b, c, d):
     return times(c, b) + d
 
 
+def without_axes_of_one(first, second):
+    (a, b), (c, d) = first, second
+    return c @ a, (c @ b[..., None]).squeeze() + d
+
+
 WRONG[check.join] = [
     (pair(lambda a, b, c, d: a @ c, right_vector), "stands on the left"),
     (lambda first, second: join(second, first), "stands on the left"),
@@ -188,5 +195,6 @@ WRONG[check.join] = [
     (pair(right_matrix, lambda a, b, c, d: times(c.mT, b) + d), "A b, not b A"),
     (pair(right_matrix, lambda a, b, c, d: right_vector(a, b, c, d)[..., None]), "must have shape"),
     (lambda first, second: join(first, second)[0], "pair"),
+    (without_axes_of_one, "must have shape"),
     (lambda first, second: None, "did you forget to return"),
 ]

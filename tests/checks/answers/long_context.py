@@ -69,6 +69,12 @@ def ntk_by_tensor(n_trained, n, base, d_head):
     return torch.tensor(n / n_trained, dtype=torch.float64) ** ((d_head - 2) / (2 * fresh.min()))
 
 
+def ntk_of(n_trained, n, base, d_head, caught_out):
+    """The factor for the first clock of which something else is asked."""
+    found = [i for i in range(d_head // 2) if caught_out(i, n_trained, n, base ** (-2 * i / d_head))]
+    return (n / n_trained) ** ((d_head - 2) / (2 * found[0])) if found and n > n_trained else 1.0
+
+
 def new_base(n_trained, n, base, d_head):
     return base * ntk(n_trained, n, base, d_head) ** (d_head / (d_head - 2))
 
@@ -109,6 +115,7 @@ WRONG = {
         (lambda *a: caught(*a, at=lambda trained, n, factor: trained / factor), "were not slowed yet"),
         (lambda *a: 2 * caught(*a), "count pairs"),
         (lambda *a: caught(*a, slow=False), "slowed by so much"),
+        (lambda a, b, c, d, e: caught(a, b + (b == e * a), c, d, e), "no clock goes further than it went in training"),
         (lambda *a: caught(*a) + 0.5, ", wanted "),
         (lambda *a: caught(*a) / 2, ", wanted "),
         (lambda *a: None, "did you forget to return"),
@@ -127,6 +134,8 @@ WRONG = {
         (lambda *a: ntk(*a, double=1.0), "the exponent of clock i is"),
         (lambda *a: ntk(*a, inverse=True), "not the other way round"),
         (lambda *a: ntk(*a, guard=False), "nothing has to be slowed, return 1"),
+        (lambda *a: ntk_of(*a, lambda i, t, n, w: t * w < 2 * math.pi <= n * w), "also if it does not go round in the"),
+        (lambda *a: ntk_of(*a, lambda i, t, n, w: n * w < 2 * math.pi), "asked of training, not of the longer text"),
         (lambda *a: 2 * ntk(*a), ", wanted "),
         (lambda *a: ntk(*a) + 1, ", wanted "),
         (lambda *a: str(ntk(*a)), "must be a number, got str"),
@@ -144,5 +153,7 @@ WRONG = {
         (lambda t, s, n: (t[:, -n - 1 : -1] + 1, t[:, -s:]), "wrong values"),
         (lambda t, s, n: (t[:, -n - 1 : -1], t[:, -s:].flip(1)), "wrong values"),
         (lambda t, s, n: t[:, -s:], "got one Tensor"),
+        (lambda t, s, n: (t[:, -n - 1 : -1], t[:, -s:].squeeze()), "targets must have shape"),
+        (lambda t, s, n: (t[:, -max(n, s + 1) - 1 : -1], t[:, -s:]), "inputs must have shape"),
     ],
 }

@@ -111,6 +111,11 @@ def shares(p, k):
     return torch.zeros_like(p).scatter(-1, p.topk(k, dim=-1).indices, 1.0)
 
 
+def balance_without_those_whom_nobody_chose(p, k):
+    f = p.topk(k, dim=-1).indices.flatten().bincount() / (len(p) * k)
+    return p.shape[1] * (f.to(p) * p.mean(0)).sum()
+
+
 WRONG[check.balance_loss] = [
     (lambda p, k: k * balance_loss(p, k), "of which each word makes k"),
     (lambda p, k: balance_loss(p, k) / p.shape[1], "the factor E"),
@@ -133,6 +138,8 @@ WRONG[check.balance_loss] = [
     ),
     (lambda p, k: p.shape[1], "then multiply by E"),
     (lambda p, k: 1.0, ", wanted "),
+    (lambda p, k: balance_loss(p, max(k, 2)), ", wanted "),
+    (lambda p, k: balance_loss(p, min(k, p.shape[1] - 1)), ", wanted "),
     (lambda p, k: p.shape[1] * p.mean(0) * shares(p, k).mean(0) / k, "must have shape"),
     (lambda p, k: None, "did you forget to return"),
 ]
@@ -157,6 +164,14 @@ def best(gain):
     return lambda alpha, c, most: max(range(most + 1), key=lambda k: gain(words_per_call(alpha, k), k, c))
 
 
+def best_by_a_formula_that_divides(alpha, c, most):
+    return max(range(most + 1), key=lambda k: (1 - alpha ** (k + 1)) / (1 - alpha) / (1 + k * c))
+
+
+def largest_of_equal(alpha, c, most):
+    return max(range(most, -1, -1), key=lambda k: words_per_call(alpha, k) / (1 + k * c))
+
+
 WRONG[check.best_draft] = [
     (best(lambda words, k, c: words), "the drafts take time too"),
     (lambda alpha, c, most: max(1, best_draft(alpha, c, most)), "nothing is allowed"),
@@ -166,11 +181,14 @@ WRONG[check.best_draft] = [
     (best(lambda words, k, c: words - 1 - k * c), "not a difference"),
     (lambda alpha, c, most: best_draft(alpha, c, most - 1), "itself included"),
     (lambda alpha, c, most: words_per_call(alpha, best_draft(alpha, c, most)), "not the gain"),
-    (best(lambda words, k, c: words / (1 + (k + 1) * c)), "best_draft is"),
+    (best(lambda words, k, c: words / (1 + (k + 1) * c)), "not k \\+ 1: a round takes 1 \\+ k c"),
+    (largest_of_equal, "of two that are equal the smaller"),
+    (lambda alpha, c, most: best_draft(alpha, c, most) if alpha < 1 else 1, "best_draft is "),
+    (lambda alpha, c, most: best_draft(alpha, c, most) if alpha > 0 else 1, ", wanted |nothing is allowed"),
     (lambda alpha, c, most: 0, ", wanted "),
     (lambda alpha, c, most: best_draft(alpha, c, 50 * most), ", wanted "),
     (lambda alpha, c, most: [best_draft(alpha, c, most)], "must be a number, got list"),
-    (lambda alpha, c, most: best_draft(alpha, c, most) + 1, ", wanted "),
+    (lambda alpha, c, most: best_draft(alpha, c, most) + 1, "best_draft is "),
 ]
 
 
@@ -200,6 +218,7 @@ WRONG[check.ask_latent] = [
     (averaged(lambda s, d, width: s.softmax(-1)), "divided by the root of d"),
     (averaged(lambda s, d, width: (s / width**0.5).softmax(-1)), "not of d_c"),
     (averaged(lambda s, d, width: (s / d).softmax(-1)), "not by d"),
+    (averaged(lambda s, d, width: (s / len(s) ** 0.5).softmax(-1)), "not of the number of heads"),
     (averaged(lambda s, d, width: (s / d**0.5).softmax(0)), "not over the heads"),
     (averaged(lambda s, d, width: s / d**0.5), "come out of a softmax"),
     (averaged(lambda s, d, width: torch.full_like(s, 1 / s.shape[-1])), "not all alike"),

@@ -35,6 +35,12 @@ def score_by_indices(weights, target, visible):
     return (weights[i, j].sum() - u.sum()) / (len(rows) - u.sum())
 
 
+def score_in_double_precision(weights, target, visible):
+    counted = (target & visible).double()
+    chance, has = counted.sum(1) / visible.double().sum(1), counted.sum(1) > 0
+    return float(((weights * counted).sum(1) - chance)[has].sum() / (1 - chance)[has].sum())
+
+
 def circuit_scores(e, w_ov, w_qk):
     before = torch.cat([e[:1], e[:-1]])
     return e @ w_qk @ (e + before @ w_ov).T
@@ -94,6 +100,7 @@ RIGHT = {
         pattern_score,
         score_in_loops,
         score_by_indices,
+        score_in_double_precision,
         lambda w, t, v: pattern_score(w.float(), t, v).float().item(),
     ],
     check.circuit_scores: [
@@ -199,7 +206,16 @@ WRONG = {
         (nothing_first, "not at nothing"),
         (with_notes(lambda e, b, ov, qk: e @ qk @ (e + b).T), "W_OV is missing"),
         (lambda e, ov, qk: circuit_scores(e, ov, qk) / e.shape[1] ** 0.5, "no scaling was asked for"),
-        (lambda *given: circuit_scores(*given).softmax(-1), "wrong values"),
+        (lambda *given: circuit_scores(*given).softmax(-1), "no softmax was asked for"),
+        (lambda *given: circuit_scores(*given).tril(), "no mask"),
+        (
+            lambda *given: circuit_scores(*given).masked_fill(
+                ~torch.ones(len(given[0]), len(given[0])).bool().tril(), -torch.inf
+            ),
+            "no mask",
+        ),
+        (lambda e, ov, qk: e @ qk @ (e + e.roll(1) @ ov).T, "is not told the axis: dims=0"),
+        (lambda *given: circuit_scores(*given).exp(), "wrong values"),
         (lambda *given: circuit_scores(*given)[0], "must have shape"),
     ],
     check.other_weights: [

@@ -43,6 +43,7 @@ RIGHT = {
         stable_softmax,
         lambda scores, temperature: (scores / temperature).softmax(-1),
         lambda scores, temperature: (scores / temperature).softmax(-1).float(),
+        lambda scores, temperature: (scores.float() / temperature).softmax(-1),
     ],
     check.attention_backward: [attention_backward, with_a_full_jacobian, lambda *x: list(attention_backward(*x))],
 }

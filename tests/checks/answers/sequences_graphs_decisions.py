@@ -224,6 +224,8 @@ WRONG[check.hit_rate] = [
     (lambda s, h, x, k: (places(left_out(s, h), x) < k).double().mean(), "not one less"),
     (lambda s, h, x, k: (left_out(s, h).argmax(1) == x).double().mean(), "not the first alone"),
     (lambda s, h, x, k: hit_rate(s, h, x, k, instead=0.0), "it leaves nothing out"),
+    (lambda s, h, x, k: hit_rate(s, h, x, k, instead=-1.0), "a score below all others, minus infinity"),
+    (lambda s, h, x, k: hit_rate(s, h, x, k, instead=-10.0), "hit_rate is "),
     (lambda s, h, x, k: hit_rate(-s, h, x, k), "the highest scores come first"),
     (lambda s, h, x, k: hit_rate(s, h, x, k) * len(s), "return their share"),
     (lambda s, h, x, k: hit_rate(s, h, x, k) / k, "not by that of all that was offered"),
@@ -315,6 +317,10 @@ def peaks(scores, to, n, start=-torch.inf):
     return torch.full((n,), start, dtype=scores.dtype).scatter_reduce(0, to, scores, "amax")[to]
 
 
+def means(scores, to, n):
+    return torch.zeros(n, dtype=scores.dtype).scatter_reduce(0, to, scores, "mean", include_self=False)[to]
+
+
 def runs(scores, to, fro, n):
     lengths = torch.unique_consecutive(to, return_counts=True)[1].tolist()
     return torch.cat([part.softmax(0) for part in scores.split(lengths)])
@@ -345,6 +351,8 @@ WRONG[check.edge_weights] = [
     (lambda s, to, fro, n: from_a_peak(s, to, fro, n, s.max()), "is not finite: subtract from each"),
     (lambda s, to, fro, n: from_a_peak(s, to, fro, n, 0.0), "is not finite: subtract from each"),
     (lambda s, to, fro, n: from_a_peak(s, to, fro, n, peaks(s, to, n, start=0.0)), "is not finite"),
+    (lambda s, to, fro, n: from_a_peak(s, to, fro, n, means(s, to, n)), "is not finite: .*nor the mean"),
+    (lambda s, to, fro, n: from_a_peak(s, to, fro, n, -peaks(-s, to, n)), "is not finite: subtract from each"),
     (lambda s, to, fro, n: from_a_peak(s, to, fro, n, s.max(), least=1e-16), "to each its own largest"),
     (
         lambda s, to, fro, n: from_a_peak(s, to, fro, n, peaks(s, to, n, start=0.0), least=1e-16),
@@ -393,6 +401,7 @@ def none_true(signs, lie):
 
 
 WRONG[check.best_from_counts] = [
+    (lambda n, p, lie: best_from_counts(max(n, 4), p, lie), "best_from_counts is "),
     (lambda n, p, lie: best_from_counts(n, p, lie, told=by_majority), "fewer signs can speak for a side"),
     (lambda n, p, lie: best_from_counts(n, p, lie, told=none_true), "and does not lie"),
     (lambda n, p, lie: summed(binomial(n - 1, p), lambda k: none_true(k, lie)), "and does not lie"),

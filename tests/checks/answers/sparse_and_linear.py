@@ -121,6 +121,14 @@ WRONG[check.keys_first] = [
     (lambda a, b, v: keys_first(a, b, v).T, "must have shape"),
     (lambda a, b, v: keys_first(a, b, v)[0], "must have shape"),
     (lambda a, b, v: keys_first(a, b, v) * (1 + 1e-3), "the output"),
+    (
+        lambda a, b, v: a @ (b.T @ v) / (a @ b.sum(0) + 1e-3)[:, None],
+        "too small everywhere.* added to what is divided by",
+    ),
+    (
+        lambda a, b, v: a @ (b.T @ v) / (a @ b.sum(0) + 1e-4)[:, None],
+        "too small everywhere.* added to what is divided by",
+    ),
     (lambda a, b, v: None, "did you forget to return"),
 ]
 
@@ -161,6 +169,9 @@ WRONG[check.count_pairs] = [
     (lambda n, w, g: count_pairs(n, 0, g), "besides the first g words"),
     (lambda n, w, g: count_pairs(n, w + 1, g), "w counts the word itself"),
     (lambda n, w, g: count_pairs(n, w - 1, g), "w counts the word itself"),
+    (lambda n, w, g: count_pairs(n, w, g + 1), "the first g words are no more than g"),
+    (lambda n, w, g: (w + g) * (w + g + 1) // 2 + (n - w - g) * (w + g), "cut w \\+ g off at n"),
+    (lambda n, w, g: (lambda s: s * (s + 1) // 2 + (n - s) * s)(min(n, w) + g), "cut w \\+ g off at n"),
     (lambda n, w, g: count_pairs(n, w, g) - n, "a word sees itself"),
     (lambda n, w, g: n * (w + g), "have fewer before them"),
     (lambda n, w, g: n * w, "have fewer before them"),

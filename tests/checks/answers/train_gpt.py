@@ -75,7 +75,13 @@ def row_by_row(logits, p, temperature):
 RIGHT = {
     check.pairs: [pairs, by_slices, by_windows, lambda *given: tuple(part.int() for part in pairs(*given))],
     check.leaning: [leaning, in_a_loop, saved_first, lambda *given: leaning(*given).float()],
-    check.min_p: [min_p, by_logits, row_by_row, lambda *given: min_p(*given).float()],
+    check.min_p: [
+        min_p,
+        by_logits,
+        row_by_row,
+        lambda *given: min_p(*given).float(),
+        lambda z, *rest: min_p(z.float(), *rest),
+    ],
 }
 
 # --- wrong answers ----------------------------------------------------------------------------------------------------
@@ -94,6 +100,10 @@ WRONG[check.pairs] = [
     (lambda t, s, n: cut(t, s, n, -1, 0), "a row begins at its start"),
     (lambda t, s, n: (cut(t, s, n)[0], cut(t, s, n)[0].roll(-1, 1)), "not the first of the row"),
     (lambda t, s, n: (t[: len(s) * n].reshape(-1, n), cut(t, s, n)[1]), "use the starts"),
+    (lambda t, s, n: cut(t, [begin for begin in s if begin + n + 1 < len(t)] or s, n), "one row is missing"),
+    (lambda t, s, n: cut(t, [min(begin, len(t) - n - 2) for begin in s], n), "right shape and wrong values"),
+    (lambda t, s, n: cut(t, [max(1, begin) for begin in s], n), "right shape and wrong values"),
+    (lambda t, s, n: tuple(part.squeeze() for part in cut(t, s, n)), "inputs must have shape"),
     (lambda t, s, n: cut(t, s, n - 1), "inputs must have shape"),
     (lambda t, s, n: (cut(t, s, n)[0], cut(t, s, n - 1)[1]), "targets must have shape"),
     (lambda t, s, n: (cut(t, s, n)[0], cut(t, s, n)[1][:, -1]), "targets must have shape"),
@@ -132,6 +142,13 @@ def unseen_as(row):
     return answer
 
 
+def by_columns(counts, discount, below, *, kinds=1, totals=1):
+    """Right but for the axis over which words are counted, or over which times are."""
+    total = counts.sum(totals, keepdim=True)
+    q = (counts - discount).clamp_min(0) + discount * (counts > 0).sum(kinds, keepdim=True) * below
+    return torch.where(total > 0, q / total.clamp_min(1), below)
+
+
 WRONG[check.leaning] = [
     (unseen_as(torch.zeros_like), "never seen leaves everything"),
     (unseen_as(lambda below: torch.full_like(below, 1 / len(below))), "never seen leaves everything"),
@@ -148,6 +165,9 @@ WRONG[check.leaning] = [
     (with_rows(lambda c, t, s, b, n, d: t + d * b), "once for each different word"),
     (with_rows(lambda c, t, s, b, n, d: (t + s * b) * n), "divide by how often"),
     (lambda c, d, b: leaning(c.T, d, b), "a row is a context"),
+    (lambda c, d, b: by_columns(c, d, b, kinds=0), "u counts the different words that were seen after"),
+    (lambda c, d, b: by_columns(c, d, b, totals=0), "how often the context was seen, the sum of its row"),
+    (lambda c, d, b: by_columns(c, d, b, kinds=0, totals=0), "a row is a context"),
     (lambda c, d, b: leaning(c, d, b).T, "right shape and wrong values"),
     (lambda c, d, b: leaning(c, d, b)[0], "must have shape"),
     (lambda c, d, b: leaning(c, d, b).tolist(), "must be a tensor, got list"),
@@ -167,6 +187,11 @@ def nucleus(z, p, temperature):
     q, order = (z / temperature).softmax(-1).sort(-1, descending=True)
     inside = (q.cumsum(-1) - q < p).gather(-1, order.argsort(-1))
     return kept(z, p, temperature, inside)
+
+
+def filled_with(low, z, p, temperature):
+    q = (z / temperature).softmax(-1)
+    return (z / temperature).masked_fill(q < p * q.amax(-1, keepdim=True), low).softmax(-1)
 
 
 WRONG[check.min_p] = [
@@ -191,6 +216,14 @@ WRONG[check.min_p] = [
         "the words that go",
     ),
     (lambda z, p, t: (z / t).softmax(-1), "nothing has been cut"),
+    (lambda z, p, t: min_p(z, p, t * t), "once, not twice"),
+    (lambda z, p, t: min_p(z.T, p, t).T, "the words of one row share out the chances"),
+    (lambda z, p, t: filled_with(0.0, z, p, t), "what goes needs minus infinity"),
+    (lambda z, p, t: filled_with(-10.0, z - z.amax(-1, keepdim=True), p, t), "where it must be 0"),
+    (
+        lambda z, p, t: kept(z, p, t, (z / t).softmax(-1) >= (1 - p) * (z / t).softmax(-1).amax(-1, True)),
+        "not from 1 - p",
+    ),
     (lambda z, p, t: min_p(z, p, t).roll(1, -1), "wrong values"),
     (lambda z, p, t: min_p(z, p, t)[0], "must have shape"),
     (lambda z, p, t: z.exp() / z.exp().sum(-1, keepdim=True) * torch.nan, "holds NaN"),

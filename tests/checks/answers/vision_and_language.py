@@ -181,6 +181,7 @@ RIGHT = {
         pair_by_pair,
         by_numpy,
         lambda f, g, scale: contrast(f.float(), g.float(), scale),
+        lambda f, g, scale: contrast(f.float(), g.float(), scale).item(),
     ],
     check.pull: [pull, by_transposing, entry_by_entry, shifted, lambda c, scale: pull(c.float(), scale)],
     check.occlusion: [
@@ -251,6 +252,24 @@ def two_softmaxes(cosines, scale):
 def pulling(made):
     """Make an answer of rows' probabilities, columns' probabilities, the identity, the scale and n."""
     return lambda cosines, scale: made(*two_softmaxes(cosines, scale), scale, len(cosines))
+
+
+def by_differences(step, back):
+    """Make an answer of two losses for each entry, a small step apart."""
+
+    def loss(cosines, scale):
+        return -((scale * cosines).log_softmax(1) + (scale * cosines).log_softmax(0)).diagonal().mean() / 2
+
+    def answer(cosines, scale):
+        found = torch.zeros_like(cosines)
+        for place in torch.cartesian_prod(*map(torch.arange, cosines.shape)).tolist():
+            further, before = cosines.clone(), cosines.clone()
+            further[tuple(place)] += step
+            before[tuple(place)] -= step * back
+            found[tuple(place)] = (loss(further, scale) - loss(before, scale)) / (step * (1 + back))
+        return found
+
+    return answer
 
 
 def naive_pull(cosines, scale):
@@ -398,6 +417,7 @@ WRONG[check.contrast] = [
 ]
 
 WRONG[check.pull] = [
+    *((by_differences(step, back), "derive it") for step in (1e-4, 1e-5, 1e-6) for back in (True, False)),
     (pulling(lambda rows, columns, own, s, n: s * (rows - own) / n), "only one direction"),
     (pulling(lambda rows, columns, own, s, n: s * (columns - own) / n), "only one direction"),
     (pulling(lambda rows, columns, own, s, n: s * (rows + columns - 2 * own) / n), "half of their sum"),
