@@ -148,7 +148,7 @@ def fair_entropy(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: in
                 (rows[:, 1:] / most[-1]).mean(-1)
             ),
             "divide by the log of the number of keys that a row may see, whether or not it gives them weight": (
-                (rows / (weights > 0).sum(-1).log().clamp_min(1e-9))[:, 1:].mean(-1)
+                (rows / (weights > 0).double().sum(-1).log().clamp_min(1e-9))[:, 1:].mean(-1)
             ),
             "a small number inside the logarithm changes the result; leave it out": [
                 (-(weights * (weights + eps).log()).sum(-1) / most.clamp_min(1e-9))[:, 1:].mean(-1) for eps in CRUMBS

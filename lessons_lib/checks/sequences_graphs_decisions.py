@@ -54,7 +54,7 @@ def _hit_rates(
 
     def places(left_out: Tensor, offered: Tensor = scores, instead: float = -math.inf) -> Tensor:
         offered = offered.scatter(1, left_out, instead)
-        return 1 + (offered > offered.gather(1, nexts[:, None])).sum(1)
+        return 1 + (offered > offered.gather(1, nexts[:, None])).double().sum(1)
 
     def share(found: Tensor) -> float:
         return float(found.double().mean())

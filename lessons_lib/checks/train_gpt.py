@@ -70,7 +70,7 @@ def leaning(answer: Callable[[Tensor, float, Tensor], Tensor], *, seed: int = 0,
         where = f"V={words}, discount={discount:.3g}"
         got = ask("leaning", answer, counts, discount, below, where=where)
         total, seen = counts.sum(-1, keepdim=True), counts > 0
-        kinds = seen.sum(-1, keepdim=True)
+        kinds = seen.double().sum(-1, keepdim=True)
         total = total.where(total > 0, torch.ones_like(total))
         taken = (counts - discount).clamp_min(0) / total
         saved = discount * kinds / total
@@ -86,10 +86,10 @@ def leaning(answer: Callable[[Tensor, float, Tensor], Tensor], *, seed: int = 0,
         even, backed = torch.full_like(below, 1 / words), taken + saved * below
         columns = counts.T
         total_of_columns = columns.sum(-1, keepdim=True).clamp_min(1.0)
-        kinds_of_columns = (columns > 0).sum(-1, keepdim=True)
+        kinds_of_columns = (columns > 0).double().sum(-1, keepdim=True)
         turned = (columns - discount).clamp_min(0) / total_of_columns
         turned = turned + discount * kinds_of_columns / total_of_columns * below
-        left, followed = (counts - discount).clamp_min(0), (columns > 0).sum(-1)
+        left, followed = (counts - discount).clamp_min(0), (columns > 0).double().sum(-1)
         if_followed = columns.sum(-1).clamp_min(1.0)
         of_followed = (left + discount * followed * below) / if_followed
         compare(

@@ -150,7 +150,7 @@ def pull(answer: Callable[[Tensor, float], Tensor], *, seed: int = 0, cases: int
         cosines, n = _unit(f) @ _unit(g).T, len(f)
         if case % 6 == 1:  # where a small step already changes who is chosen
             scale, cosines[0] = 1e6, 0.9 * cosines[0]
-            cosines[0, :2] = torch.tensor([0.95, 0.95 + 0.7 / scale])
+            cosines[0, :2] = torch.tensor([0.95, 0.95 + 0.7 / scale], dtype=torch.float64)
         where = f"cosines {(n, n)}, scale={scale:.2f}"
         with by_hand():
             got = ask("pull", answer, cosines, scale, where=where)

@@ -167,8 +167,11 @@ def lent_by(check: Callable, **options) -> list[tuple[list, list]]:
 
 
 def compared_with(check: Callable, monkeypatch, default: torch.dtype) -> list:
-    """What a check holds against the right answer, as numbers."""
+    """What a check holds against the right answer, as numbers; what it draws at random is the same for any default."""
     used = []
+
+    def in_double(draw):
+        return lambda *sizes, **options: draw(*sizes, **{"dtype": torch.float64} | options)
 
     def plain(value):
         if isinstance(value, Tensor):
@@ -185,6 +188,8 @@ def compared_with(check: Callable, monkeypatch, default: torch.dtype) -> list:
 
     torch.set_default_dtype(default)
     with monkeypatch.context() as patched:
+        for draw in ("rand", "randn", "full"):
+            patched.setattr(torch, draw, in_double(getattr(torch, draw)))
         for name in ("compare", "compare_number"):
             original = getattr(lessons_lib.checks, name)
             patched.setattr(inspect.getmodule(check), name, noting(original), raising=False)
