@@ -24,7 +24,7 @@ import anywidget
 import traitlets
 from IPython.display import HTML, display
 
-from lessons_lib.widgets.assemble import STATIC, es_module, in_page, page_scripts, read
+from lessons_lib.widgets.assemble import STATIC, es_module, in_page, page_scripts, read, style_element
 
 POINTS = 49  # of a measured curve are kept: as many as a drawn one has
 
@@ -70,9 +70,7 @@ class GuessCard(anywidget.AnyWidget):
 
         All but the last script is marked ``data-part`` with a key: on a page with several guesses one of each will do.
         """
-        style = read("guess.css")
-        key = f"guess-css-{hashlib.sha256(style.encode()).hexdigest()[:6]}"
-        styles = f'<style data-part="{key}">{style}</style>'
+        styles = style_element("guess", read("guess.css"))
         return in_page("guess", styles, self.still(), page_scripts("guess", self._state()))
 
     def _state(self) -> dict[str, Any]:

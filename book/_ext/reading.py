@@ -12,7 +12,6 @@ from docutils import nodes
 
 ON_PAPER = re.compile(r"^(\(On paper nothing moves\b.*?\))[ \t]*$", re.MULTILINE)
 PART = re.compile(r'<(script|style) data-part="[^"]+">.*?</\1>', re.DOTALL)
-STYLE = re.compile(r'(?<=<div class="explorer">)<style>.*?</style>', re.DOTALL)
 SIZE = re.compile(r'<svg[^>]*\bwidth="([\d.]+)pt" height="([\d.]+)pt"')
 PICTURE = re.compile(r'<img\b(?![^>]*\bloading=)[^>]*\bsrc="[^"]*_images/([^"/]+)"[^>]*>')
 INDEX = re.compile(r'<script src="[^"]*searchindex\.js"></script>')
@@ -122,7 +121,7 @@ def once(app, pagename, templatename, context, doctree) -> None:
         seen.add(found[0])
         return found[0]
 
-    context["body"] = STYLE.sub(first, PART.sub(first, context.get("body") or ""))
+    context["body"] = PART.sub(first, context.get("body") or "")
 
 
 def take_the_ground_away(app, exception) -> None:

@@ -64,9 +64,21 @@ def es_module(name: str) -> str:
     return text
 
 
-def style_sheets(name: str) -> list[str]:
-    """Return the rules of all explorers, and after them those of this one where it has a file ``static/NAME.css``."""
-    return [read(file) for file in ("explorer.css", f"{name}.css") if (STATIC / file).exists()]
+def style_sheets(name: str) -> dict[str, str]:
+    """Return the rules of all explorers and, where ``static/NAME.css`` exists, those of this one, nested in its class.
+
+    An explorer's element has the classes ``explorer`` and ``x-NAME``. So its own rules reach no other explorer of the
+    page, and outweigh the common ones in whichever order a page or a notebook brings them.
+    """
+    sheets = {"explorer": read("explorer.css")}
+    if (STATIC / f"{name}.css").exists():
+        sheets[name] = f".explorer.x-{name}{{{read(f'{name}.css')}}}"
+    return sheets
+
+
+def style_element(name: str, style: str) -> str:
+    """Return the style as an element that a page leaves out if it holds the same one already."""
+    return f'<style data-part="{_key(f"{name}-css", style)}">{style}</style>'
 
 
 def page_scripts(
@@ -85,7 +97,7 @@ def page_scripts(
         text = _with_parts(read(f"{other}.js"), keys)
         exports = _found(_EXPORT, text) or [other]
         body = f"{_squeezed(_bare(text))}\nreturn {{{','.join(exports)}}};"
-        keys[other] = f"{other}-{hashlib.sha256(body.encode()).hexdigest()[:6]}"
+        keys[other] = _key(other, body)
         scripts[keys[other]] = f'({_PARTS} ??= {{}})["{keys[other]}"] ??= (() => {{\n{body}\n}})();'
     module = _with_parts(read(f"{name}.js"), keys)
     module = _bare(_DEFAULT.sub("const explorer = ", module))
@@ -108,12 +120,17 @@ _LATE = "window.xLater"
 def in_page(kind: str, styles: str, still: str, scripts: tuple[dict[str, str], str]) -> str:
     """Return a piece of HTML that is live in any page, and shows ``still`` where scripts are off.
 
-    ``scripts`` are those of :func:`page_scripts`. All but the last are marked ``data-part`` with their keys: on a page
-    with several such pieces one of each will do.
+    ``scripts`` are those of :func:`page_scripts`. All but the last are marked ``data-part`` with their keys, as
+    ``styles`` are by :func:`style_element`: on a page with several such pieces one of each will do.
     """
     shared, own = scripts
     parts = "".join(f'<script data-part="{key}">{script}</script>' for key, script in shared.items())
     return f'<div class="{kind}">{styles}<div class="x-still">{still}</div>{parts}<script>{own}</script></div>'
+
+
+def _key(name: str, text: str) -> str:
+    """A name that changes with what it names."""
+    return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
 
 
 def _with_parts(text: str, keys: dict[str, str]) -> str:

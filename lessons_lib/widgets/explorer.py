@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import anywidget
 import traitlets
 
-from lessons_lib.widgets.assemble import es_module, in_page, page_scripts, style_sheets
+from lessons_lib.widgets.assemble import es_module, in_page, page_scripts, style_element, style_sheets
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,11 @@ class Explorer(anywidget.AnyWidget):
 
     @traitlets.default("_css")
     def _styles(self) -> str:
-        return "\n".join(style_sheets(self.script))
+        return "\n".join(style_sheets(self.script).values())
 
     @traitlets.default("_card")
     def _said(self) -> dict[str, str]:
-        return {"title": self.card.title, "question": self.card.question}
+        return {"name": self.script, "title": self.card.title, "question": self.card.question}
 
     def still(self) -> str:
         """Draw the present state as an SVG picture that needs no script."""
@@ -81,14 +81,15 @@ class Explorer(anywidget.AnyWidget):
     def to_html(self) -> str:
         """Return a piece of HTML that is live in any page, and a picture with a sentence where scripts are off.
 
-        Its first scripts are marked ``data-part``: on a page with several explorers, one of each is enough.
+        Its styles and all scripts but the last are marked ``data-part``: a page with several explorers needs one of
+        each.
         """
         rules = {name: _rule(trait) for name, trait in _synced(type(self)).items()}
         scripts = page_scripts(self.script, {**self._state(), "_card": self._card}, rules)
-        styles = "".join(f"<style>{style}</style>" for style in style_sheets(self.script))
+        styles = "".join(style_element(name, style) for name, style in style_sheets(self.script).items())
         title, question, sentence = (escape(getattr(self.card, said)) for said in ("title", "question", "sentence"))
         asked = f'<p class="x-title">{title}</p><p class="x-question">{question}</p>'
-        return in_page("explorer", styles, f"{asked}{self.still()}<p>{sentence}</p>", scripts)
+        return in_page(f"explorer x-{self.script}", styles, f"{asked}{self.still()}<p>{sentence}</p>", scripts)
 
     def _state(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in sorted(_synced(type(self)))}

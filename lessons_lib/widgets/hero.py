@@ -11,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lessons_lib.stories import VOCABULARY, encode
-from lessons_lib.widgets.assemble import in_page, page_scripts, read
+from lessons_lib.widgets.assemble import in_page, page_scripts, read, style_element
 from lessons_lib.widgets.drawing import element, picture, text
 from lessons_lib.widgets.heads import HeadsExplorer, head_model
 from lessons_lib.widgets.trained import HEADS, known_words
@@ -116,7 +116,7 @@ class Hero(HeadsExplorer):
     def to_html(self) -> str:
         """Return a piece of HTML that is live in any page, and a picture with a sentence where scripts are off."""
         still = f"{self.still()}<p>{self.sentence}</p>"
-        return in_page("hero", f"<style>{read('hero.css')}</style>", still, page_scripts(self.script, self._state()))
+        return in_page("hero", style_element("hero", read("hero.css")), still, page_scripts(self.script, self._state()))
 
     def _asks(self) -> int:
         return min(self.query, len(self.words.split()) - 1)

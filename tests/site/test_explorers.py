@@ -2,6 +2,7 @@
 
 import pytest
 from built_site import HTML
+from controls import misplaced
 from visits import Seen, each_of
 
 pytestmark = pytest.mark.browser
@@ -58,6 +59,20 @@ def test_every_slider_moves_something(visit, path, from_files):
 @every_page
 def test_every_control_has_a_name(measured):
     assert measured.nameless == []
+
+
+@pytest.mark.parametrize("width", [390, 768, 1280])
+def test_the_parts_of_a_control_share_a_line_and_none_lies_on_another(visit, width):
+    """On the page that has all explorers, where one's style could reach another."""
+    with visit("book/explorers.html", formulas=False) as page:
+        page.set_viewport_size({"width": width, "height": 900})
+        found = {}
+        for explorer in page.locator("div.explorer").all():
+            explorer.scroll_into_view_if_needed()
+            explorer.locator(".x-body").wait_for()
+            found[explorer.locator(".x-title").inner_text()] = misplaced(explorer)
+    assert len(found) > 15
+    assert {title: controls for title, controls in found.items() if controls} == {}
 
 
 @every_page

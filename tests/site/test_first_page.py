@@ -133,7 +133,7 @@ def test_every_explorer_of_the_page_has_a_card_and_a_short_address():
     page = read(EXPLORERS)
     headings = re.findall(r"<h2>(\w+): ", page)
     assert [address for address, *_ in cards(EXPLORERS)] == [f"#{name.lower()}" for name in headings]
-    assert len(headings) == page.count('<div class="explorer">') >= 10
+    assert len(headings) == page.count('<div class="explorer ') >= 10
     assert [title for _, _, title, _ in cards(EXPLORERS)] == headings
     assert all(drawing.startswith("<svg") and question for _, drawing, _, question in cards(EXPLORERS))
     assert page.index('<ul class="gallery') < page.index("Show the imports")
@@ -142,7 +142,9 @@ def test_every_explorer_of_the_page_has_a_card_and_a_short_address():
 def test_only_the_page_of_explorers_is_given_such_cards(extension):
     gallery, env = extension("gallery"), SimpleNamespace(docname="book/attention/masks")
 
-    section = nodes.section("", nodes.title("", "Masks: who"), nodes.raw("", '<div class="explorer">', format="html"))
+    section = nodes.section(
+        "", nodes.title("", "Masks: who"), nodes.raw("", '<div class="explorer x-masks">', format="html")
+    )
     doctree = new_document("")
     doctree.append(section)
     gallery.lead_to_explorers(SimpleNamespace(env=env), doctree)

@@ -60,11 +60,11 @@ def test_explorers_of_a_page_share_one_style_and_each_script(path):
     page = read(path)
     parts = re.findall(r'<script data-part="([^"]+)"', page)
     assert len(parts) == len(set(parts))
-    opened = re.findall(r'<div class="explorer">((?:<style>.*?</style>)+)', page, re.DOTALL)
-    styles = [style for group in opened for style in re.findall(r"<style>.*?</style>", group, re.DOTALL)]
+    styles = re.findall(r'<style data-part="([^"]+)"', page)
     assert len(styles) == len(set(styles))
     if path == "book/explorers.html":
         assert sum(part.startswith("kit-") for part in parts) == 1
+        assert sum(style.startswith("explorer-css-") for style in styles) == 1
 
 
 @pytest.mark.parametrize(("chapter", "drawn"), [("scaling", 1), ("masks", 4)])

@@ -78,7 +78,7 @@ def test_a_still_picture_draws_no_random_number_and_no_precision_changes_it(name
 def test_the_bundle_holds_the_widget_and_the_page(name):
     data, _ = example(name)._repr_mimebundle_()
     assert set(data) == {"text/plain", "text/html", WIDGET_VIEW}
-    assert data["text/html"].startswith('<div class="explorer"><style>')
+    assert data["text/html"].startswith(f'<div class="explorer x-{example(name).script}"><style ')
     assert data["text/html"].endswith("</script></div>")
 
 

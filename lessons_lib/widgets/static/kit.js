@@ -36,7 +36,7 @@
  * }} Scope
  */
 
-/** @typedef {{ title: string, question: string }} Card what the Python class says to the reader */
+/** @typedef {{ name: string, title: string, question: string }} Card the script, and what the card says to the reader */
 
 /**
  * Where one explorer lives: a card with its title, its question, what is added to it, and a button that sets all traits
@@ -48,7 +48,7 @@
  * @param {{ model: Model<T>, el: HTMLElement }} context
  */
 export function stage({ model, el }) {
-  const { title, question } = /** @type {Model<{ _card: Card }>} */ (/** @type {unknown} */ (model)).get("_card");
+  const { name, title, question } = /** @type {Model<{ _card: Card }>} */ (/** @type {unknown} */ (model)).get("_card");
   const liveRegion = html("p", { class: "x-said", "aria-live": "polite" });
   /** @type {Map<keyof T, string>} */
   const first = new Map();
@@ -70,7 +70,7 @@ export function stage({ model, el }) {
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let waiting;
   const leaveKeys = keepKeys(body);
-  el.classList.add("explorer");
+  el.classList.add("explorer", `x-${name}`);
   el.append(body);
   return {
     ...scope,
