@@ -45,7 +45,8 @@ def _lean(file: str, text: str) -> str:
     text = re.sub(r"^\s+", "", text, flags=re.MULTILINE)
     text = re.sub(r"(?<=[(\[{,])\n|\n(?=[)\]}])", "", text)
     if file.endswith(".css"):
-        text = re.sub(r"\n|(?<=[{};:,>]) | (?=[{>])|;(?=\s*})|(?<=[ :(,-])0(?=\.\d)", "", text)
+        text = re.sub(r"\n|(?<=[{};:,>/]) | (?=[{>/])|;(?=\s*})|(?<=[ :(,-])0(?=\.\d)|(?<=@media) (?=\()", "", text)
+        text = re.sub(r'="([a-z]+)"\]', r"=\1]", text)
     assert " //" not in text, f"{file}: a remark in the middle of a statement would hide what follows it"
     for closing in ("</script", "</style", "<!--"):
         assert closing not in text.lower(), f"{file}: {closing} would end the element that holds it"
@@ -96,15 +97,15 @@ def page_scripts(
     for other in [*_later(name), *_imported(name), "host"]:
         text = _with_parts(read(f"{other}.js"), keys)
         exports = _found(_EXPORT, text) or [other]
-        body = f"{_squeezed(_bare(text))}\nreturn {{{','.join(exports)}}};"
+        body = f"{_squeezed(_bare(text))}\nreturn{{{','.join(exports)}}}"
         keys[other] = _key(other, body)
-        scripts[keys[other]] = f'({_PARTS} ??= {{}})["{keys[other]}"] ??= (() => {{\n{body}\n}})();'
+        scripts[keys[other]] = f'({_PARTS}??={{}})["{keys[other]}"]??=(()=>{{{body}}})();'
     module = _with_parts(read(f"{name}.js"), keys)
     module = _bare(_DEFAULT.sub("const explorer = ", module))
     assert not _KEYWORD.search(module), f"{name}.js: exports in a form that a script cannot take"
-    about = "" if rules is None else f"explorer.about={_json({'name': name, 'rules': rules})};\n"
-    start = f'const {{ host }} = {_PARTS}["{keys["host"]}"];\n{about}host(explorer, {_json(state)});'
-    return scripts, f'(() => {{\n"use strict";\n{_squeezed(module)}\n{start}\n}})();'
+    about = "" if rules is None else f"explorer.about={_json({'name': name, 'rules': rules})};"
+    start = f'let{{host}}={_PARTS}["{keys["host"]}"];{about}host(explorer, {_json(state)});'
+    return scripts, f'(()=>{{"use strict";{_squeezed(module)}\n{start}\n}})();'
 
 
 def classic_script(name: str, state: dict[str, object], rules: dict[str, object] | None = None) -> str:

@@ -15,7 +15,7 @@ def element(tag: str, /, *children: str, **attributes: object) -> str:
     written = "".join(
         f' {name.rstrip("_").replace("_", "-")}="{escape(_short(value))}"' for name, value in attributes.items()
     )
-    return f"<{tag}{written}>{''.join(children)}</{tag}>"
+    return f"<{tag}{written}>{''.join(children)}</{tag}>" if children else f"<{tag}{written}/>"
 
 
 def text(content: str, /, *, x: Number, y: Number, class_: str = "", anchor: str = "start") -> str:

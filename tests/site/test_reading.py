@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from built_site import HTML
 from docutils import nodes, utils
+from fonts import wide_serif
 
 CHAPTER = "book/attention/scaling.html"
 
@@ -288,11 +289,16 @@ def test_on_a_phone_controls_stay_beside_their_figure(visit):
 
 
 @pytest.mark.browser
-def test_the_first_formula_fits_a_phone(browser, site):
-    page = browser.new_page(viewport={"width": 360, "height": 740})
+@pytest.mark.parametrize("width", [320, 360, 390])
+def test_the_first_formula_fits_a_phone(browser, site, width):
+    """In the widest serif that a reader is likely to have."""
+    page = browser.new_page(viewport={"width": width, "height": 740})
     page.goto(f"{site}/book/intro.html")
+    page.add_style_tag(content=wide_serif("STIX Two Text"))
+    page.evaluate("document.fonts.ready")
     formula = "document.querySelector('.h-formula')"
     page.wait_for_function(f"{formula}.scrollWidth <= {formula}.clientWidth")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
     assert page.evaluate(f"parseFloat(getComputedStyle({formula}).fontSize)") > 11
     page.close()
 

@@ -2,11 +2,13 @@
 
 import itertools
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
 import traitlets
 from axe_playwright_python.sync_playwright import Axe
+from fonts import wide_serif
 from torch.testing import assert_close
 
 from lessons_lib import palette, widgets
@@ -355,6 +357,34 @@ def test_without_scripts_a_picture_the_formula_and_the_model_s_words_remain(show
         assert f"expects {VOCABULARY[best]}" in said
         assert page.locator("path.h-arc").count() == len(Hero().arcs())
         assert max(page.locator(".hero *").evaluate_all("all => all.map(e => e.getBoundingClientRect().right)")) <= 360
+
+
+# How far the page and the formula's own letters reach, and the size of the letters.
+REACHES = """document.fonts.ready.then(() => {
+  const formula = document.querySelector(".h-formula"), range = document.createRange();
+  range.selectNodeContents(formula);
+  const own = [...formula.querySelectorAll("*"), range].map((part) => part.getBoundingClientRect().right);
+  return [document.documentElement.scrollWidth, Math.max(...own), parseFloat(getComputedStyle(formula).fontSize)];
+})"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [320, 360, 390])
+@pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without"])
+def test_the_whole_formula_fits_a_phone_in_the_widest_serif(width, scripts, show):
+    serif = SimpleNamespace(to_html=lambda: f"<style>{wide_serif('STIX Two Text')}</style>")
+    with show(serif, Hero(), width=width, java_script_enabled=scripts, **WITHOUT) as page:
+        broad, right, letters = page.evaluate(REACHES)
+        assert page.evaluate("[...document.fonts].some((face) => face.status === 'loaded')")
+    assert broad == width
+    assert right <= width
+    assert letters > 16
+
+
+@pytest.mark.browser
+def test_on_a_wide_page_the_formula_has_its_full_size(show):
+    with show(Hero(), width=1280, **WITHOUT) as page:
+        assert page.evaluate(REACHES)[2] == 24
 
 
 # --- in a live notebook -----------------------------------------------------------------------------------------------
