@@ -14,6 +14,10 @@ ON_PAPER = re.compile(r"^(\(On paper nothing moves\b.*?\))[ \t]*$", re.MULTILINE
 PART = re.compile(r'<(script|style) data-part="[^"]+">.*?</\1>', re.DOTALL)
 SIZE = re.compile(r'<svg[^>]*\bwidth="([\d.]+)pt" height="([\d.]+)pt"')
 PICTURE = re.compile(r'<img\b(?![^>]*\bloading=)[^>]*\bsrc="[^"]*_images/([^"/]+)"[^>]*>')
+# The theme's fold in the sidebar, which holds an icon alone, behind the link to the page whose subpages it folds; and
+# what MyST-NB calls every fold, whatever it says.
+SUBPAGES = re.compile(r'(<a class="reference[^>]*>((?:(?!</a>).)*)</a>\s*<details[^>]*>\s*<summary)>', re.DOTALL)
+UNTOLD = '<summary aria-label="Toggle hidden content">'
 INDEX = re.compile(r'<script src="[^"]*searchindex\.js"></script>')
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"  # all explorers once more, for a widget manager
 GROUND = re.compile(r'(<g id="patch_[12]">\s*<path d="[^"]*"\s+style="fill: )#ffffff')
@@ -163,6 +167,26 @@ def fetch_late(app, exception) -> None:
             page.write_text(lighter, encoding="utf-8")
 
 
+def name_folds(app, exception) -> None:
+    """Name each fold for a screen reader: one of the sidebar after its page, any other by the words on it."""
+    if exception is not None or app.builder.format != "html":
+        return
+    for page in Path(app.outdir).rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        if (named := with_names(text)) != text:
+            page.write_text(named, encoding="utf-8")
+
+
+def with_names(text: str) -> str:
+    """Return a page whose folds have names."""
+
+    def name(found: re.Match) -> str:
+        title = " ".join(re.sub(r"<[^>]+>", "", found[2]).split()).replace('"', "&quot;")
+        return f'{found[1]} aria-label="Pages under {title}">'
+
+    return SUBPAGES.sub(name, text).replace(UNTOLD, "<summary>")
+
+
 def setup(app) -> dict:
     """Register with Sphinx."""
     app.connect("source-read", mark_paper)
@@ -170,4 +194,5 @@ def setup(app) -> dict:
     app.connect("html-page-context", once, priority=900)
     app.connect("build-finished", take_the_ground_away)
     app.connect("build-finished", fetch_late)
+    app.connect("build-finished", name_folds)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

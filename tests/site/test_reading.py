@@ -57,6 +57,36 @@ def test_imports_in_a_row_are_under_one_fold(monkeypatch):
     assert all(node.rawsource == node.astext() for node in page.findall(nodes.literal_block))  # or it has no colours
 
 
+# What the theme and MyST-NB write.
+FOLDS = """<main><ul><li class="toctree-l1 has-children"><a class="reference internal" href="matrix.html">The
+<em>whole</em> sequence</a><details><summary><span class="toctree-toggle" role="presentation"><i></i></span></summary>
+<ul><li class="toctree-l2"><a class="reference internal" href="exercises.html">Exercises</a></li></ul></details></li>
+<li><a class="reference internal" href="other.html">Other</a></li></ul>
+<details class="hide above-input"><summary aria-label="Toggle hidden content">
+<span class="collapsed">Show the imports</span><span class="expanded">Hide the imports</span>
+</summary></details></main>"""
+
+
+@pytest.mark.browser
+def test_each_fold_has_a_name(browser, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "book/_ext")
+    page = browser.new_page()
+    page.set_content(importlib.import_module("reading").with_names(FOLDS))
+    page.add_style_tag(content=".expanded { display: none; }")
+    said = page.locator("main").aria_snapshot()
+    assert page.locator("summary").count() == 2
+    assert page.locator("summary[aria-label='Pages under The whole sequence']").count() == 1
+    assert "Show the imports" in said
+    assert "Toggle" not in said
+    page.close()
+
+
+def test_no_fold_of_a_page_is_called_what_it_does_not_say(path):
+    page = read(path)
+    assert "Toggle hidden content" not in page
+    assert re.findall(r'<summary>\s*<span class="toctree-toggle', page) == []
+
+
 def test_explorers_of_a_page_share_one_style_and_each_script(path):
     page = read(path)
     parts = re.findall(r'<script data-part="([^"]+)"', page)
