@@ -85,3 +85,46 @@ def test_no_slider_moves_an_axis(name, show):
             for key in ("Home", "End"):
                 slider.press(key)
                 assert ticks(page) == before
+
+
+OUTSIDE = """(card) => [...card.querySelectorAll("svg text")].filter((t) => t.textContent && t.getClientRects().length)
+  .filter((t) => {
+    const [box, frame] = [t.getBoundingClientRect(), card.getBoundingClientRect()];
+    return box.left < frame.left || box.right > frame.right || box.top < frame.top || box.bottom > frame.bottom;
+  }).map((t) => t.textContent)"""
+# The texts that the dashed line of the temperature runs through.
+CROSSED = """(card) => {
+  const line = card.querySelector("path.x-dashed.x-second"), across = line.getScreenCTM();
+  const places = Array.from({ length: 200 }, (_, i) =>
+    line.getPointAtLength((i / 199) * line.getTotalLength()).matrixTransform(across));
+  return [...line.ownerSVGElement.querySelectorAll("text.x-over")].filter((t) => {
+    const { left, right, top, bottom } = t.getBoundingClientRect(), third = (bottom - top) / 3;
+    return places.some(({ x, y }) => x > left && x < right && y > top + third && y < bottom - third);
+  }).map((t) => t.textContent);
+}"""
+
+
+def at_the_ends(page):
+    """Move the sliders that stay above the figure to every combination of their ends."""
+    sliders = page.locator(".x-controls input[type=range]").all()
+    for ends in range(2 ** len(sliders)):
+        for i, slider in enumerate(sliders):
+            slider.press("End" if ends >> i & 1 else "Home")
+        yield [slider.get_attribute("aria-valuetext") for slider in sliders]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [360, 900])
+@pytest.mark.parametrize("state", ["retrieval", "west next to south", "plane", "temperature"])
+def test_at_the_ends_of_the_sliders_no_label_is_cut_or_hidden(state, width, show):
+    with show(STATES[state], width=width) as page:
+        card = page.locator("div.explorer")
+        for ends in at_the_ends(page):
+            assert (ends, card.evaluate(OUTSIDE), collisions(page)) == (ends, [], [])
+
+
+@pytest.mark.browser
+def test_the_dashed_line_of_the_temperature_runs_through_no_name(show):
+    with show(STATES["temperature"]) as page:
+        for ends in at_the_ends(page):
+            assert (ends, page.locator("div.explorer").evaluate(CROSSED)) == (ends, [])

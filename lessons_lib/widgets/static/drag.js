@@ -1,5 +1,7 @@
 /** What can be taken hold of in a drawing. */
 
+import { sum } from "./arithmetic.js";
+
 /**
  * Let an element be moved with a finger, a mouse, or the arrow keys.
  * @param {SVGElement} grip @param {SVGSVGElement} drawing
@@ -38,13 +40,14 @@ export function draggable(grip, drawing, point, value, moved = (now, step) => no
 
 /**
  * Write names beside their points: away from the middle of the drawing, or else wherever no point and no other name is.
+ * Where all is taken, a name moves into the drawing, to where it hides least.
  * @param {Name[]} names @param {number} size the width and height of the drawing
  * @param {number[][]} others other places that no name may hide
+ * @param {number[][]} boxed left, top, right and bottom of what no name may hide either
  */
-export function keepApart(names, size, others = []) {
+export function keepApart(names, size, others = [], boxed = []) {
   const points = names.map(({ at }) => at());
-  /** @type {number[][]} */
-  const taken = [...points, ...others].map(([x, y]) => [x - 7, y - 7, x + 7, y + 7]);
+  const taken = [...points, ...others].map(([x, y]) => [x - 7, y - 7, x + 7, y + 7]).concat(boxed);
   names.forEach(({ words }, i) => {
     const [x, y] = points[i];
     const wide = 3.4 * (words.textContent ?? "").length + 2;
@@ -60,7 +63,18 @@ export function keepApart(names, size, others = []) {
       c < size &&
       d < size &&
       taken.every(([left, top, right, bottom], j) => j === i || c < left || a > right || d < top || b > bottom);
-    const box = boxes.find(free) ?? boxes[0];
+    const hides = (/** @type {number[]} */ [a, b, c, d]) =>
+      sum(
+        taken.map(
+          ([left, top, right, bottom]) =>
+            Math.max(0, Math.min(c, right) - Math.max(a, left)) * Math.max(0, Math.min(d, bottom) - Math.max(b, top)),
+        ),
+      );
+    const inside = boxes.map(([a, b, c, d]) => {
+      const [right, down] = [Math.max(0, -a) + Math.min(0, size - c), Math.max(0, -b) + Math.min(0, size - d)];
+      return [a + right, b + down, c + right, d + down];
+    });
+    const box = boxes.find(free) ?? inside.reduce((best, one) => (hides(one) < hides(best) ? one : best));
     taken.push(box);
     words.setAttribute("x", ((box[0] + box[2]) / 2 - x).toFixed(1));
     words.setAttribute("y", (box[3] - 3 - y).toFixed(1));

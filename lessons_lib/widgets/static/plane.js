@@ -155,6 +155,7 @@ function queryPlane(part, weightsAt) {
       names,
       SIZE,
       [0.2, 0.4, 0.6, 0.8].map((share) => [x(share * q[0]), y(share * q[1])]),
+      AXES,
     );
   });
   return html(
@@ -199,7 +200,7 @@ function valuePlane(part, values, weights) {
     const o = average(weights(), values());
     setAttributes(output, { cx: x(o[0]), cy: y(o[1]) });
     label.setAttribute("transform", `translate(${at(o)})`);
-    keepApart(names, SIZE);
+    keepApart(names, SIZE, [], AXES);
   });
   return html(
     "figure",
@@ -273,6 +274,11 @@ function plane(label, ...nodes) {
   );
 }
 
+// Where the names of the axes stand.
+const AXES = [
+  [0, 0, 128, 13],
+  [SIZE - 115, SIZE - 14, SIZE, SIZE],
+];
 const at = (/** @type {Point} */ v) => `${x(v[0]).toFixed(1)} ${y(v[1]).toFixed(1)}`;
 const outline = (/** @type {Point[]} */ points) => `M${hull(points).map(at).join("L")}Z`;
 const dotFor = (/** @type {number} */ j) => svg("circle", { r: 6, fill: COLOURS[j] });

@@ -135,7 +135,15 @@ function frontier(scope, weights, reach) {
     const at = (/** @type {number[]} */ p) => `${x(expectedScore(p, scores)).toFixed(1)} ${y(entropy(p)).toFixed(1)}`;
     const sharpness = Array.from({ length: 161 }, (_, i) => (Math.sinh((i - 80) / 12) / range) * 0.5);
     const apex = x(sum(scores) / scores.length);
-    setAttributes(all, { x: Math.max(left + 96, apex - 16).toFixed(1), y: (y(even) - 6).toFixed(1) });
+    // beside the left arm of the curve, which no dashed line reaches, or, if there is no room, above the curve
+    const arm = softmax(scores.map((s) => -s / range));
+    const beside = x(expectedScore(arm, scores)) - 10;
+    setAttributes(
+      all,
+      beside > left + 96
+        ? { x: beside.toFixed(1), y: y(entropy(arm)).toFixed(1) }
+        : { x: Math.max(left + 96, apex - 16).toFixed(1), y: (y(even) - 6).toFixed(1) },
+    );
     axes.replaceChildren(
       svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${right}M${x(0)} ${top}V${bottom}` }),
       svg("path", {
@@ -148,7 +156,7 @@ function frontier(scope, weights, reach) {
         class: "x-line x-first",
         d: `M${sharpness.map((b) => at(softmax(scores.map((s) => b * s)))).join("L")}`,
       }),
-      ...[-far, 0, far].map((s) => named(fixed(s, 0), x(s), bottom + 15, "", "middle")),
+      ...[-far, 0, far].map((s) => named(fixed(s, 0), x(s), bottom + 16, "", "middle")),
       named("expected score", right, bottom + 31, "", "end"),
       ...(even ? [named(fixed(even, 1), left - 5, y(even) + 4, "", "end")] : []),
       named("0", left - 5, bottom + 4, "", "end"),
