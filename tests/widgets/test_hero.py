@@ -209,6 +209,11 @@ def test_bars_and_ways_say_what_the_model_says(show):
         rows = [row.inner_text().replace("\u00a0", " ").split("\n") for row in page.locator("button.h-next").all()]
         assert [row[0] for row in rows] == [VOCABULARY[i] for i in best.indices.tolist()]
         assert [row[-1] for row in rows] == [percent(p) for p in best.values.tolist()]
+        drawn = "all => all.map((i) => i.getBoundingClientRect().width / i.parentElement.clientWidth)"
+        page.wait_for_function("document.getAnimations().length === 0")
+        shares_drawn = page.locator(".h-track i").evaluate_all(drawn)
+        wanted = [*best.values.tolist(), *shares(SENTENCES[0], ["1.3"])]
+        assert shares_drawn == pytest.approx(wanted, abs=0.01)  # words and verbs on one scale
         verbs = [row.inner_text().replace("\u00a0", " ").split("\n")[-1] for row in page.locator(".h-verb").all()]
         assert verbs == [percent(p) for p in shares(SENTENCES[0], ["1.3"])]
         way = r"(\w+) reads (\w+) \(head (\S+), (\S+)\), which had read (\w+) \(head (\S+), (\S+)\)\."

@@ -337,7 +337,7 @@ function expected(take) {
         const { word: one, p: its } = likely[i];
         name.textContent = one;
         fill.className = !VERBS.includes(one) ? "" : one.endsWith("s") ? "h-one" : "h-several";
-        fill.style.width = `${(100 * its) / likely[0].p}%`;
+        fill.style.width = `${100 * its}%`;
         share.textContent = percent(its);
         place.disabled = !goesOn;
         place.setAttribute("aria-label", `${one}, ${percent(its)}: put it after ${word}`);
