@@ -104,7 +104,7 @@ def page_scripts(
     module = _bare(_DEFAULT.sub("const explorer = ", module))
     assert not _KEYWORD.search(module), f"{name}.js: exports in a form that a script cannot take"
     about = "" if rules is None else f"explorer.about={_json({'name': name, 'rules': rules})};"
-    start = f'let{{host}}={_PARTS}["{keys["host"]}"];{about}host(explorer, {_json(state)});'
+    start = f'let{{host}}=xParts["{keys["host"]}"];{about}host(explorer, {_json(state)});'
     return scripts, f'(()=>{{"use strict";{_squeezed(module)}\n{start}\n}})();'
 
 
@@ -135,7 +135,7 @@ def _key(name: str, text: str) -> str:
 
 
 def _with_parts(text: str, keys: dict[str, str]) -> str:
-    at_once = _IMPORT.sub(lambda found: f'const {found[1]} = {_PARTS}["{keys[found[2]]}"];', text)
+    at_once = _IMPORT.sub(lambda found: f'const {found[1]} = xParts["{keys[found[2]]}"];', text)
     return _LATER.sub(lambda found: f'({_LATE} ?? (async (key) => {_PARTS}[key]))("{keys[found[1]]}")', at_once)
 
 
