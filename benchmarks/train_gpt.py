@@ -24,6 +24,7 @@ from torch.func import functional_call
 
 from benchmarks.records import ROOT, defined, record
 from lessons_lib import stories, tasks, training
+from lessons_lib.datasets import ENGLISH_SHA256
 from lessons_lib.gpt import GPT, GPTConfig
 from lessons_lib.initialise import drawn_from
 
@@ -57,7 +58,7 @@ def main() -> None:
         ([f"english: {name}, seed {seed}"], lambda how=how, seed=seed: [on_english(code, *how, seed)])
         for name, how in ENGLISH.items() for seed in SEEDS
     ]  # fmt: skip
-    record(__doc__, "train-gpt", [(["two processes"], lambda: [[apart()]]), *jobs])
+    record(__doc__, "train-gpt", [(["two processes"], lambda: [[apart()]]), *jobs], text=ENGLISH_SHA256)
 
 
 def cells() -> dict[str, Any]:

@@ -31,6 +31,7 @@ import torch
 
 from benchmarks.records import ROOT, Job, defined, record
 from benchmarks.tuning import job
+from lessons_lib.datasets import ENGLISH_SHA256
 
 CHAPTER = ROOT / "book" / "applications" / "vision-and-language.ipynb"
 CELLS = (
@@ -49,7 +50,8 @@ MARKS = {"spot": (0.0, 0.0), "spot and mark": (0.9, 0.1)}
 def main() -> None:
     """Run what is missing, and write."""
     code = cells()
-    record(__doc__, "vision-and-language", [one for part in (spots, pairs, digits, gaps, dates) for one in part(code)])
+    jobs = [one for part in (spots, pairs, digits, gaps, dates) for one in part(code)]
+    record(__doc__, "vision-and-language", jobs, text=ENGLISH_SHA256)
 
 
 def cells() -> dict[str, Any]:

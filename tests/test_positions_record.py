@@ -3,6 +3,7 @@
 import json
 
 from benchmarks import positions, records
+from lessons_lib.datasets import ENGLISH_SHA256
 
 RECORD = json.loads((positions.ROOT / "benchmarks" / "results" / "positions.json").read_text(encoding="utf-8"))
 
@@ -10,12 +11,13 @@ RECORD = json.loads((positions.ROOT / "benchmarks" / "results" / "positions.json
 def test_the_record_holds_every_run_that_the_command_makes():
     assert list(RECORD["runs"]) == [name for names, _ in positions.wanted() for name in names]
     assert all(len(losses) == len(RECORD["contexts"]) for losses in RECORD["runs"].values())
+    assert RECORD["text"] == ENGLISH_SHA256
 
 
 def test_a_run_is_the_pages_but_for_its_seed_its_rate_and_its_knob():
     asked = []
 
-    def losses(model, seed=0, rate=0.004):
+    def losses(model, seed=0, rate=0.008):
         code = positions.cells(seed)
         assert code["SEED"] == seed
         train = code["train"]
@@ -30,13 +32,13 @@ def test_a_run_is_the_pages_but_for_its_seed_its_rate_and_its_knob():
 
     found = [
         losses("RoPE, base 10000"),
-        losses("RoPE, base 100", seed=1, rate=0.008),
+        losses("RoPE, base 100", seed=1, rate=0.004),
         losses("ALiBi, slopes 1 and 1/8"),
     ]
     assert all(len(row) == len(RECORD["contexts"]) for row in found)
     assert len({tuple(row) for row in found}) == len(found)
-    assert asked[:2] == [{"n_steps": 300, "lr": rate, "n_warmup": 30} for rate in (0.004, 0.008)]
-    assert "lr=4e-3" in records.sources(positions.CHAPTER)["length-train"], (
+    assert asked[:2] == [{"n_steps": 300, "lr": rate, "n_warmup": 30} for rate in (0.008, 0.004)]
+    assert "lr=8e-3" in records.sources(positions.CHAPTER)["length-train"], (
         "the page's own rate is the first of the record"
     )
-    assert positions.RATES[0] == 0.004
+    assert positions.RATES[0] == 0.008

@@ -5,12 +5,14 @@ import json
 import torch
 
 from benchmarks import records, stretching
+from lessons_lib.datasets import ENGLISH_SHA256
 
 RECORD = json.loads((stretching.ROOT / "benchmarks" / "results" / "stretching.json").read_text(encoding="utf-8"))
 
 
 def test_the_record_holds_every_run_that_the_command_makes():
     assert list(RECORD["runs"]) == [name for names, _ in stretching.wanted() for name in names]
+    assert RECORD["text"] == ENGLISH_SHA256
     for name, row in RECORD["runs"].items():
         assert len(row) == len(RECORD["gaps" if name.startswith("searcher") else "lengths"])
 

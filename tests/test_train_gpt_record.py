@@ -5,6 +5,7 @@ import json
 import pytest
 
 from benchmarks import train_gpt
+from lessons_lib.datasets import ENGLISH_SHA256
 
 RECORD = json.loads((train_gpt.ROOT / "benchmarks" / "results" / "train-gpt.json").read_text(encoding="utf-8"))
 
@@ -16,9 +17,10 @@ def code():
 
 def test_the_record_holds_every_run_that_the_command_makes(monkeypatch):
     wanted = []
-    monkeypatch.setattr(train_gpt, "record", lambda _doc, _name, jobs: wanted.extend(jobs))
+    monkeypatch.setattr(train_gpt, "record", lambda _doc, _name, jobs, text: wanted.extend(jobs))
     train_gpt.main()
     assert list(RECORD["runs"]) == [line for lines, _ in wanted for line in lines]
+    assert RECORD["text"] == ENGLISH_SHA256
     for name, found in RECORD["runs"].items():
         (value,) = found
         low, high = {"two": (-17.1, -12), "sto": (0.01, 2.4), "eng": (0.5, 3.5)}[name[:3]]

@@ -4,8 +4,7 @@ That of stories takes half a minute on an idle core, that of English two minutes
 gives the same weights. The file says how they were made, how far the model of stories is from the grammar that told
 them, and what rounding to eight bits costs.
 
-English is that of Python's own help, ``pydoc_data.topics``, which comes with every Python: copyright Python Software
-Foundation, under the PSF License Agreement. It is another text in another version of Python.
+English is that of :func:`lessons_lib.datasets.english`: The World Factbook's histories of countries, public domain.
 """
 
 import argparse
@@ -16,13 +15,13 @@ import platform
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from pydoc_data.topics import topics
 from typing import Any
 
 import torch
 from pin_library import library_commit
 from torch import Tensor
 
+from lessons_lib import datasets
 from lessons_lib.gpt import GPT, GPTConfig
 from lessons_lib.information import kl_divergence
 from lessons_lib.stories import VOCABULARY, StoryBatch, tell
@@ -80,16 +79,14 @@ def held_out() -> StoryBatch:
 
 
 def english() -> tuple[Tensor, Tensor]:
-    """The sentences of Python's help that need no other character than the model's, one after another.
+    """The sentences of the text that need no other character than the model's, quotation marks left out, one by one.
 
     The first nine tenths are learned from, the last is held out.
     """
-    paragraphs = [text for name in sorted(topics) for text in re.split(r"\n\s*\n", topics[name])]
-    plain = str.maketrans("\u2018\u2019\u2013\u2014", "''--", '*"\u201c\u201d')
     found = [
         sentence
-        for paragraph in paragraphs
-        for sentence in SENTENCE.findall(" ".join(paragraph.split()).translate(plain))
+        for paragraph in datasets.english().splitlines()
+        for sentence in SENTENCE.findall(paragraph.replace('"', ""))
         if len(sentence.split()) > 3 and set(sentence) <= set(CHARACTERS)
     ]
     tokens = torch.tensor([CHARACTERS.index(character) for character in " ".join(found)])
@@ -149,7 +146,7 @@ def script(name: str, model: GPT, seed: int, n_steps: int) -> str:
     vocabulary = " ".join(VOCABULARY) if name == "stories" else CHARACTERS
     about = {"record": record, "config": json.loads(model.config.to_json()), "vocabulary": vocabulary}
     if name == "english":
-        record["source"] = "pydoc_data.topics, Python Software Foundation, PSF License Agreement"
+        record["source"] = "The World Factbook, Central Intelligence Agency, public domain"
         about["pairs"] = encoded(pairs().to(torch.uint16))
     lines = json.dumps(about | {"parameters": parameters}).replace("}, ", "},\n")
     return f"{HEAD.format(name.replace('eng', 'Eng'))}export const MODEL = {lines};\n"

@@ -22,7 +22,7 @@ LONGEST = 96  # words of a story
 LONGEST_TEXT = 240  # characters of English
 ROWS = 8  # of the still picture
 SCRIPTS = {"stories": "gpt_model.js", "english": "gpt_english.js"}
-CHARACTERS = " '(),-.:;_0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+CHARACTERS = " %'(),-.:;0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 
 class GPTExplorer(Explorer):
@@ -32,11 +32,11 @@ class GPTExplorer(Explorer):
 
     Each model is a :class:`lessons_lib.gpt.GPT` of two layers with four heads each, named ``1.1`` to ``2.4``;
     ``language_model`` returns it. One was trained on ``lessons_lib.stories``, word by word, the other on the sentences
-    of Python's own help, character by character: how likely a character is in English nobody knows exactly, so beside
-    it stands how often it followed the same character in what the model learned from. Weights are rounded to eight
-    bits, which moves the next token by 1e-5 nats of divergence (stories) and 2e-4 (English), in the mean. A model is
-    shown the last 63 tokens at most, since it never saw more than 64. Switching a head off replaces what it adds by
-    zero. The chance by which the token at a place is drawn depends on ``seed`` and on the place alone.
+    of ``lessons_lib.datasets.english``, character by character: how likely a character is in English nobody knows
+    exactly, so beside it stands how often it followed the same character in what the model learned from. Weights are
+    rounded to eight bits, which moves the next token by 1e-5 nats of divergence (stories) and 2e-4 (English), in the
+    mean. A model is shown the last 63 tokens at most, since it never saw more than 64. Switching a head off replaces
+    what it adds by zero. The chance by which the token at a place is drawn depends on ``seed`` and on the place alone.
 
     Args:
         words: the story, 1 to 96 words of ``stories.VOCABULARY``, with single spaces; the full stop is a word.
@@ -48,7 +48,7 @@ class GPTExplorer(Explorer):
         top_p: of these, the fewest whose probabilities reach this together.
         seed: of what is drawn.
         model: which is shown, ``"stories"`` or ``"english"``.
-        text: what the second goes on with, 1 to 240 letters, digits, spaces and ``'(),-.:;_``.
+        text: what the second goes on with, 1 to 240 letters, digits, spaces and ``%'(),-.:;``.
 
     Raises:
         ValueError: if words or text are not as said, ``query`` is not in 0 .. 239, ``off`` names a head that there is
@@ -75,7 +75,7 @@ class GPTExplorer(Explorer):
     top_p = Real(1.0, min=0.05, max=1.0).tag(sync=True)
     seed = Whole(0, min=0, max=2**31 - 1).tag(sync=True)
     model = traitlets.Enum(list(SCRIPTS), "stories").tag(sync=True)
-    text = traitlets.Unicode("The me").tag(sync=True)
+    text = traitlets.Unicode("The go").tag(sync=True)
 
     @traitlets.validate("words")
     def _words_are_known(self, proposal: Any) -> str:
@@ -87,7 +87,7 @@ class GPTExplorer(Explorer):
         text = proposal["value"]
         unknown = [character for character in text if character not in CHARACTERS]
         if unknown:
-            raise traitlets.TraitError(f"text must be letters, digits, spaces and '(),-.:;_, got {unknown[0]!r}")
+            raise traitlets.TraitError(f"text must be letters, digits, spaces and %'(),-.:;, got {unknown[0]!r}")
         if not 1 <= len(text) <= LONGEST_TEXT:
             raise traitlets.TraitError(f"text must be 1 to {LONGEST_TEXT} characters, got {len(text)}")
         return text

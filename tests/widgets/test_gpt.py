@@ -32,7 +32,6 @@ from lessons_lib.widgets.trained import carried
 VIEW = 63
 NOTHING = "\u2013"  # where the grammar has no number
 LOGITS = 1e-5
-TEXT_IS_THE_SAME = train_gpt.fingerprint() == model_record("english")["held_out"]["text"]  # as in training
 
 
 def texts():
@@ -45,8 +44,8 @@ def texts():
 
 
 ENGLISH = (
-    "The value of the expression is converted to a string. If the object does not define this method, the operation "
-    "raises TypeError; see section 3.4. (It's called when __slots__ is used - once.) Otherwise: the name is bound."
+    "The islands became a territory of the kingdom in 1834. If the council did not hold elections, the assembly would "
+    "keep 85% of its seats; see section 3.4. (It's the coup of 1963-64 - once.) Otherwise: the president is Jacques."
 )
 
 
@@ -150,9 +149,9 @@ def check_pairs(javascript):
     counts = train_gpt.pairs().double()
     ours = by_script(javascript, "followers", [(one,) for one in CHARACTERS], "english")
     far = (torch.tensor(ours, dtype=torch.float64) - counts / counts.sum(-1, keepdim=True)).abs().max()
-    assert far < (1e-12 if TEXT_IS_THE_SAME else 0.4)
-    assert sum(ours[CHARACTERS.index("q")]) == pytest.approx(1)
-    assert ours[CHARACTERS.index("q")][CHARACTERS.index("u")] > 0.9
+    assert far < 1e-12
+    assert sum(ours[CHARACTERS.index(";")]) == pytest.approx(1)
+    assert ours[CHARACTERS.index(";")][CHARACTERS.index(" ")] > 0.99
 
 
 @pytest.mark.browser
@@ -379,14 +378,13 @@ def test_the_record_says_what_the_model_is(model):
 
 
 def test_the_record_says_what_the_model_of_english_is():
-    """With the help texts of another Python the loss is that of another text, and near."""
     record, english = model_record("english"), language_model(name="english")
     assert record["command"] == f"python tools/train_gpt.py english --seed {record['seed']} --steps {record['steps']}"
-    assert record["source"] == "pydoc_data.topics, Python Software Foundation, PSF License Agreement"
+    assert record["source"] == "The World Factbook, Central Intelligence Agency, public domain"
     assert english.config == train_gpt.CONFIGS["english"]
     assert sum(p.numel() for p in english.parameters()) == english.config.n_parameters() == 161_600
-    near = 2e-5 if TEXT_IS_THE_SAME else 0.2
-    assert record["loss_rounded"] == pytest.approx(evaluate(english, [train_gpt.unread()]), abs=near)
+    assert record["held_out"]["text"] == train_gpt.fingerprint()
+    assert record["loss_rounded"] == pytest.approx(evaluate(english, [train_gpt.unread()]), abs=2e-5)
     assert record["loss"] < 1.5
 
 
@@ -405,7 +403,7 @@ def test_rounding_costs_next_to_nothing():
     assert record["kl_of_rounding"] < 2e-5
     assert abs(record["loss_rounded"] - record["loss"]) < 1e-4
     english = model_record("english")
-    assert english["kl_of_rounding"] < 2e-4
+    assert english["kl_of_rounding"] < 2.5e-4
     assert abs(english["loss_rounded"] - english["loss"]) < 1e-3
     assert f"{english['kl_of_rounding']:.0e}".replace("e-0", "e-") in GPTExplorer.__doc__
 
@@ -482,7 +480,7 @@ def test_what_it_has_learned(model):
         ({"model": "french"}, "model"),
         ({"text": ""}, "text must be 1 to 240 characters, got 0"),
         ({"text": "a" * 241}, "text must be 1 to 240 characters, got 241"),
-        ({"text": "What?"}, r"text must be letters, digits, spaces and '\(\),-.:;_, got '\?'"),
+        ({"text": "What?"}, r"text must be letters, digits, spaces and %'\(\),-.:;, got '\?'"),
     ],
 )
 def test_nonsense_is_refused(arguments, complaint):
@@ -513,7 +511,7 @@ def test_the_still_picture_says_what_both_expect():
     assert "nan" not in GPTExplorer("king the", 1).still()
     english = GPTExplorer(model="english")
     p = english.next_word()
-    assert f"after The me the model expects: {CHARACTERS[p.argmax()]} {p.max():.2f}, " in english.still()
+    assert f"after The go the model expects: {CHARACTERS[p.argmax()]} {p.max():.2f}, " in english.still()
     assert "space 0." in GPTExplorer(query=9, model="english", text="The value").still()
 
 
@@ -809,8 +807,7 @@ def test_english_has_bars_of_the_model_and_of_pairs_and_no_exact_answer(show):
         order = p.argsort(descending=True, stable=True)[:10].tolist()
         ours = bars(page)
         assert [bar[:2] for bar in ours] == [(CHARACTERS[i].replace(" ", "\u2423"), f"{p[i]:.3f}") for i in order]
-        if TEXT_IS_THE_SAME:
-            assert [beside for *_, beside in ours] == [f"{pairs[i] / pairs.sum():.3f}" for i in order]
+        assert [beside for *_, beside in ours] == [f"{pairs[i] / pairs.sum():.3f}" for i in order]
         assert page.get_by_text("there is no exact answer").is_visible()
         assert figures(page) == ["20"]
         assert page.locator(".g-chips .g-cut").count() == 52

@@ -28,7 +28,7 @@ const LONGEST = 240; // characters of English
 /** What differs between the models: the trait that has the text, how it is called, and what it may be. @type {Record<string, Tab>} */
 const TABS = {
   stories: { name: "words", title: "Stories", label: "Story", one: "word", known: /^\S+( \S+){0,95}$/ },
-  english: { name: "text", title: "English", label: "Text", one: "character", known: /^[ '(),\-.:;\w]{1,240}$/ },
+  english: { name: "text", title: "English", label: "Text", one: "character", known: /^[ %'(),\-.:;a-z\d]{1,240}$/i },
 };
 const SHOWN = 10; // next tokens that have a bar
 const SEEN = 14; // tokens that have a row beside the arcs

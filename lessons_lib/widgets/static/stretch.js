@@ -327,7 +327,7 @@ function losses(scope) {
   const [left, right, top, bottom] = [34, 232, 26, 196];
   const drawing = picture(320, 234, "recorded losses by the number of letters read");
   const x = linear([5, 9], [left, right]);
-  const y = linear([3, 1.6], [top, bottom]);
+  const y = linear([3.2, 1.8], [top, bottom]);
   const place = (/** @type {number} */ loss, /** @type {number} */ i) =>
     `${x(Math.log2(LENGTHS[i]))} ${y(loss).toFixed(1)}`;
   const path = (/** @type {number[]} */ all) => "M" + all.map(place).join("L");
