@@ -62,7 +62,7 @@ def test_the_quick_lane_leaves_out_only_what_exists_and_lints():
 
 def says(text: str, status: int = 0, **environment: str) -> Lane:
     code = f"import os, sys; print({text!r}, os.environ.get('WHERE', '-')); sys.exit({status})"
-    return Lane(text, ("-c", code), environment)
+    return Lane(text, ("-c", code), environment=environment)
 
 
 def test_lanes_run_in_order_and_each_in_its_environment(capfd):

@@ -27,11 +27,17 @@ ENVIRONMENT = {
 
 @dataclass(frozen=True)
 class Lane:
-    """What is told, what Python runs, and what the environment holds besides."""
+    """One lane of the tests: its name, Python's options, the files that they run, and extra environment variables."""
 
     name: str
-    command: tuple[str, ...]
+    options: tuple[str, ...]
+    paths: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What Python is given."""
+        return (*self.options, *self.paths)
 
 
 def shaped() -> list[str]:
@@ -60,33 +66,39 @@ LIBRARY = Lane(
         "2",
         *(f"--ignore=tests/{folder}" for folder in ("grading", "site", "widgets")),
         *WEEKLY,
-        "tests",
     ),
+    ("tests",),
 )
-CLASS = Lane("a class's work, graded in a sandbox", (*PYTEST, "-n", "2", "--dist", "loadfile", "-rs", "tests/grading"))
+CLASS = Lane(
+    "a class's work, graded in a sandbox", (*PYTEST, "-n", "2", "--dist", "loadfile", "-rs"), ("tests/grading",)
+)
 BOOK = Lane("the site, built with warnings as errors", ("tools/build_book.py",))
 INTERPRETED = ("triton_interpreted", "differential", "launch", "table_kernels")
 # Triton decides once in a process whether it interprets kernels or compiles them.
 KERNELS = Lane(
     "the GPU's kernels, interpreted on the CPU",
-    (*PYTEST, "-n", "2", *(f"tests/flash/test_{name}.py" for name in INTERPRETED)),
+    (*PYTEST, "-n", "2"),
+    tuple(f"tests/flash/test_{name}.py" for name in INTERPRETED),
     {"TRITON_INTERPRET": "1"},
 )
 COMPILED = Lane(
-    "the GPU's kernels, compiled for their devices", (*PYTEST, "-n", "2", "tests/flash/test_triton_compiled.py")
+    "the GPU's kernels, compiled for their devices", (*PYTEST, "-n", "2"), ("tests/flash/test_triton_compiled.py",)
 )
 SHAPES = Lane(
     "the same library tests with every shape in every signature executed",
-    (*PYTEST, "-n", "2", "--jaxtyping-packages=lessons_lib,beartype.beartype", "-m", "not rejects", *shaped()),
+    (*PYTEST, "-n", "2", "--jaxtyping-packages=lessons_lib,beartype.beartype", "-m", "not rejects"),
+    tuple(shaped()),
 )
 NOTEBOOKS = Lane(
     "every notebook of the book, cell by cell",
-    (*PYTEST, "-n", "2", "--dist", "loadfile", *NBVAL, "book"),
+    (*PYTEST, "-n", "2", "--dist", "loadfile", *NBVAL),
+    ("book",),
 )
 # A browser on a machine with other work may answer late: what fails is tried once more, and named either way.
 SITE = Lane(
     "the site and the explorers, moved in a real browser",
-    (*PYTEST, "-n", "2", "--dist", "loadgroup", "--reruns", "1", "-rsR", "tests/site", "tests/widgets"),
+    (*PYTEST, "-n", "2", "--dist", "loadgroup", "--reruns", "1", "-rsR"),
+    ("tests/site", "tests/widgets"),
 )
 # Lanes of one tuple run side by side. The book is built of the runs that were tested: book/conftest.py.
 ALL = ((LIBRARY,), (NOTEBOOKS,), (BOOK, CLASS), (KERNELS,), (SHAPES,), (SITE,))
@@ -110,7 +122,8 @@ QUICK = (
     (
         Lane(
             "library without what is slow, in one precision, with few examples",
-            (*LIBRARY.command, *(f"--ignore=tests/{file}" for file in SLOW), *FEW),
+            (*LIBRARY.options, *(f"--ignore=tests/{file}" for file in SLOW), *FEW),
+            LIBRARY.paths,
         ),
     ),
 )

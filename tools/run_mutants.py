@@ -1,0 +1,223 @@
+"""Break the repository on purpose, one small change at a time, and check that ``make test`` notices each.
+
+    python tools/run_mutants.py [PART ...]
+
+Each mutant is a change of one place and the tests that must fail because of it. They run in a copy of the repository,
+as ``make test`` runs them: first unchanged, when they must pass, then changed, when they must fail. Without names all
+mutants run. Those of the site and of the book's build copy ``_build``: run ``make book`` before.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import run_tests
+from run_tests import Lane
+
+ROOT = Path(__file__).resolve().parents[1]
+FAILED = 1  # pytest's exit status if tests ran and failed; others mean that they were not found or did not run
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change that makes the repository wrong, and the tests that must notice it.
+
+    ``old`` must stand exactly once in ``file``. ``tests`` are arguments of pytest. ``built`` is the same file in the
+    built site, where the tests look at the site.
+    """
+
+    part: str
+    file: str
+    old: str
+    new: str
+    lane: Lane
+    tests: tuple[str, ...] = ()
+    built: str | None = None
+
+
+MUTANTS = (
+    Mutant(
+        "library",
+        "lessons_lib/attention.py",
+        "return 1 / math.sqrt(query.shape[-1]) if scale is None else scale",
+        "return 1 / math.sqrt(query.shape[-2]) if scale is None else scale",
+        run_tests.LIBRARY,
+        ("tests/test_attention.py", "-k", "default_scale"),
+    ),
+    Mutant(
+        "shapes",
+        "lessons_lib/attention.py",
+        ') -> Float[Tensor, "*batch n d_v"]:',
+        ') -> Float[Tensor, "*batch n d_k"]:',
+        run_tests.SHAPES,
+        ("tests/test_attention.py", "-k", "leading_axes"),
+    ),
+    Mutant(
+        "checks",
+        "lessons_lib/checks/matrix.py",
+        'compare("walk", got, product[start], mistakes, where=where)',
+        'compare("walk", got, torch.as_tensor(got), mistakes, where=where)',
+        run_tests.LIBRARY,
+        ("tests/checks/test_every_check.py", "-k", "matrix.walk"),
+    ),
+    Mutant(
+        "exercises",
+        "assignments/source/matrix/matrix.ipynb",
+        "for a in layers.flip(0):",
+        "for a in layers:",
+        run_tests.LIBRARY,
+        ("tests/test_exercises.py", "-k", "test_solved and matrix"),
+    ),
+    Mutant(
+        "tools",
+        "tools/pin_library.py",
+        "if source.count(NEWEST) != 1:",
+        "if source.count(NEWEST) == 0:",
+        run_tests.LIBRARY,
+        ("tests/edition/test_pin_library.py", "-k", "newest"),
+    ),
+    Mutant(
+        "grading",
+        "grading/wire.py",
+        '{"value": pack(result, keep), "changed": pack(tensors(given))}',
+        '{"value": pack(result, keep), "changed": []}',
+        run_tests.CLASS,
+        ("tests/grading/test_wire.py",),
+    ),
+    Mutant(
+        "kernels interpreted",
+        "lessons_lib/flash/triton_kernels.py",
+        "start = tl.maximum(last - left, 0)",
+        "start = tl.maximum(last - left + 1, 0)",
+        run_tests.KERNELS,
+        ("tests/flash/test_triton_interpreted.py", "-k", "parts_of_decoding and window"),
+    ),
+    Mutant(
+        "kernels compiled",
+        "lessons_lib/flash/configurations.py",
+        "64: Configuration(Tile(128, 64, 8, 3), Tile(16, 128, 4, 3), Tile(64, 64, 4, 2, branch=True),",
+        "64: Configuration(Tile(128, 128, 4, 2), Tile(16, 128, 4, 3), Tile(64, 64, 4, 2, branch=True),",
+        run_tests.LIBRARY,
+        ("tests/flash/test_triton_compiled.py", "-k", "half_precision and 90-64"),
+    ),
+    Mutant(
+        "notebooks",
+        "book/attention/masks.ipynb",
+        "softmax(scores, masks.causal(3)), weights)",
+        "softmax(scores, masks.causal(3).flip(0)), weights)",
+        run_tests.NOTEBOOKS,
+        ("book/attention/masks.ipynb",),
+    ),
+    Mutant(
+        "book",
+        "book/notation.md",
+        "# Notation and conventions",
+        "# Notation and conventions\n\nSee {doc}`a-page-that-is-not-there`.",
+        run_tests.BOOK,
+    ),
+    Mutant(
+        "site",
+        "book/_static/book.js",
+        "new URLSearchParams(location.hash.slice(1))",
+        "new URLSearchParams(location.hash)",
+        run_tests.SITE,
+        ("tests/site/test_reading.py", "-k", "state_of_an_explorer"),
+        built="_build/html/_static/book.js",
+    ),
+    Mutant(
+        "explorers",
+        "lessons_lib/widgets/static/temperature.js",
+        'const weights = () => softmax(scope.read("scores"), scope.read("temperature"));',
+        'const weights = () => softmax(scope.read("scores"));',
+        run_tests.SITE,
+        ("tests/widgets/test_temperature.py", "-k", "bars_follow"),
+    ),
+    Mutant(
+        "arithmetic in JavaScript",
+        "lessons_lib/widgets/static/arithmetic.js",
+        "(w > 0 ? w * Math.log(w) : 0)",
+        "w * Math.log(w)",
+        run_tests.SITE,
+        ("tests/widgets/test_arithmetic.py", "-k", "entropy"),
+    ),
+)
+
+
+def mutate(folder: Path, mutant: Mutant) -> None:
+    """Make the change in the copy.
+
+    Raises:
+        ValueError: if the text to change does not stand exactly once in the file.
+    """
+    for name in filter(None, (mutant.file, mutant.built)):
+        path = folder / name
+        text = path.read_text(encoding="utf-8")
+        if (count := text.count(mutant.old)) != 1:
+            raise ValueError(f"{name} must hold this text exactly once, found {count} times: {mutant.old}")
+        path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+
+
+def copy_repository(to: Path, *, with_build: bool) -> None:
+    """Copy what git tracks or would track, and on request what was built."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        stdout=subprocess.PIPE,
+    )
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, to / name)
+    if with_build:
+        shutil.copytree(ROOT / "_build", to / "_build")
+
+
+def status(folder: Path, mutant: Mutant) -> int:
+    """Run the mutant's tests in the copy as their lane of ``make test`` runs them; return the exit status."""
+    lane = mutant.lane
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, **run_tests.ENVIRONMENT, **lane.environment}
+    environment["PYTHONPATH"] = str(folder)  # before the repository, which the environment has installed
+    command = [sys.executable, *lane.options, *(mutant.tests or lane.paths)]
+    return subprocess.run(
+        command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ).returncode
+
+
+def caught(mutant: Mutant) -> str:
+    """Return what is amiss if the mutant is not caught, or nothing."""
+    with_build = mutant.built is not None or mutant.lane == run_tests.BOOK
+    if with_build and not (ROOT / "_build/html").exists():
+        return "the site has not been built: run make book"
+    with tempfile.TemporaryDirectory() as name:
+        copy_repository(Path(name), with_build=with_build)
+        if before := status(Path(name), mutant):
+            return f"its tests fail without the change: exit status {before}"
+        mutate(Path(name), mutant)
+        after = status(Path(name), mutant)
+    return "" if after == FAILED else f"its tests do not fail: exit status {after}"
+
+
+def main() -> int:
+    """Run the mutants that are asked for; return 1 if one is not caught."""
+    parser = argparse.ArgumentParser(description="Check that make test notices deliberate mistakes.")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(mutant.part for mutant in MUTANTS))
+    asked = parser.parse_args().parts
+    if unknown := set(asked) - {mutant.part for mutant in MUTANTS}:
+        parser.error(f"PART must be one of {', '.join(mutant.part for mutant in MUTANTS)}, got {', '.join(unknown)}")
+    escaped = 0
+    for mutant in MUTANTS:
+        if not asked or mutant.part in asked:
+            amiss = caught(mutant)
+            print(f"{mutant.part}: {amiss or 'caught'}", flush=True)
+            escaped += bool(amiss)
+    return min(escaped, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
