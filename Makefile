@@ -5,10 +5,11 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 # Several processes with one thread each are faster than one with several.
 export OMP_NUM_THREADS ?= 1
-export PYTHONDONTWRITEBYTECODE = 1
+# Bytecode is kept, but not beside the sources.
+export PYTHONPYCACHEPREFIX := $(CURDIR)/_build/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help book book-solutions notebooks zip serve test test-quick seeds oldest-triton check assignments chapter wheel bench gpu screenshot repository clean
+.PHONY: help book book-solutions notebooks zip serve test test-all test-quick seeds oldest-triton check assignments chapter wheel bench gpu screenshot repository clean
 
 help: ## say what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -50,10 +51,13 @@ node_modules/.ready: package.json package-lock.json
 	npm ci --no-audit --no-fund
 	@touch $@
 
-test: $(VENV)/.ready ## all tests: library, kernels, shapes, notebooks, exercises, site
+test: $(VENV)/.ready ## test what a change can break, the book's build included, in a quarter of an hour
 	$(PY) tools/run_tests.py
 
-test-quick: $(VENV)/.ready ## lint and the library's fast tests: a minute, while you write
+test-all: $(VENV)/.ready ## after make test, the rest: more seeds, sizes, devices, pages, exercises; 25 minutes
+	$(PY) tools/run_tests.py --all-else
+
+test-quick: $(VENV)/.ready ## lint and the library's fastest tests: a minute, while you write
 	$(PY) tools/run_tests.py --quick
 
 seeds: $(VENV)/.ready ## run the chapters with three other seeds, half an hour; one of them: make seeds CHAPTER=scaling

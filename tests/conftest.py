@@ -3,6 +3,7 @@
 import os
 from itertools import pairwise
 
+import jaxtyping
 import pytest
 import torch
 from browsing import MISSING, find_chromium, launch
@@ -11,6 +12,8 @@ from hypothesis import settings
 # No deadline: a busy machine is not a failure. Derandomised: a red test is red again.
 settings.register_profile("book", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("quick", settings.get_profile("book"), max_examples=5)
+settings.register_profile("few", settings.get_profile("book"), max_examples=20)
+settings.register_profile("many", settings.get_profile("book"), max_examples=100)
 settings.load_profile("book")
 
 
@@ -21,6 +24,18 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             if "@" in (named := vars(item).get("_nodeid", "")):
                 item._id = type(item._id).parse(named)
+
+
+@pytest.fixture(autouse=True)
+def shapes_checked(request):
+    """Whether the shapes in signatures are executed: not where a test feeds wrong input, to see the library refuse it.
+
+    Without ``--jaxtyping-packages``, as `tools/run_tests.py` gives it, they are comments in any test.
+    """
+    rejects = request.node.get_closest_marker("rejects") is not None
+    jaxtyping.config.update("jaxtyping_disable", rejects)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 @pytest.fixture(autouse=True)

@@ -6,10 +6,9 @@ import subprocess
 import pytest
 import run_mutants
 from run_mutants import MUTANTS, Mutant, caught, mutate
-from run_tests import ALL, Lane
+from run_tests import TEST, Lane
 
-TEST = "from wrong import two\n\n\ndef test_two():\n    assert two() == 2\n"
-PYTEST = Lane("tests", ("-m", "pytest", "-q", "-p", "no:cacheprovider"), ("test_two.py",))
+PYTHON = Lane("a script that asserts", (), ("test_two.py",))
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.part)
@@ -20,7 +19,7 @@ def test_a_mutant_changes_a_file_that_is_there_in_one_place(mutant):
 
 
 def test_every_lane_has_a_mutant():
-    assert {mutant.lane.name for mutant in MUTANTS} == {lane.name for step in ALL for lane in step}
+    assert {mutant.lane.name for mutant in MUTANTS} == {lane.name for lane in TEST}
     assert len({mutant.part for mutant in MUTANTS}) == len(MUTANTS) >= 12
 
 
@@ -29,7 +28,7 @@ def repository(tmp_path, monkeypatch):
     """A repository of one function with its test."""
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     (tmp_path / "wrong.py").write_text("def two():\n    return 1 + 1  # one and one\n")
-    (tmp_path / "test_two.py").write_text(TEST)
+    (tmp_path / "test_two.py").write_text("from wrong import two\n\nassert two() == 2\n")
     monkeypatch.setattr(run_mutants, "ROOT", tmp_path)
     return tmp_path
 
@@ -37,10 +36,10 @@ def repository(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("mutant", "amiss"),
     [
-        (Mutant("seen", "wrong.py", "1 + 1", "1 - 1", PYTEST), ""),
-        (Mutant("harmless", "wrong.py", "1 + 1", "2", PYTEST), "its tests do not fail: exit status 0"),
-        (Mutant("no test", "wrong.py", "1 + 1", "1 - 1", PYTEST, ("-k", "three")), "its tests fail without the change"),
-        (Mutant("unbuilt", "wrong.py", "1 + 1", "1 - 1", PYTEST, built="_build/wrong.py"), "has not been built"),
+        (Mutant("seen", "wrong.py", "1 + 1", "1 - 1", PYTHON), ""),
+        (Mutant("harmless", "wrong.py", "1 + 1", "2", PYTHON), "its tests do not fail: exit status 0"),
+        (Mutant("no test", "wrong.py", "1 + 1", "1 - 1", PYTHON, ("three.py",)), "its tests fail without the change"),
+        (Mutant("unbuilt", "wrong.py", "1 + 1", "1 - 1", PYTHON, built="_build/wrong.py"), "has not been built"),
     ],
     ids=lambda value: getattr(value, "part", None),
 )
@@ -55,4 +54,4 @@ def test_a_change_that_does_not_fit_exactly_once_is_refused(repository, old, cou
     with pytest.raises(
         ValueError, match=re.escape(f"wrong.py must hold this text exactly once, found {count} times: {old}")
     ):
-        mutate(repository, Mutant("stale", "wrong.py", old, "3", PYTEST))
+        mutate(repository, Mutant("stale", "wrong.py", old, "3", PYTHON))

@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "_build" / "oldest-triton"
-TESTING = {"hypothesis", "pytest", "pytest-xdist"}
+TESTING = {"hypothesis", "pytest"}
 # Triton 3.6 interprets a number as an array with one entry, which NumPy 2.4 has stopped taking for an index; the ones
 # before warn, and in the tests a warning is an error.
 NUMPY = "numpy<2.4"

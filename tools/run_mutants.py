@@ -16,8 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import run_tests
-from run_tests import Lane
+from run_tests import ENVIRONMENT, TEST, Lane
 
 ROOT = Path(__file__).resolve().parents[1]
 FAILED = 1  # pytest's exit status if tests ran and failed; others mean that they were not found or did not run
@@ -40,13 +39,14 @@ class Mutant:
     built: str | None = None
 
 
+LANES = {lane.name: lane for lane in TEST}
 MUTANTS = (
     Mutant(
         "library",
         "lessons_lib/attention.py",
         "return 1 / math.sqrt(query.shape[-1]) if scale is None else scale",
         "return 1 / math.sqrt(query.shape[-2]) if scale is None else scale",
-        run_tests.LIBRARY,
+        LANES["library"],
         ("tests/test_attention.py", "-k", "default_scale"),
     ),
     Mutant(
@@ -54,7 +54,7 @@ MUTANTS = (
         "lessons_lib/attention.py",
         ') -> Float[Tensor, "*batch n d_v"]:',
         ') -> Float[Tensor, "*batch n d_k"]:',
-        run_tests.SHAPES,
+        LANES["library"],
         ("tests/test_attention.py", "-k", "leading_axes"),
     ),
     Mutant(
@@ -62,7 +62,7 @@ MUTANTS = (
         "lessons_lib/checks/matrix.py",
         'compare("walk", got, product[start], mistakes, where=where)',
         'compare("walk", got, torch.as_tensor(got), mistakes, where=where)',
-        run_tests.LIBRARY,
+        LANES["library"],
         ("tests/checks/test_every_check.py", "-k", "matrix.walk"),
     ),
     Mutant(
@@ -70,7 +70,7 @@ MUTANTS = (
         "assignments/source/matrix/matrix.ipynb",
         "for a in layers.flip(0):",
         "for a in layers:",
-        run_tests.LIBRARY,
+        LANES["library"],
         ("tests/test_exercises.py", "-k", "test_solved and matrix"),
     ),
     Mutant(
@@ -78,7 +78,7 @@ MUTANTS = (
         "tools/pin_library.py",
         "if source.count(NEWEST) != 1:",
         "if source.count(NEWEST) == 0:",
-        run_tests.LIBRARY,
+        LANES["library"],
         ("tests/edition/test_pin_library.py", "-k", "newest"),
     ),
     Mutant(
@@ -86,7 +86,7 @@ MUTANTS = (
         "grading/wire.py",
         '{"value": pack(result, keep), "changed": pack(tensors(given))}',
         '{"value": pack(result, keep), "changed": []}',
-        run_tests.CLASS,
+        LANES["grading"],
         ("tests/grading/test_wire.py",),
     ),
     Mutant(
@@ -94,7 +94,7 @@ MUTANTS = (
         "lessons_lib/flash/triton_kernels.py",
         "start = tl.maximum(last - left, 0)",
         "start = tl.maximum(last - left + 1, 0)",
-        run_tests.KERNELS,
+        LANES["kernels, interpreted"],
         ("tests/flash/test_triton_interpreted.py", "-k", "parts_of_decoding and window"),
     ),
     Mutant(
@@ -102,7 +102,7 @@ MUTANTS = (
         "lessons_lib/flash/configurations.py",
         "64: Configuration(Tile(128, 64, 8, 3), Tile(16, 128, 4, 3), Tile(64, 64, 4, 2, branch=True),",
         "64: Configuration(Tile(128, 128, 4, 2), Tile(16, 128, 4, 3), Tile(64, 64, 4, 2, branch=True),",
-        run_tests.LIBRARY,
+        LANES["kernels, compiled"],
         ("tests/flash/test_triton_compiled.py", "-k", "half_precision and 90-64"),
     ),
     Mutant(
@@ -110,7 +110,7 @@ MUTANTS = (
         "book/attention/masks.ipynb",
         "softmax(scores, masks.causal(3)), weights)",
         "softmax(scores, masks.causal(3).flip(0)), weights)",
-        run_tests.NOTEBOOKS,
+        LANES["notebooks"],
         ("book/attention/masks.ipynb",),
     ),
     Mutant(
@@ -118,14 +118,14 @@ MUTANTS = (
         "book/notation.md",
         "# Notation and conventions",
         "# Notation and conventions\n\nSee {doc}`a-page-that-is-not-there`.",
-        run_tests.BOOK,
+        LANES["book"],
     ),
     Mutant(
         "site",
         "book/_static/book.js",
         "new URLSearchParams(location.hash.slice(1))",
         "new URLSearchParams(location.hash)",
-        run_tests.SITE,
+        LANES["site"],
         ("tests/site/test_reading.py", "-k", "state_of_an_explorer"),
         built="_build/html/_static/book.js",
     ),
@@ -134,7 +134,7 @@ MUTANTS = (
         "lessons_lib/widgets/static/temperature.js",
         'const weights = () => softmax(scope.read("scores"), scope.read("temperature"));',
         'const weights = () => softmax(scope.read("scores"));',
-        run_tests.SITE,
+        LANES["explorers"],
         ("tests/widgets/test_temperature.py", "-k", "bars_follow"),
     ),
     Mutant(
@@ -142,7 +142,7 @@ MUTANTS = (
         "lessons_lib/widgets/static/arithmetic.js",
         "(w > 0 ? w * Math.log(w) : 0)",
         "w * Math.log(w)",
-        run_tests.SITE,
+        LANES["explorers"],
         ("tests/widgets/test_arithmetic.py", "-k", "entropy"),
     ),
 )
@@ -181,8 +181,9 @@ def copy_repository(to: Path, *, with_build: bool) -> None:
 def status(folder: Path, mutant: Mutant) -> int:
     """Run the mutant's tests in the copy as their lane of ``make test`` runs them; return the exit status."""
     lane = mutant.lane
-    environment = {"OMP_NUM_THREADS": "1", **os.environ, **run_tests.ENVIRONMENT, **lane.environment}
+    environment = {**os.environ, **ENVIRONMENT, **lane.environment}
     environment["PYTHONPATH"] = str(folder)  # before the repository, which the environment has installed
+    environment["PYTHONPYCACHEPREFIX"] = str(folder / "_build/pycache")
     command = [sys.executable, *lane.options, *(mutant.tests or lane.paths)]
     return subprocess.run(
         command, cwd=folder, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -191,7 +192,7 @@ def status(folder: Path, mutant: Mutant) -> int:
 
 def caught(mutant: Mutant) -> str:
     """Return what is amiss if the mutant is not caught, or nothing."""
-    with_build = mutant.built is not None or mutant.lane == run_tests.BOOK
+    with_build = mutant.built is not None or mutant.lane.name == "book"
     if with_build and not (ROOT / "_build/html").exists():
         return "the site has not been built: run make book"
     with tempfile.TemporaryDirectory() as name:

@@ -1,13 +1,14 @@
-"""Run the tests, one lane after the other; with ``--quick`` only what one wants to know while writing.
+"""Run the tests, two lanes at a time; with ``--all-else`` what that leaves out, with ``--quick`` a small part.
 
-    python tools/run_tests.py [--quick | --kernels]
+    python tools/run_tests.py [--all-else | --quick | --kernels]
 
-A lane is a way to run tests that needs a process of its own. Each uses two processes with one thread, which on two
-cores measured faster than one process with two threads; a lane that is mostly one long test has another one beside it.
+``make test`` runs each kind of test. Tests that only repeat a kind (further seeds, devices, widths, themes, masters)
+are marked ``thorough`` and left to ``make test-all``, which also runs the library without executing its shapes.
 """
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -17,22 +18,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-NBVAL = ("--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=300")
-PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
 ENVIRONMENT = {
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONHASHSEED": "0",  # two processes must collect the same tests in the same order
+    "OMP_NUM_THREADS": "1",  # on two cores two processes with one thread each are faster than one with two
+    "PYTHONHASHSEED": "0",  # the same names of the same tests in every run
+    "PYTHONPYCACHEPREFIX": str(ROOT / "_build/pycache"),  # keep bytecode, but not beside the sources
 }
 
 
 @dataclass(frozen=True)
 class Lane:
-    """One lane of the tests: its name, Python's options, the files that they run, and extra environment variables."""
+    """One process of the tests: its name, Python's options, the files that they run, and extra environment variables.
+
+    It starts when the lanes named in ``after`` have passed.
+    """
 
     name: str
     options: tuple[str, ...]
     paths: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    after: tuple[str, ...] = ()
 
     @property
     def command(self) -> tuple[str, ...]:
@@ -40,131 +44,147 @@ class Lane:
         return (*self.options, *self.paths)
 
 
-def shaped() -> list[str]:
-    """What the shape-checked lane runs: the library's tests, without those that train or that look at notebooks."""
-    without = {"test_learning.py", "test_exercises.py", "test_repository.py", "test_guess.py"}
-    without |= {"test_address.py", "test_commands.py", "test_new_chapter.py", "test_portability.py", "test_wheel.py"}
-    without |= {"test_kept_runs.py", "test_seeds.py", "test_sharing.py", "test_sources.py", "test_drawings.py"}
-    without |= {"test_claims.py", "test_formulas.py", "test_colophon.py"}
-    without |= {"test_every_check.py"}  # each check is called over the wire too
-    files = [*sorted((ROOT / "tests").glob("test_*.py")), *sorted((ROOT / "tests").glob("checks/test_*.py"))]
-    library = [path.relative_to(ROOT).as_posix() for path in files if path.name not in without]
-    return [*library, "tests/flash/test_tiled.py", "tests/flash/test_dispatch.py"]
+def files(folder: str, *patterns: str) -> tuple[str, ...]:
+    """Return the files of a folder that match, named from the repository's root."""
+    found = {path for pattern in patterns for path in (ROOT / folder).glob(pattern)}
+    return tuple(sorted(path.relative_to(ROOT).as_posix() for path in found))
 
 
-# Compiled with COMPILED, each week: tiles that nobody gets before a GPU has timed them, single precision on devices
-# other than a Hopper, and half precision on a small Ampere, which differs from a large one by its memory alone.
-WEEKLY = tuple(
-    f"--deselect=tests/flash/test_triton_compiled.py::test_{cases}"
-    for cases in ("candidates[", "single_precision[80", "single_precision[100", "half_precision[86")
-)
-LIBRARY = Lane(
-    "library, exercises, repository",
-    (
-        *PYTEST,
-        "-n",
-        "2",
-        *(f"--ignore=tests/{folder}" for folder in ("grading", "site", "widgets")),
-        *WEEKLY,
-    ),
-    ("tests",),
-)
-CLASS = Lane(
-    "a class's work, graded in a sandbox", (*PYTEST, "-n", "2", "--dist", "loadfile", "-rs"), ("tests/grading",)
-)
-BOOK = Lane("the site, built with warnings as errors", ("tools/build_book.py",))
-INTERPRETED = ("triton_interpreted", "differential", "launch", "table_kernels")
-# Triton decides once in a process whether it interprets kernels or compiles them.
-KERNELS = Lane(
-    "the GPU's kernels, interpreted on the CPU",
-    (*PYTEST, "-n", "2"),
-    tuple(f"tests/flash/test_{name}.py" for name in INTERPRETED),
-    {"TRITON_INTERPRET": "1"},
-)
-COMPILED = Lane(
-    "the GPU's kernels, compiled for their devices", (*PYTEST, "-n", "2"), ("tests/flash/test_triton_compiled.py",)
-)
-SHAPES = Lane(
-    "the same library tests with every shape in every signature executed",
-    (*PYTEST, "-n", "2", "--jaxtyping-packages=lessons_lib,beartype.beartype", "-m", "not rejects"),
-    tuple(shaped()),
-)
-NOTEBOOKS = Lane(
-    "every notebook of the book, cell by cell",
-    (*PYTEST, "-n", "2", "--dist", "loadfile", *NBVAL),
-    ("book",),
-)
-# A browser on a machine with other work may answer late: what fails is tried once more, and named either way.
-SITE = Lane(
-    "the site and the explorers, moved in a real browser",
-    (*PYTEST, "-n", "2", "--dist", "loadgroup", "--reruns", "1", "-rsR"),
-    ("tests/site", "tests/widgets"),
-)
-# Lanes of one tuple run side by side. The book is built of the runs that were tested: book/conftest.py.
-ALL = ((LIBRARY,), (NOTEBOOKS,), (BOOK, CLASS), (KERNELS,), (SHAPES,), (SITE,))
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs")
+FIRST = ("-m", "not thorough", "--hypothesis-profile=few")
+REST = ("-m", "thorough")
+SHAPES = "--jaxtyping-packages=lessons_lib,beartype.beartype"  # execute every shape in every signature
+NBVAL = ("--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=300")
+INTERPRET = {"TRITON_INTERPRET": "1"}  # Triton decides once in a process whether it interprets kernels or compiles them
 
-OF_KERNELS = ((COMPILED,), (KERNELS,))  # most of COMPILED is in LIBRARY: alone it needs PyTorch and Triton only
-
-FEW = ("-k", "not either_precision0", "--hypothesis-profile=quick")
+CHAPTERS = tuple(name for name in files("book", "*.ipynb", "*/*.ipynb") if not name.startswith("book/exercises/"))
+INTERPRETED = tuple(
+    f"tests/flash/test_{name}.py" for name in ("triton_interpreted", "differential", "launch", "table_kernels")
+)
+COMPILED = ("tests/flash/test_triton_compiled.py",)
+SITE = ("tests/site", "tests/widgets/test_edition_in_jupyterlab.py")  # they need the built site
+EXPLORERS = ("tests/widgets", "tests/test_drawings.py")
+CLASS = ("tests/grading",)
+LIBRARY = ("tests",)
+ELSEWHERE = tuple(f"--ignore={path}" for path in (*INTERPRETED, *COMPILED, *SITE, *EXPLORERS, *CLASS))
+# They start other processes, whose shapes nobody executes, or train.
 SLOW = (
-    "test_exercises.py",
-    "test_kept_runs.py",
-    "test_portability.py",
-    "test_learning.py",
-    "test_huggingface.py",
-    "test_new_chapter.py",
-    "test_wheel.py",
-    "flash/test_triton_compiled.py",
+    "tests/edition",
+    "tests/test_exercises.py",
+    "tests/test_huggingface.py",
+    "tests/test_kept_runs.py",
+    "tests/test_learning.py",
+    "tests/test_mutants.py",
+    "tests/test_new_chapter.py",
+    "tests/test_portability.py",
+    "tests/test_wheel.py",
+)
+WITHOUT_SLOW = tuple(f"--ignore={path}" for path in SLOW)
+
+# Longest first. The book is built of the runs that were tested (book/conftest.py), and the site is what was built.
+TEST = (
+    Lane("notebooks", (*PYTEST, *NBVAL), CHAPTERS),
+    Lane("library", (*PYTEST, *FIRST, SHAPES, *ELSEWHERE), LIBRARY),
+    Lane("book", ("tools/build_book.py",), after=("notebooks",)),
+    Lane("site", (*PYTEST, *FIRST), SITE, after=("book",)),
+    Lane("explorers", (*PYTEST, *FIRST, f"--ignore={SITE[-1]}"), EXPLORERS),
+    Lane("kernels, interpreted", (*PYTEST, *FIRST), INTERPRETED, INTERPRET),
+    Lane("kernels, compiled", (*PYTEST, *FIRST), COMPILED),
+    Lane("grading", (*PYTEST, *FIRST), CLASS),
+)
+ALL_ELSE = (
+    Lane("library without shapes", (*PYTEST, "--hypothesis-profile=many", *ELSEWHERE, *WITHOUT_SLOW), LIBRARY),
+    Lane("site", (*PYTEST, *REST), SITE),
+    Lane("explorers", (*PYTEST, *REST, f"--ignore={SITE[-1]}"), EXPLORERS),
+    Lane("kernels, compiled", (*PYTEST, *REST), COMPILED),
+    Lane("exercises, unsolved", (*PYTEST, *NBVAL), ("book/exercises",)),
+    Lane("kernels, interpreted", (*PYTEST, *REST), INTERPRETED, INTERPRET),
+    Lane("exercises, repository", (*PYTEST, *REST), SLOW),
+    Lane("grading", (*PYTEST, *REST), CLASS),
 )
 QUICK = (
-    (Lane("lint", ("-m", "ruff", "check", ".")),),
-    (Lane("format", ("-m", "ruff", "format", "--check", ".")),),
-    (
-        Lane(
-            "library without what is slow, in one precision, with few examples",
-            (*LIBRARY.options, *(f"--ignore=tests/{file}" for file in SLOW), *FEW),
-            LIBRARY.paths,
+    Lane("lint", ("-m", "ruff", "check", ".")),
+    Lane("format", ("-m", "ruff", "format", "--check", ".")),
+    Lane(
+        "library",
+        (
+            *PYTEST,
+            "-m",
+            "not thorough",
+            "-k",
+            "not either_precision0",
+            "--hypothesis-profile=quick",
+            *ELSEWHERE,
+            *WITHOUT_SLOW,
         ),
+        LIBRARY,
     ),
 )
+KERNELS = (Lane("kernels, interpreted", PYTEST, INTERPRETED, INTERPRET), Lane("kernels, compiled", PYTEST, COMPILED))
 
 
-def run(steps: Sequence[Sequence[Lane]]) -> int:
-    """Run the steps in order and stop after one that fails; return the exit status, 0 if nothing failed.
+class Running:
+    """A lane that runs; what it prints goes into a file of this folder."""
 
-    The first lane of a step speaks as it goes, what the others say follows.
+    def __init__(self, lane: Lane, folder: Path):
+        self.lane, self.began = lane, time.monotonic()
+        self._output = folder / lane.name
+        environment = {**os.environ, **ENVIRONMENT, **lane.environment}
+        command = [sys.executable, *lane.command]
+        with self._output.open("wb") as file:
+            self._process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=subprocess.STDOUT)
+
+    def status(self) -> int | None:
+        """Return the exit status, or None while the lane runs."""
+        return self._process.poll()
+
+    def output(self) -> bytes:
+        """Return what the lane has printed."""
+        return self._output.read_bytes()
+
+    def progress(self) -> str:
+        """Return the lane's name, and the last percentage that it has printed."""
+        return b" ".join([self.lane.name.encode(), *re.findall(rb"\d+%", self.output())[-1:]]).decode()
+
+
+def run(lanes: Sequence[Lane], at_once: int = 2) -> int:
+    """Run the lanes, two at once; start no more after one has failed. Return the exit status, 0 if none failed.
+
+    What a lane prints is shown when it has ended, and once a minute how far those that run are.
     """
-    began = time.monotonic()
-    for number, (first, *others) in enumerate(steps, 1):
-        print(f"== {number}/{len(steps)} {' | beside it: '.join(lane.name for lane in (first, *others))}", flush=True)
-        with tempfile.TemporaryFile() as said:
-            beside = [start(lane, said) for lane in others]
-            statuses = [start(first).wait(), *(process.wait() for process in beside)]
-            said.seek(0)
-            sys.stdout.buffer.write(said.read())
-        print(f"   {time.monotonic() - began:.0f} s so far", flush=True)
-        if any(statuses):
-            return next(filter(None, statuses))
-    return 0
-
-
-def start(lane: Lane, output=None) -> subprocess.Popen:
-    """Start the lane in the repository's folder."""
-    environment = {"OMP_NUM_THREADS": "1", **os.environ, **ENVIRONMENT, **lane.environment}
-    return subprocess.Popen(
-        [sys.executable, *lane.command], cwd=ROOT, env=environment, stdout=output, stderr=output and subprocess.STDOUT
-    )
+    began = told = time.monotonic()
+    waiting, running, status = list(lanes), [], 0
+    with tempfile.TemporaryDirectory() as folder:
+        while running or (waiting and not status):
+            unfinished = {lane.name for lane in waiting} | {job.lane.name for job in running}
+            ready = [lane for lane in waiting if not unfinished.intersection(lane.after)]
+            for lane in ready[: 0 if status else at_once - len(running)]:
+                waiting.remove(lane)
+                running.append(Running(lane, Path(folder)))
+            time.sleep(0.05)
+            for job in [job for job in running if job.status() is not None]:
+                running.remove(job)
+                now = time.monotonic()
+                print(f"== {job.lane.name}: {now - job.began:.0f} s, {now - began:.0f} s so far", flush=True)
+                sys.stdout.buffer.write(job.output())
+                sys.stdout.flush()
+                status = status or job.status() or 0
+            if time.monotonic() - told > 60:
+                told = time.monotonic()
+                print(f"   {told - began:.0f} s: {', '.join(job.progress() for job in running)}", flush=True)
+    return status
 
 
 def main() -> int:
     """Run what is asked for."""
-    parser = argparse.ArgumentParser(description="Run the tests, one lane after the other.")
+    parser = argparse.ArgumentParser(description="Run the tests, two lanes at a time.")
     which = parser.add_mutually_exclusive_group()
+    which.add_argument("--all-else", action="store_true", help="what is left out otherwise: make test-all")
     which.add_argument("--quick", action="store_true", help="lint, and the library's fast tests")
     which.add_argument("--kernels", action="store_true", help="the GPU's kernels alone, interpreted and compiled")
     asked = parser.parse_args()
     try:
-        return run(QUICK if asked.quick else OF_KERNELS if asked.kernels else ALL)
+        return run(ALL_ELSE if asked.all_else else QUICK if asked.quick else KERNELS if asked.kernels else TEST)
     except KeyboardInterrupt:  # which the lanes have got too
         return 130
 

@@ -131,3 +131,9 @@ def test_the_container_makes_the_environment_and_no_more():
     known = {"name", "image", "hostRequirements", "containerEnv", "onCreateCommand", "postCreateCommand"}
     assert set(container) <= known | {"customizations"}
     assert set(container["hostRequirements"]) <= {"cpus", "memory", "storage", "gpu"}
+
+
+def test_once_a_week_all_tests_run_on_each_python():
+    job = WEEKLY["jobs"]["pins"]
+    assert [step for step in steps(job) if step.startswith("make")] == ["make test", "make test-all"]
+    assert job["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]

@@ -107,8 +107,16 @@ class Measured:
 
 
 def each_of(pages):
-    """Parametrise over pages. Those of a page share its visit: ``--dist loadgroup`` keeps them in one process."""
-    return pytest.mark.parametrize("path", [pytest.param(page, marks=pytest.mark.xdist_group(page)) for page in pages])
+    """Parametrise over pages; of the exercises' pages, which are alike, ``make test`` visits one.
+
+    Tests of a page share its visit: ``--dist loadgroup`` keeps them in one process.
+    """
+    return pytest.mark.parametrize("path", [pytest.param(page, marks=marks_of(page)) for page in pages])
+
+
+def marks_of(page: str) -> list[pytest.MarkDecorator]:
+    repeats = page.startswith("book/exercises/") and not page.endswith("/scaling.html")
+    return [pytest.mark.xdist_group(page), *([pytest.mark.thorough] if repeats else [])]
 
 
 def open_and_settle(page, seen: Seen, address: str, *, with_scripts: bool = True) -> None:
