@@ -217,6 +217,7 @@ def test_the_battery_passes_as_it_is():
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.one_case
 @pytest.mark.parametrize(("old", "new"), MUTANTS.values(), ids=MUTANTS)
 def test_parity_would_notice(old, new, tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "table_kernels", mutated(launch.table_kernels, old, new, tmp_path))

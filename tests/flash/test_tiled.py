@@ -582,6 +582,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(("old", "new"), MUTANTS.values(), ids=MUTANTS)
 def test_parity_would_notice(old, new, tmp_path):
     mutant = mutated(tiled, old, new, tmp_path)

@@ -211,6 +211,7 @@ def test_the_live_region_speaks_when_the_hand_rests(name, show):
 
 
 @pytest.mark.browser
+@pytest.mark.one_case  # tests/site/test_pages.py looks at all of them
 @every_explorer
 def test_axe_finds_nothing_and_dark_mode_follows_at_once(name, show):
     colours = "root => [getComputedStyle(root).getPropertyValue('--first'), getComputedStyle(root).colorScheme]"

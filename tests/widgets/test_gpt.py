@@ -16,6 +16,7 @@ import train_gpt
 import traitlets
 from labels import collisions, smallest
 from playwright.sync_api import Error
+from thorough import all_but
 from torch.testing import assert_close
 
 from lessons_lib.diagnostics import observe
@@ -726,7 +727,7 @@ def test_at_the_longest_text_nothing_more_is_written_and_the_keyboard_is_not_los
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", all_but(["light", "dark"], lambda theme: theme == "light"))
 def test_every_panel_fits_a_phone(show, theme):
     longest = "the happy horses that these women follow like themselves and know the tired queens ."
     edge = "e => Math.max(...[...e.querySelectorAll('*')].map((one) => one.getBoundingClientRect().right))"
@@ -783,7 +784,7 @@ def test_tabs_are_opened_by_mouse_keyboard_and_reset(show):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", all_but(["light", "dark"], lambda theme: theme == "light"))
 def test_english_is_opened_by_touch_and_fits_a_phone(show, theme):
     edge = "e => Math.max(...[...e.querySelectorAll('*')].map((one) => one.getBoundingClientRect().right))"
     with show(GPTExplorer(), width=360, theme=theme, has_touch=True) as page:
