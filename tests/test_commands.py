@@ -79,8 +79,12 @@ def test_make_test_all_runs_what_make_test_leaves_out():
     assert recipe("test-all") == [f"{command} --all-else" for command in recipe("test")]
 
 
-def test_the_quick_command_lints():
+def test_the_quick_command_lints_and_tests_modules_of_the_library_once():
     assert ("-m", "ruff", "check", ".") in [lane.command for lane in QUICK]
+    tested = [path for lane in QUICK for path in lane.paths]
+    assert len(tested) == len(set(tested)) > 30
+    assert {"tests/test_attention.py", "tests/test_efficient_linear.py"} < set(tested)
+    assert not {"tests/test_huggingface.py", "tests/test_repository.py"} & set(tested)
 
 
 # --- the runner -----------------------------------------------------------------------------------------------------

@@ -102,23 +102,20 @@ ALL_ELSE = (
     Lane("exercises, repository", (*PYTEST, *REST), SLOW),
     Lane("grading", (*PYTEST, *REST), CLASS),
 )
+# The tests of a module of the library, named after it, but for those that train or that open a browser.
+MODULES = {path.stem for path in (ROOT / "lessons_lib").rglob("*.py")}
+FAST = tuple(
+    name
+    for name in files("tests", "test_*.py")
+    if re.sub(r"test_(efficient_)?", "", Path(name).stem) in MODULES
+    and name not in (*SLOW, *EXPLORERS, "tests/test_distributed.py")
+)
+FEW = (*PYTEST, "-p", "no:nbval", "-m", "not thorough", "-k", "not either_precision0", "--hypothesis-profile=quick")
 QUICK = (
     Lane("lint", ("-m", "ruff", "check", ".")),
     Lane("format", ("-m", "ruff", "format", "--check", ".")),
-    Lane(
-        "library",
-        (
-            *PYTEST,
-            "-m",
-            "not thorough",
-            "-k",
-            "not either_precision0",
-            "--hypothesis-profile=quick",
-            *ELSEWHERE,
-            *WITHOUT_SLOW,
-        ),
-        LIBRARY,
-    ),
+    Lane("library", FEW, FAST[::2]),
+    Lane("library, other half", FEW, FAST[1::2]),
 )
 KERNELS = (Lane("kernels, interpreted", PYTEST, INTERPRETED, INTERPRET), Lane("kernels, compiled", PYTEST, COMPILED))
 

@@ -1,5 +1,6 @@
-"""What is left to ``make test-all``: the cases that a test names, and all wrong implementations but one."""
+"""The markers: which cases are left to ``make test-all``, and where shapes are executed."""
 
+import jaxtyping
 import pytest
 from thorough import all_but
 
@@ -35,3 +36,12 @@ def test_altered_scripts_leave_all_but_the_first(request, wrong):
 @pytest.mark.parametrize("x", ["a", "b"])
 def test_cases_of_other_tests_are_not_thorough(request, x):
     assert not is_thorough(request)
+
+
+@pytest.mark.rejects
+def test_where_wrong_input_is_fed_shapes_are_not_executed():
+    assert jaxtyping.config.jaxtyping_disable
+
+
+def test_elsewhere_shapes_are_executed_if_asked_for():
+    assert not jaxtyping.config.jaxtyping_disable
