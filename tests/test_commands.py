@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import run_tests
-from run_tests import ALL_ELSE, CHAPTERS, QUICK, SLOW, TEST, Lane, Running, run
+from run_tests import ALL_ELSE, CHAPTERS, QUICK, SHAPES, SLOW, TEST, Lane, Running, run
 
 ROOT = Path(__file__).resolve().parents[1]
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -65,8 +65,9 @@ def covers(lane: Lane, name: str) -> bool:
 
 
 def test_shapes_are_executed_where_the_library_is_tested_first():
-    (shaped,) = (lane for lane in TEST if any(option.startswith("--jaxtyping") for option in lane.options))
-    assert covers(shaped, "tests/test_attention.py")
+    shaped = [lane for lane in TEST if SHAPES in lane.options]
+    for path in ("tests/test_attention.py", "tests/flash/test_tiled.py", "tests/checks/test_every_check.py"):
+        assert any(covers(lane, path) for lane in shaped)
     assert not [option for lane in ALL_ELSE for option in lane.options if option.startswith("--jaxtyping")]
 
 

@@ -62,7 +62,7 @@ MUTANTS = (
         "lessons_lib/checks/matrix.py",
         'compare("walk", got, product[start], mistakes, where=where)',
         'compare("walk", got, torch.as_tensor(got), mistakes, where=where)',
-        LANES["library"],
+        LANES["exercises and commands"],
         ("tests/checks/test_every_check.py", "-k", "matrix.walk"),
     ),
     Mutant(
@@ -70,7 +70,7 @@ MUTANTS = (
         "assignments/source/matrix/matrix.ipynb",
         "for a in layers.flip(0):",
         "for a in layers:",
-        LANES["library"],
+        LANES["exercises and commands"],
         ("tests/test_exercises.py", "-k", "test_solved and matrix"),
     ),
     Mutant(
@@ -78,7 +78,7 @@ MUTANTS = (
         "tools/pin_library.py",
         "if source.count(NEWEST) != 1:",
         "if source.count(NEWEST) == 0:",
-        LANES["library"],
+        LANES["exercises and commands"],
         ("tests/edition/test_pin_library.py", "-k", "newest"),
     ),
     Mutant(

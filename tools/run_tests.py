@@ -53,7 +53,8 @@ def files(folder: str, *patterns: str) -> tuple[str, ...]:
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs")
 FIRST = ("-m", "not thorough", "--hypothesis-profile=few")
 REST = ("-m", "thorough")
-SHAPES = "--jaxtyping-packages=lessons_lib,beartype.beartype"  # execute every shape in every signature
+# Execute every shape in every signature; an int will do for a float, as for other checkers of types.
+SHAPES = "--jaxtyping-packages=lessons_lib,beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 NBVAL = ("--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=300")
 INTERPRET = {"TRITON_INTERPRET": "1"}  # Triton decides once in a process whether it interprets kernels or compiles them
 
@@ -65,6 +66,7 @@ COMPILED = ("tests/flash/test_triton_compiled.py",)
 SITE = ("tests/site", "tests/widgets/test_edition_in_jupyterlab.py")  # they need the built site
 EXPLORERS = ("tests/widgets", "tests/test_drawings.py")
 CLASS = ("tests/grading",)
+CHECKS = ("tests/checks",)
 LIBRARY = ("tests",)
 ELSEWHERE = tuple(f"--ignore={path}" for path in (*INTERPRETED, *COMPILED, *SITE, *EXPLORERS, *CLASS))
 # They start other processes, whose shapes nobody executes, or train.
@@ -84,7 +86,8 @@ WITHOUT_SLOW = tuple(f"--ignore={path}" for path in SLOW)
 # Longest first. The book is built of the runs that were tested (book/conftest.py), and the site is what was built.
 TEST = (
     Lane("notebooks", (*PYTEST, *NBVAL), CHAPTERS),
-    Lane("library", (*PYTEST, *FIRST, SHAPES, *ELSEWHERE), LIBRARY),
+    Lane("exercises and commands", (*PYTEST, *FIRST, SHAPES), (*CHECKS, *SLOW)),
+    Lane("library", (*PYTEST, *FIRST, SHAPES, *ELSEWHERE, *WITHOUT_SLOW, f"--ignore={CHECKS[0]}"), LIBRARY),
     Lane("book", ("tools/build_book.py",), after=("notebooks",)),
     Lane("site", (*PYTEST, *FIRST), SITE, after=("book",)),
     Lane("explorers", (*PYTEST, *FIRST, f"--ignore={SITE[-1]}"), EXPLORERS),
@@ -99,7 +102,7 @@ ALL_ELSE = (
     Lane("kernels, compiled", (*PYTEST, *REST), COMPILED),
     Lane("exercises, unsolved", (*PYTEST, *NBVAL), ("book/exercises",)),
     Lane("kernels, interpreted", (*PYTEST, *REST), INTERPRETED, INTERPRET),
-    Lane("exercises, repository", (*PYTEST, *REST), SLOW),
+    Lane("exercises and commands", (*PYTEST, *REST), SLOW),
     Lane("grading", (*PYTEST, *REST), CLASS),
 )
 # The tests of a module of the library, named after it, but for those that train or that open a browser.

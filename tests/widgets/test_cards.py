@@ -233,6 +233,7 @@ def test_numbers_beyond_their_bounds_are_clipped(book):
 # --- words ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_case  # all explorers share one kit
 @pytest.mark.parametrize("name", NAMES)
 def test_title_and_question_stand_in_one_place(name, show):
     """In the Python class, for both homes and for pages without scripts; a script repeats neither."""

@@ -173,6 +173,7 @@ def test_every_control_moves_by_keyboard(name, show):
 
 
 @pytest.mark.browser
+@pytest.mark.one_case  # all explorers share one kit
 @every_explorer
 def test_every_slider_moves_by_mouse(name, show):
     with show(example(name)) as page:
@@ -187,6 +188,7 @@ def test_every_slider_moves_by_mouse(name, show):
 
 
 @pytest.mark.browser
+@pytest.mark.one_case  # all explorers share one kit
 @every_explorer
 def test_two_on_a_page_do_not_disturb_each_other(name, show):
     with show(example(name), example(name)) as page:
@@ -321,6 +323,7 @@ def test_every_trait_set_from_outside_moves_the_picture(name, mount):
 
 
 @pytest.mark.browser
+@pytest.mark.one_case  # all explorers share one kit
 @every_explorer
 def test_a_moved_slider_is_saved(name, mount):
     page = mount(example(name))
