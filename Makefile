@@ -51,7 +51,7 @@ node_modules/.ready: package.json package-lock.json
 	npm ci --no-audit --no-fund
 	@touch $@
 
-test: $(VENV)/.ready ## test what a change can break, the book's build included, in a quarter of an hour
+test: $(VENV)/.ready ## test what a change can break, the book's build included; 15 to 20 minutes
 	$(PY) tools/run_tests.py
 
 test-all: $(VENV)/.ready ## after make test, the rest: more seeds, sizes, devices, pages, exercises; 25 minutes
