@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,11 @@ def test_none_is_started_after_one_has_failed_and_the_one_that_runs_is_finished(
     assert run(lanes) == 3
     assert "never -" not in (found := said(capfd))
     assert len(found) == 2
+
+
+@pytest.mark.parametrize(("may_be_empty", "status"), [(True, 0), (False, 5)])
+def test_a_lane_without_tests_passes_only_where_it_may_be_empty(capfd, may_be_empty, status):
+    assert run((replace(says("empty", status=5), may_be_empty=may_be_empty),)) == status
 
 
 def test_lanes_run_with_this_python_in_the_repository(capfd, monkeypatch):
