@@ -60,7 +60,7 @@ def failing(notebook: nbformat.NotebookNode) -> set[str]:
     """Run the whole notebook and name the cells that raised."""
     from nbclient import NotebookClient
 
-    NotebookClient(notebook, timeout=120, allow_errors=True, kernel_name="python3").execute()
+    NotebookClient(notebook, timeout=900, allow_errors=True, kernel_name="python3").execute()  # a machine may be busy
     return {
         cell.id
         for cell in notebook.cells
