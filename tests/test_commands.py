@@ -1,6 +1,9 @@
 """The commands mean the same wherever they are written: Makefile, README without make, and the lanes of the tests."""
 
+import os
 import re
+import shutil
+import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +38,20 @@ def test_without_make_the_readme_sets_up_what_make_sets_up():
     by_make = re.sub(r" --disable-pip-version-check| --progress-bar on", "", "\n".join(recipe("$(VENV)/.ready")))
     assert arguments in by_make.splitlines()
     assert re.search(r"^py -m venv \.venv$", README, re.MULTILINE)
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="no make here")
+def test_make_repairs_an_environment_that_was_interrupted_before_it_had_pip(tmp_path):
+    """Ctrl-C while ``python -m venv`` runs leaves a Python without pip."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "requirements.txt").write_text("")
+    (tmp_path / "pyproject.toml").write_text("")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / ".venv"], check=True)
+    alone = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "MAKEFLAGS"}}
+    make = ["make", f"PYTHON={sys.executable}", ".venv/.ready"]
+    done = subprocess.run(make, cwd=tmp_path, env=alone, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / ".venv/.ready").exists()
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("test_*.py")), ids=lambda path: path.name)
