@@ -5,21 +5,19 @@ import copy
 import pytest
 
 try:
-    import build_book
+    import runs
+    from dependencies import Library
     from ipykernel.ipkernel import IPythonKernel
     from nbval.kernel import RunningKernel
     from nbval.plugin import IPyNbCell
 except ModuleNotFoundError:  # where the notebooks are run but no book is built
-    build_book = None
+    runs = None
 
 
 def pytest_sessionstart(session):
-    """Forget what was kept before a change of the library, once: not in each of xdist's processes."""
-    if build_book is None:
-        return
-    RunningKernel.execute_cell_input = execute_as_a_reader_does
-    if not hasattr(session.config, "workerinput"):
-        build_book.forget_stale_outputs()
+    """Run cells as the build does."""
+    if runs is not None:
+        RunningKernel.execute_cell_input = execute_as_a_reader_does
 
 
 def execute_as_a_reader_does(kernel, source: str, allow_stdin: bool | None = None) -> str:
@@ -31,14 +29,23 @@ def execute_as_a_reader_does(kernel, source: str, allow_stdin: bool | None = Non
 
 
 @pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Note what the outputs depend on before the first cell runs."""
+    if runs is not None and isinstance(item, IPyNbCell) and "key" not in vars(item.parent):
+        item.parent.key = Library(runs.ROOT).key(item.parent.nb)
+    return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
     """Collect the outputs cell by cell, and keep the notebook after its last one."""
     report = yield
-    if build_book is not None and isinstance(item, IPyNbCell) and call.when == "call" and report.passed:
+    if runs is not None and isinstance(item, IPyNbCell) and call.when == "call" and report.passed:
         outputs = vars(item.parent).setdefault("outputs_of_cells", {})
         outputs[item.cell_num] = item.test_outputs
         if len(outputs) == sum(cell.cell_type == "code" for cell in item.parent.nb.cells):
-            build_book.keep(item.path, with_outputs(item.parent.nb, list(outputs.values())))
+            ran = with_outputs(item.parent.nb, list(outputs.values()))
+            runs.keep(item.path.relative_to(runs.ROOT), ran, item.parent.key)
     return report
 
 

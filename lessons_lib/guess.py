@@ -24,7 +24,15 @@ import anywidget
 import traitlets
 from IPython.display import HTML, display
 
-from lessons_lib.widgets.assemble import STATIC, es_module, in_page, page_scripts, read, style_element
+from lessons_lib.widgets.assemble import (
+    STATIC,
+    es_module,
+    in_page,
+    made_from,
+    page_scripts,
+    read,
+    style_element,
+)
 
 POINTS = 49  # of a measured curve are kept: as many as a drawn one has
 
@@ -89,7 +97,9 @@ class GuessCard(anywidget.AnyWidget):
         if bundle is None:
             return None
         data, metadata = bundle
-        return {**data, "text/html": self.to_html(), "text/plain": repr(self)}, metadata
+        state = {"kind": self.kind, "question": self.question, "about": self.about}
+        page = {"text/html": self.to_html(), "text/plain": repr(self)}
+        return {**data, **page}, {**metadata, **made_from(type(self), state)}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.kind!r}, {self.question!r})"

@@ -8,7 +8,7 @@ import yaml
 
 pytest.importorskip("nbgrader")
 
-from build_solutions import BUILD, MASTERS, ROOT, lay_out, with_solutions
+from build_solutions import MASTERS, ROOT, lay_out, with_solutions
 
 EVERY_MASTER = sorted(MASTERS.glob("*/*.ipynb"))
 
@@ -41,7 +41,7 @@ def test_what_it_is_built_from_is_the_book_with_solved_and_executed_exercises(tm
     ordinary = yaml.safe_load((ROOT / "_config.yml").read_text())
     assert settings["title"] == settings["sphinx"]["config"]["html_title"] == f"{ordinary['title']}, with solutions"
     assert settings["execute"]["exclude_patterns"] == []
-    assert settings["execute"]["cache"] == str(BUILD / ".jupyter_cache")
+    assert settings["sphinx"]["local_extensions"]["stored_outputs"] == "book/_ext"
     assert settings["execute"]["allow_errors"] is False
 
 

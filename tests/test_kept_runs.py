@@ -1,4 +1,7 @@
-"""The book is built of the runs that nbval tested: what they put out is kept, unless a cell failed or code changed."""
+"""The book is built of the runs that nbval tested: what they put out is kept, unless a cell failed or code changed.
+
+What has no stored run is run by the build; a notebook that fails is named with its cell and its error.
+"""
 
 import json
 import os
@@ -11,11 +14,12 @@ import pytest
 
 nbformat = pytest.importorskip("nbformat")
 pytest.importorskip("nbval")
-pytest.importorskip("jupyter_cache")
+build_book = pytest.importorskip("build_book")
+runs = pytest.importorskip("runs")
 
 ROOT = Path(__file__).resolve().parents[1]
-TOOLS = ("tools/build_book.py", "tools/pin_library.py", "tools/set_repository.py")
-NEEDED = ("book/conftest.py", *TOOLS, "_config.yml", "pyproject.toml")
+TOOLS = ("build_book", "dependencies", "pin_library", "runs", "set_repository")
+NEEDED = ("book/conftest.py", *(f"tools/{name}.py" for name in TOOLS), "_config.yml", "pyproject.toml")
 # Every kind of output, one that is silenced, and a number that no other run draws.
 CELLS = (
     "import uuid\nfrom IPython.display import HTML, display\nprint(uuid.uuid4())",
@@ -27,15 +31,14 @@ FAILS_WHEN_TESTED = "import os\nassert 'UNDER_TEST' not in os.environ"
 RUN = """
 import json, sys
 sys.path.insert(0, "tools")
-import build_book
-from jupyter_cache import get_cache
 from pathlib import Path
+from runs import run_notebooks
 if __name__ == "__main__":
-    build_book.run_notebooks(Path("."))
-    cache = get_cache("_build/.jupyter_cache")
-    for record in cache.list_cache_records():
-        nb = cache.get_cache_bundle(record.pk).nb
-        print(json.dumps([Path(record.uri).stem, [c.get("outputs", []) for c in nb.cells], nb.metadata]))
+    if not run_notebooks(Path(".").resolve()):
+        sys.exit(1)
+    for name, place in json.loads(Path("_build/runs.json").read_text()).items():
+        ran = json.loads(Path(place).read_text())
+        print(json.dumps([Path(name).stem, [cell["outputs"] for cell in ran["cells"]], ran["metadata"]]))
 """
 
 
@@ -54,6 +57,8 @@ def tested(tmp_path_factory) -> Path:
         shutil.copy(ROOT / name, folder / name)
     (folder / "requirements.txt").write_text("")
     (folder / "lessons_lib").mkdir()
+    for name in ("__init__", "one", "other"):
+        (folder / f"lessons_lib/{name}.py").write_text("")
     nbformat.write(notebook(*CELLS), folder / "book/good.ipynb")
     nbformat.write(notebook(*CELLS[:1], FAILS_WHEN_TESTED), folder / "book/fails.ipynb")
     python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval-lax", "--nbval-current-env", "book")
@@ -66,26 +71,35 @@ def book(tested, tmp_path) -> Path:
     return Path(shutil.copytree(tested, tmp_path / "book"))
 
 
-def python(folder: Path, *command: str) -> str:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+def python(folder: Path, *command: str) -> subprocess.CompletedProcess:
+    environment = os.environ | {"PYTHONPATH": str(folder)}  # the library there, not this one
     environment |= {"UNDER_TEST": "1"} if "pytest" in command else {}
     environment.pop("PYTEST_CURRENT_TEST", None)
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
-    return done.stdout
+
+
+def build(folder: Path) -> subprocess.CompletedProcess:
+    (folder / "run.py").write_text(RUN)
+    return python(folder, "run.py")
 
 
 def built(folder: Path) -> dict[str, tuple[list, dict]]:
     """What the build would show: outputs by cell, and metadata, by the notebook's name."""
-    (folder / "run.py").write_text(RUN)
-    return {name: (outputs, about) for name, outputs, about in map(json.loads, python(folder, "run.py").splitlines())}
+    done = build(folder)
+    assert done.returncode == 0, done.stderr
+    return {name: (outputs, about) for name, outputs, about in map(json.loads, done.stdout.splitlines())}
+
+
+def stored(folder: Path, name: str) -> list[Path]:
+    return sorted((folder / "_build/outputs/book" / name).glob("*.ipynb"))
 
 
 def test_the_build_shows_the_run_that_was_tested(book):
-    ran = nbformat.read(book / "_build/tested/book/good.ipynb", 4)
+    (ran,) = (json.loads(path.read_text()) for path in stored(book, "good"))
     outputs, about = built(book)["good"]
-    assert outputs == [cell.outputs for cell in ran.cells]
+    assert outputs == [cell["outputs"] for cell in ran["cells"]]
     assert [output["output_type"] for output in outputs[1]] == ["stream", "display_data", "execute_result"]
     assert about["language_info"]["pygments_lexer"] == "ipython3"
 
@@ -101,18 +115,66 @@ def test_a_run_that_is_kept_is_like_one_of_the_build(book):
 
 
 def test_what_failed_is_not_kept_and_runs_in_the_build(book):
-    assert not (book / "_build/tested/book/fails.ipynb").exists()
+    assert stored(book, "fails") == []
     assert built(book)["fails"][0][1] == []
 
 
 def test_what_has_changed_since_is_run_again(book):
     nbformat.write(notebook(*CELLS[:1], "'something else'"), book / "book/good.ipynb")
     outputs, _ = built(book)["good"]
-    assert outputs[1][0]["data"]["text/plain"] == "'something else'"
+    assert outputs[1][0]["data"]["text/plain"] == ["'something else'"]
 
 
-def test_what_was_kept_is_forgotten_when_the_library_changes(book):
-    (book / "lessons_lib/new.py").write_text("")
-    forget = "import sys; sys.path.insert(0, 'tools'); import build_book; build_book.forget_stale_outputs()"
-    python(book, "-c", forget)
-    assert not (book / "_build/tested").exists()
+def test_a_change_of_what_a_notebook_imports_runs_it_again_and_no_other(book):
+    nbformat.write(notebook(*CELLS[:1], "import lessons_lib.one"), book / "book/imports.ipynb")
+    before = built(book)
+    (book / "lessons_lib/one.py").write_text("X = 2")
+    (book / "lessons_lib/other.py").write_text("X = 2")
+    after = built(book)
+    assert {name for name in before if before[name] != after[name]} == {"imports"}
+
+
+def test_a_change_while_a_notebook_runs_is_noticed(book):
+    edits = "import pathlib, lessons_lib.one\npathlib.Path(lessons_lib.one.__file__).write_text('X = 3')"
+    nbformat.write(notebook(edits), book / "book/edits.ipynb")
+    done = build(book)
+    assert done.returncode == 1
+    assert "book/edits.ipynb failed" in done.stderr
+    assert "was changed while it ran" in done.stderr
+    assert stored(book, "edits") == []
+    assert built(book)["edits"][0] == [[]]  # the second run changes nothing
+
+
+def test_a_notebook_that_fails_is_named_with_its_cell_and_its_error_and_the_others_are_stored(book):
+    counts = "n = open('count', 'a').write('x')\nassert n == 2, 'one,\\ntwo'"
+    broken = notebook(*CELLS[:1], counts)
+    nbformat.write(broken, book / "book/broken.ipynb")
+    done = build(book)
+    assert done.returncode == 1
+    told = done.stderr[done.stderr.index("book/broken.ipynb failed") :].splitlines()
+    assert told[:4] == [
+        f"book/broken.ipynb failed in cell {broken.cells[1].id}, which is cell 2 of 2:",
+        "    assert n == 2, 'one,\\ntwo'",
+        "    AssertionError: one,",
+        "    two",
+    ]
+    assert told[-1] == "The book was not built. What failed is named above: broken."
+    assert (book / "book/count").read_text() == "x", "it ran once"
+    assert len(stored(book, "fails")) == 1
+    assert not (book / "_build/runs.json").exists()
+
+
+def test_the_book_is_not_built_where_a_notebook_fails(book, monkeypatch):
+    monkeypatch.setattr(build_book, "run_notebooks", lambda source: False)
+    monkeypatch.setattr(build_book.subprocess, "run", lambda *_, **__: pytest.fail("Sphinx was started"))
+    assert build_book.run_jupyter_book(book) == 1
+
+
+def test_few_runs_of_a_notebook_are_stored(book):
+    for number in range(runs.KEPT + 2):
+        path = book / "_build/outputs/book/good" / f"{number}.ipynb"
+        path.write_text("{}")
+        os.utime(path, (number, number))
+    nbformat.write(notebook("1"), book / "book/good.ipynb")
+    built(book)
+    assert len(stored(book, "good")) == runs.KEPT

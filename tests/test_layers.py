@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from dependencies import references
 
 import lessons_lib
 
@@ -74,15 +75,9 @@ def lasting(tree: ast.AST) -> Iterator[ast.AST]:
 def imported(tree: ast.AST, package: tuple[str, ...] = ("lessons_lib",), walk=ast.walk) -> set[str]:
     """Every module that the source imports, at any depth, relative imports resolved against ``package``."""
     found = set()
-    for node in walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            outer = package[: len(package) - node.level + 1] if node.level else ()
-            base = ".".join((*outer, *filter(None, [node.module])))
-            inside = {f"{base}.{alias.name}" for alias in node.names}
-            modules = inside if base == "lessons_lib" else {name for name in inside if is_module(name)}
-            found |= modules | ({base} if len(modules) < len(inside) else set())
+    for base, name in references(tree, package, walk):
+        inside = f"{base}.{name}"
+        found.add(inside if name and (base == "lessons_lib" or is_module(inside)) else base)
     return found
 
 

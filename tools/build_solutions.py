@@ -9,7 +9,7 @@ from pathlib import Path
 
 import nbformat
 import yaml
-from build_book import BUILD, ROOT, forget_stale_outputs, run_jupyter_book
+from build_book import BUILD, ROOT, run_jupyter_book
 
 MASTERS = ROOT / "assignments" / "source"
 
@@ -37,14 +37,13 @@ def lay_out(target: Path) -> None:
     settings["title"] += ", with solutions"
     settings["sphinx"]["config"]["html_title"] = settings["title"]
     del settings["sphinx"]["local_extensions"]["runnable"]  # the runnable edition is the students'
-    settings["execute"] |= {"cache": str(BUILD / ".jupyter_cache"), "exclude_patterns": []}  # solved, they run
+    settings["execute"]["exclude_patterns"] = []  # solved, they run
     (target / "_config.yml").write_text(yaml.safe_dump(settings, allow_unicode=True), encoding="utf-8")
 
 
 def main() -> int:
     """Build; say where the site is, or that it is not."""
     source, site = BUILD / "solutions" / "source", BUILD / "solutions" / "html"
-    forget_stale_outputs()
     shutil.rmtree(BUILD / "solutions", ignore_errors=True)
     source.mkdir(parents=True)
     lay_out(source)

@@ -13,7 +13,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from html import unescape
@@ -22,6 +22,7 @@ from pathlib import Path
 import nbformat
 import yaml
 from nbclient import NotebookClient
+from runs import where
 from tqdm import tqdm
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -105,17 +106,12 @@ def run(path: Path, seed: int, after_cell: Callable[[], object] = lambda: None) 
         found.n_assertions += n_assertions(cell.source)
         for output in cell.outputs:
             if output.output_type == "error" and "raises-exception" not in cell.metadata.get("tags", []):
-                found.failed[cell.id] = f"{where(output.traceback)}{output.ename}: {first_line(output.evalue)}"
+                line = where(output.traceback)
+                at = f"`{line}` " if line else ""
+                found.failed[cell.id] = f"{at}{output.ename}: {first_line(output.evalue)}"
             for answer in REVEALED.findall(output.get("data", {}).get("text/html", "")):
                 found.beyond += [note for note in [json.loads(unescape(answer))["note"]] if note]
     return found
-
-
-def where(traceback: Iterable[str]) -> str:
-    """The line of the cell that failed, as the traceback's arrow marks it."""
-    plain = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(traceback))
-    marked = re.search(r"^-+> *\d+ (.*)$", plain, re.MULTILINE)
-    return f"`{marked[1].strip()}` " if marked else ""
 
 
 def first_line(message: str) -> str:

@@ -3,13 +3,12 @@
 import shutil
 import sys
 
-from build_book import BUILD, ROOT, forget_stale_outputs, run_jupyter_book
+from build_book import BUILD, ROOT, run_jupyter_book
 from pin_library import pin_edition
 
 
 def main() -> int:
     """Run what has changed, write the notebooks, pin them; say where they are."""
-    forget_stale_outputs()
     if status := run_jupyter_book(ROOT, "--builder", "custom", "--custom-builder", "runnable"):
         return status
     shutil.rmtree(BUILD / "runnable", ignore_errors=True)  # where this builder's pages would be

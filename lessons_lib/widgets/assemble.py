@@ -129,6 +129,14 @@ def in_page(kind: str, styles: str, still: str, scripts: tuple[dict[str, str], s
     return f'<div class="{kind}">{styles}<div class="x-still">{still}</div>{parts}<script>{own}</script></div>'
 
 
+def made_from(kind: type, state: dict[str, object]) -> dict[str, object]:
+    """Return the metadata of an output that ``kind(**state).to_html()`` made.
+
+    A book that stores the output can so make it again when a script or a style has changed.
+    """
+    return {"text/html": {"made_from": {"class": f"{kind.__module__}:{kind.__qualname__}", "state": state}}}
+
+
 def _key(name: str, text: str) -> str:
     """A name that changes with what it names."""
     return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import anywidget
 import traitlets
 
-from lessons_lib.widgets.assemble import es_module, in_page, page_scripts, style_element, style_sheets
+from lessons_lib.widgets.assemble import es_module, in_page, made_from, page_scripts, style_element, style_sheets
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Explorer(anywidget.AnyWidget):
         if bundle is None:
             return None
         data, metadata = bundle
-        return {**data, "text/html": self.to_html()}, metadata
+        return {**data, "text/html": self.to_html()}, {**metadata, **made_from(type(self), self._state())}
 
     def __repr__(self) -> str:
         given = {name: getattr(self, name) for name in _synced(type(self))}
