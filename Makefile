@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export PYTHONPYCACHEPREFIX := $(CURDIR)/_build/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help book book-solutions notebooks zip serve test test-all test-quick seeds oldest-triton check assignments chapter wheel bench gpu screenshot repository clean
+.PHONY: help book page book-solutions notebooks zip serve test test-all test-quick seeds oldest-triton check assignments chapter wheel bench gpu screenshot repository clean
 
 help: ## say what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -22,6 +22,9 @@ $(VENV)/.ready: requirements.txt pyproject.toml
 
 book: $(VENV)/.ready ## build the site: runs every notebook, warnings are errors
 	$(PY) tools/build_book.py
+
+page: $(VENV)/.ready ## one page into the site that is there, in seconds: make page CHAPTER=attention/scaling
+	$(PY) tools/build_page.py "$(CHAPTER)"
 
 book-solutions: $(VENV)/.ready ## the instructors' site, exercises solved, into _build/solutions
 	$(PY) tools/build_solutions.py

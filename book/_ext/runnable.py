@@ -270,7 +270,7 @@ def beside_the_site(app) -> list:
 
     This is the last event of a build whose warnings still count: after "build-finished" none fails the build any more.
     """
-    if app.builder.name == "html":  # an EPUB is made of pages too
+    if app.builder.name == "html" and not app.config.one_page:  # an EPUB is made of pages too
         Edition(app).write()
     return []
 
