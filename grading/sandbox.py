@@ -83,8 +83,8 @@ def why_not() -> str | None:
         trial = subprocess.run(
             [*command(Path("/tmp")), "true"], capture_output=True, text=True, env=environment(), errors="replace"
         )
-    except FileNotFoundError:
-        return "bubblewrap is not installed (Debian and Ubuntu: apt-get install bubblewrap)"
+    except OSError as error:  # PATH may also name a folder that one may not enter
+        return f"bubblewrap is not installed (Debian and Ubuntu: apt-get install bubblewrap), or not to be run: {error}"
     if trial.returncode == 0:
         return None
     said = trial.stderr.strip() or f"exit status {trial.returncode}"

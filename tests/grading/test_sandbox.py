@@ -53,6 +53,15 @@ def test_its_own_memory_has_a_size(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("error", [FileNotFoundError, PermissionError])
+def test_a_bubblewrap_that_cannot_be_started_is_a_reason(monkeypatch, error):
+    def refuse(*_, **__):
+        raise error("bwrap")
+
+    monkeypatch.setattr(sandbox.subprocess, "run", refuse)
+    assert str(why_not()).startswith("bubblewrap is not installed (Debian and Ubuntu: apt-get install bubblewrap)")
+
+
 def test_an_old_bubblewrap_is_named(monkeypatch):
     said = subprocess.CompletedProcess([], 1, "", "bwrap: Unknown option --disable-userns")
     monkeypatch.setattr(sandbox.subprocess, "run", lambda *_, **__: said)
