@@ -98,8 +98,8 @@ gpu: $(VENV)/.ready ## check and time the kernels on an NVIDIA GPU, under an hou
 screenshot: book ## the picture in the README
 	$(PY) tools/screenshot.py
 
-repository: $(VENV)/.ready ## set the repository's address everywhere: make repository URL=https://github.com/me/my-fork
-	$(PY) tools/set_repository.py "$(URL)"
+repository: ## set the repository's address everywhere: make repository URL=https://github.com/me/my-fork
+	$(PYTHON) tools/set_repository.py "$(URL)"
 
 clean: ## remove what was built (.venv stays)
 	rm -rf _build .pytest_cache .ruff_cache .hypothesis

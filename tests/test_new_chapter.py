@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from files import listed
 from new_chapter import lay_down, with_chapter
 
 yaml = pytest.importorskip("yaml")
@@ -28,15 +29,11 @@ def run(folder: Path, *command: str) -> subprocess.CompletedProcess:
 def copy(tmp_path_factory) -> Path:
     """The repository's files in another folder, a chapter added there."""
     folder = tmp_path_factory.mktemp("book")
-    listed = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    for name in subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0"):
-        if name and (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes((ROOT / name).read_bytes())
+    for name in listed(ROOT, new=True):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes((ROOT / name).read_bytes())
     made = run(folder, "tools/new_chapter.py", f"attention/{NAME}")
     assert made.returncode == 0, made.stderr
-    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
-    subprocess.run(["git", "add", "-A"], cwd=folder, check=True)
     return folder
 
 

@@ -2,11 +2,14 @@
 
 import json
 import re
+import shutil
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from files import listed
 from set_repository import defined_address, set_address
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,8 +31,7 @@ def text(cell: dict) -> str:
 
 
 def tracked() -> list[Path]:
-    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    return [ROOT / name for name in listed.splitlines()]
+    return [ROOT / name for name in listed(ROOT)]
 
 
 def test_there_are_notebooks():
@@ -76,15 +78,19 @@ def test_every_mention_of_the_repository_is_the_defined_address():
             assert set(ours.findall(path.read_text())) <= {defined_address()}, path
 
 
-def test_one_command_changes_the_address_everywhere(tmp_path):
+@pytest.mark.parametrize("history", [True, False], ids=["a clone", "a downloaded folder"])
+def test_one_command_changes_the_address_everywhere(tmp_path, history):
     copy = tmp_path / "book"
-    subprocess.run(["git", "init", "-q", copy], check=True)
     for path in tracked():
-        if path.suffix in {".md", ".yml", ".ipynb", ".toml", ".cff"} and path.exists():
+        if path.suffix in {".md", ".yml", ".ipynb", ".toml", ".cff"} or path.name == ".gitignore":
             target = copy / path.relative_to(ROOT)
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(path.read_bytes())
-    subprocess.run(["git", "add", "-A"], cwd=copy, check=True)
+    if history and shutil.which("git") is None:
+        pytest.skip("no git here")
+    if history:
+        subprocess.run(["git", "init", "-q", copy], check=True)
+        subprocess.run(["git", "add", "-A"], cwd=copy, check=True)
     old, new = defined_address(copy), "https://github.com/someone/some.fork"
 
     changed = set_address(new + ".git", copy)
@@ -100,6 +106,33 @@ def test_one_command_changes_the_address_everywhere(tmp_path):
 def test_a_wrong_address_is_refused(wrong):
     with pytest.raises(ValueError, match="must read https://github"):
         set_address(wrong)
+
+
+def test_a_folder_without_a_history_lists_what_a_clone_lists(tmp_path):
+    for name in (
+        ".gitignore",
+        "book/a.md",
+        "_build/html/a.html",
+        "book/__pycache__/a.pyc",
+        "x.egg-info/PKG",
+        "node_modules/a",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("")
+    (tmp_path / ".gitignore").write_bytes((ROOT / ".gitignore").read_bytes())
+    assert listed(tmp_path) == listed(tmp_path, new=True) == [".gitignore", "book/a.md"]
+
+
+def test_the_address_is_set_with_the_standard_library_alone_and_it_says_what_comes_next(tmp_path):
+    for name in ("tools/set_repository.py", "tools/files.py", "_config.yml", ".gitignore"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    address = "https://github.com/me/my-fork"
+    command = [sys.executable, "-S", "tools/set_repository.py", address]  # -S: no installed packages
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == "The address was changed in these files. Commit them and push."
+    assert defined_address(tmp_path) == address
 
 
 def test_every_pin_is_exact_and_within_the_users_ranges():

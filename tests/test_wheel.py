@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from files import listed
 
 ROOT = Path(__file__).resolve().parents[1]
 LIVE = """
@@ -52,10 +53,9 @@ def run(python: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 
 def test_it_holds_the_library_s_files_and_nothing_else(wheel):
-    listed = ("git", "ls-files", "--cached", "--others", "--exclude-standard", "lessons_lib")
-    files = subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    files = {name for name in listed(ROOT, new=True) if name.startswith("lessons_lib/")}
     inside = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert inside == {name for name in files if (ROOT / name).exists()}
+    assert inside == files
     assert {Path(name).suffix for name in inside} >= {".py", ".js", ".css", ".xz", ".csv"}
 
 

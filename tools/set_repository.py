@@ -1,9 +1,10 @@
 """Set the repository's address: in _config.yml, where it is defined, and in every file that repeats it."""
 
 import re
-import subprocess
 import sys
 from pathlib import Path
+
+from files import listed
 
 ROOT = Path(__file__).resolve().parents[1]
 ADDRESS = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+")
@@ -18,7 +19,7 @@ def defined_address(root: Path = ROOT) -> str:
 
 
 def set_address(new: str, root: Path = ROOT) -> list[str]:
-    """Replace the old address by ``new`` in every tracked text file; return the files that changed.
+    """Replace the old address by ``new`` in every text file of the repository; return the files that changed.
 
     Raises:
         ValueError: if ``new`` is not of the form https://github.com/OWNER/NAME.
@@ -27,9 +28,8 @@ def set_address(new: str, root: Path = ROOT) -> list[str]:
     if not ADDRESS.fullmatch(new):
         raise ValueError(f"the address must read https://github.com/OWNER/NAME, got {new!r}")
     old = re.compile(re.escape(defined_address(root)) + r"(?![\w-])")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=root, check=True, capture_output=True, text=True).stdout
     changed = []
-    for name in filter(None, listed.split("\0")):
+    for name in listed(root):
         try:
             text = (root / name).read_text(encoding="utf-8")
         except UnicodeDecodeError:
@@ -42,6 +42,11 @@ def set_address(new: str, root: Path = ROOT) -> list[str]:
 
 if __name__ == "__main__":
     try:
-        print("\n".join(set_address(sys.argv[1])) or "The address was that already: nothing changed.")
+        changed = set_address(sys.argv[1])
     except (IndexError, ValueError) as error:
         sys.exit(f"usage: make repository URL=https://github.com/OWNER/NAME\n{error}")
+    if changed:
+        print("\n".join(changed))
+        print("\nThe address was changed in these files. Commit them and push.")
+    else:
+        print("The address was that already: nothing changed.")
