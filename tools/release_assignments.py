@@ -45,9 +45,11 @@ def main() -> None:
     for name in tqdm(sorted(path.parent.name for path in (ASSIGNMENTS / "source").glob("*/*.ipynb")), unit="notebook"):
         release(name)
     said = hand_out()
-    print(f"To hand out: {HAND_OUTS.relative_to(ASSIGNMENTS.parent)}")
     if said:
         print(said)
+    root = ASSIGNMENTS.parent
+    print(f"To hand out to students: {HAND_OUTS.relative_to(root)}")
+    print(f"To commit: what has changed in {ASSIGNMENTS.relative_to(root)}/source and {EXERCISES.relative_to(root)}")
 
 
 if __name__ == "__main__":

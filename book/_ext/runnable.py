@@ -44,6 +44,9 @@ PAPER = "only-print"  # the class of what stands on paper only: here everything 
 NOTICE = """\
 *You are in the runnable edition of [a page of {book}]({page}). The numbers in the text are those of the book's own \
 run; what you compute can differ in the last digit, and will when you change something.*"""
+OF_GUESSES = """
+
+*Run it cell by cell. Where a card asks you to guess, guess before you read on: here nothing is covered.*"""
 
 
 class Edition:
@@ -127,6 +130,8 @@ class Page:
         for name in sorted(self.jumped_to - self.arrived):
             self.complain(f"the jump to #{name}")
         notice = NOTICE.format(book=self.edition.config.html_title, page=self.edition.page(self.docname))
+        if any(cell.cell_type == "code" and "lessons_lib.guess" in cell.source for cell in cells):
+            notice += OF_GUESSES
         cells.insert(1, nbformat.v4.new_markdown_cell(notice, id="edition"))
         self.notebook.metadata["colab"] = {"provenance": [], "toc_visible": True}
         return nbformat.from_dict({**self.notebook, "cells": cells})

@@ -28,8 +28,24 @@ CHECKS = {
     if inspect.isfunction(check) and next(iter(inspect.signature(check).parameters), "") == "answer"
     if not check.__name__.startswith("_") and check.__module__ == ANSWERS[name].check.__name__
 }
-RIGHT = {check: answers for name in FILES for check, answers in ANSWERS[name].RIGHT.items()}
-WRONG = {check: answers for name in FILES for check, answers in ANSWERS[name].WRONG.items()}
+
+
+class Answers(dict):
+    """The answers to each check; a check without any is an error that says where they belong."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        super().__init__(item for name in FILES for item in vars(ANSWERS[name])[kind.upper()].items())
+
+    def __missing__(self, check: Callable) -> list:
+        raise AssertionError(self.missing(check))
+
+    def missing(self, check: Callable) -> str:
+        file = check.__module__.rpartition(".")[2]
+        return f"tests/checks/answers/{file}.py has no {self.kind} answers to {check.__name__}"
+
+
+RIGHT, WRONG = Answers("right"), Answers("wrong")
 
 
 @pytest.fixture(autouse=True)
@@ -49,9 +65,20 @@ def each_of(table: dict) -> list:
 
 def test_every_check_has_right_and_wrong_answers():
     assert len(CHECKS) > 40
-    assert set(CHECKS.values()) == set(RIGHT) == set(WRONG)
+    assert [table.missing(check) for table in (RIGHT, WRONG) for check in CHECKS.values() if check not in table] == []
+    assert set(RIGHT) | set(WRONG) == set(CHECKS.values())
     assert {name: len(RIGHT[check]) for name, check in CHECKS.items() if len(RIGHT[check]) < 4} == {}
     assert {name: len(WRONG[check]) for name, check in CHECKS.items() if len(WRONG[check]) < 10} == {}
+
+
+@pytest.mark.parametrize("table", [RIGHT, WRONG], ids=["right", "wrong"])
+def test_a_check_without_answers_is_named_with_the_file_they_belong_into(table):
+    def temperature_of(answer): ...
+
+    temperature_of.__module__ = "lessons_lib.checks.scaling"
+    said = f"tests/checks/answers/scaling.py has no {table.kind} answers to temperature_of"
+    with pytest.raises(AssertionError, match=said):
+        table[temperature_of]
 
 
 # --- right answers --------------------------------------------------------------------------------------------------

@@ -113,7 +113,7 @@ def test_it_says_when_the_library_is_not_committed(repository, edition, name):
     (repository / name).write_text("two = 2")
     said = pin_all(edition / "notebooks", repository)
     assert made[:10] in said
-    assert "yours differs" in said
+    assert "Yours differs" in said
     assert len(said.splitlines()) == 1
 
 
