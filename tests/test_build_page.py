@@ -44,7 +44,7 @@ def test_a_name_of_several_pages_is_refused():
 
 
 def test_without_a_site_it_says_what_to_do_first(monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(build_page, "BUILD", tmp_path)
+    monkeypatch.setattr(build_page, "STATE", tmp_path / "environment.pickle")
     assert build_page.main(["scaling"]) == 2
     assert "run make book first" in capsys.readouterr().err
 
@@ -54,6 +54,22 @@ def test_a_notebook_that_fails_builds_no_page(monkeypatch):
     monkeypatch.setattr(build_page, "run_notebooks", lambda root, only: asked.append((root, only)))
     assert build_page.build_page(ROOT / "book/attention/scaling.ipynb") == 1
     assert asked == [(ROOT, [Path("book/attention/scaling.ipynb")])]
+
+
+def test_after_an_error_the_next_try_needs_no_new_site(monkeypatch, tmp_path):
+    sphinx = pytest.importorskip("jupyter_book.sphinx")
+    state = tmp_path / "environment.pickle"
+    state.write_bytes(b"all pages")
+
+    def forget(*_, **__):
+        state.unlink()
+        return ValueError("a wrong page")
+
+    monkeypatch.setattr(build_page, "STATE", state)
+    monkeypatch.setattr(build_page, "run_notebooks", lambda root, only: True)
+    monkeypatch.setattr(sphinx, "build_sphinx", forget)
+    assert build_page.build_page(ROOT / "book/attention/scaling.ipynb") == 1
+    assert state.read_bytes() == b"all pages"
 
 
 def test_only_the_page_that_is_asked_for_is_read(monkeypatch):

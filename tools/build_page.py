@@ -12,6 +12,7 @@ import yaml
 from runs import BUILD, ROOT, run_notebooks
 
 SITE = BUILD / "html"
+STATE = BUILD / ".doctrees" / "environment.pickle"  # what Sphinx knows of all pages
 
 
 def pages(root: Path = ROOT) -> dict[str, Path]:
@@ -63,6 +64,7 @@ def build_page(path: Path) -> int:
         "nitpicky": True,
         "one_page": name.with_suffix("").as_posix(),
     }
+    state = STATE.read_bytes()
     status = build_sphinx(
         ROOT,
         SITE,
@@ -74,6 +76,8 @@ def build_page(path: Path) -> int:
         warningiserror=True,
         keep_going=True,
     )
+    if not STATE.exists():  # Sphinx forgets all pages after an error; the next try needs them
+        STATE.write_bytes(state)
     return 0 if status == 0 else 1
 
 
@@ -84,7 +88,7 @@ def main(arguments: list[str]) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
-    if not (BUILD / ".doctrees" / "environment.pickle").exists() or not SITE.is_dir():
+    if not (STATE.exists() and SITE.is_dir()):
         print("There is no site yet to put the page into: run make book first.", file=sys.stderr)
         return 2
     os.chdir(ROOT)
