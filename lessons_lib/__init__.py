@@ -2,6 +2,7 @@
 
     settled         what PyTorch must have done once before its results can be relied on
     shapes          the questions that every file asks of its input
+    derivatives     which derivatives a step of autograd has, and a clear error for the others
     softmax         scores into weights; two softmaxes merged into one
     information     entropy, divergence, mutual information
     geometry        lengths and angles: what a dot product is made of

@@ -1,7 +1,7 @@
-"""What a step with a backward pass of its own can be asked for: first derivatives, backwards. The rest is refused.
+"""Refuse the derivatives that a hand-written ``torch.autograd.Function`` does not have.
 
-A step that is written by hand knows nothing of what it was not written for. Without a refusal a second derivative
-through it would lack its part, and nobody would be told.
+Such a step has first derivatives in reverse mode alone. Without a refusal, a second derivative through it would lack
+its part, without a word.
 """
 
 from collections.abc import Callable

@@ -340,10 +340,10 @@ def test_parity_would_notice(wrong):
 def test_a_wrong_chunk_is_caught(monkeypatch, mistake):
     step = linear._step
 
-    def wrong(query_features, key_features, value, state):
+    def wrong(query_features, key_features, value, state, log_scale):
         if mistake == "sees the chunk whole":
             monkeypatch.setattr(torch.Tensor, "tril", lambda weights: weights)
-        out, after = step(query_features, key_features, value, state)
+        out, after = step(query_features, key_features, value, state, log_scale)
         if mistake == "forgets the state":
             after = LinearState(*map(torch.zeros_like, after))
         elif mistake == "state before the chunk's end":

@@ -148,8 +148,7 @@ def _check(
                 raise ValueError(
                     f"{name} must hold one number for each query, {tuple(query.shape[:-1])}, got {tuple(given.shape)}"
                 )
-    is_read = log_decay is not None and values_can_be_read(log_decay)
-    if is_read and not ((log_decay <= 0) & log_decay.isfinite()).all():
+    if log_decay is not None and values_can_be_read(log_decay) and not ((log_decay <= 0) & log_decay.isfinite()).all():
         raise ValueError(f"log_decay must be finite and at most 0, got up to {log_decay.max()}")
     if initial is not None:
         wanted = (*query.shape[:-2], key.shape[-1], value.shape[-1])

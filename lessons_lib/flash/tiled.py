@@ -226,7 +226,8 @@ def _carry_back(
     steepness_tile = None if scorer.softcap is None else _Buffer(query, size)
     at_hand = _at_hand(key, key if small else _with_ones(key), _with_ones(value), grad_key, grad_value)
     if size.is_cut:
-        grad_key.zero_(), grad_value.zero_()
+        grad_key.zero_()
+        grad_value.zero_()
     for rows, places, here in _blocks(query, key, size):
         kept = float(size.is_cut or here.start > 0)  # where nothing is cut, the first queries begin the keys' sums
         q_and_total, grad_o_and_delta = queries[:, rows], grads_out[:, rows]
