@@ -75,6 +75,8 @@ ELSEWHERE = tuple(f"--ignore={path}" for path in (*INTERPRETED, *COMPILED, *SITE
 # They start other processes, whose shapes nobody executes, or train.
 SLOW = (
     "tests/edition",
+    "tests/test_build_page.py",
+    "tests/test_dependencies.py",
     "tests/test_exercises.py",
     "tests/test_huggingface.py",
     "tests/test_kept_runs.py",
@@ -82,7 +84,9 @@ SLOW = (
     "tests/test_mutants.py",
     "tests/test_new_chapter.py",
     "tests/test_portability.py",
+    "tests/test_stored_outputs.py",
     "tests/test_wheel.py",
+    "tests/test_without_records.py",
 )
 WITHOUT_SLOW = tuple(f"--ignore={path}" for path in SLOW)
 
