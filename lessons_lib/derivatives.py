@@ -73,7 +73,7 @@ class _Gradients(torch.autograd.Function):
         return gradients(*given)
 
     @staticmethod
-    def backward(ctx: Any, *_: Tensor) -> Any:
+    def backward(ctx: Any, *_: Tensor | None) -> Any:
         raise NotImplementedError(
             f"{ctx.step} must be differentiated only once, got a derivative of its gradients to compute (a Hessian, a "
             "penalty on a gradient); use lessons_lib.attention.attention instead"

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -280,7 +281,7 @@ class RingAttention(torch.autograd.Function):
 
     @staticmethod
     @first_derivatives_only("ring_attention")
-    def backward(ctx, saved: tuple[Tensor, ...], grad_out: Tensor, grad_lse: Tensor):
+    def backward(ctx, saved: tuple[Any, ...], grad_out: Tensor, grad_lse: Tensor):
         """Carry the gradients back through each block as it comes by again."""
         q, k, v, out, lse = saved
         out, grad_out = at_least_single(out), at_least_single(grad_out)

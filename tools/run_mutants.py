@@ -182,6 +182,7 @@ def status(folder: Path, mutant: Mutant) -> int:
     """Run the mutant's tests in the copy as their lane of ``make test`` runs them; return the exit status."""
     lane = mutant.lane
     environment = {**os.environ, **ENVIRONMENT, **lane.environment}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # the change may keep the size and the second of the file
     environment["PYTHONPATH"] = str(folder)  # before the repository, which the environment has installed
     environment["PYTHONPYCACHEPREFIX"] = str(folder / "_build/pycache")
     command = [sys.executable, *lane.options, *(mutant.tests or lane.paths)]

@@ -282,6 +282,7 @@ def beside_the_site(app) -> list:
 
 def setup(app) -> dict:
     """Register with Sphinx."""
+    app.setup_extension("one_page")  # the edition is left out where one page alone is made
     app.add_builder(EditionAlone)
     app.connect("html-collect-pages", beside_the_site)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

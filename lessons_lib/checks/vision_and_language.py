@@ -148,9 +148,9 @@ def pull(answer: Callable[[Tensor, float], Tensor], *, seed: int = 0, cases: int
     for case in range(cases):
         f, g, scale = _features(case, generator)
         cosines, n = _unit(f) @ _unit(g).T, len(f)
-        if case % 6 == 1:  # where a small step already changes who is chosen
-            scale, cosines[0] = 1e6, 0.9 * cosines[0]
-            cosines[0, :2] = torch.tensor([0.95, 0.95 + 0.7 / scale], dtype=torch.float64)
+        if case % 6 == 1:  # where a small step already changes who is chosen; single precision keeps these numbers
+            scale, cosines[0] = 2.0**20, 0.4 * cosines[0]
+            cosines[0, :2] = torch.tensor([0.5, 0.5 + 11 * 2.0**-24], dtype=torch.float64)
         where = f"cosines {(n, n)}, scale={scale:.2f}"
         with by_hand():
             got = ask("pull", answer, cosines, scale, where=where)

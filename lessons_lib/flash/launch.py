@@ -127,7 +127,7 @@ class TritonAttention(torch.autograd.Function):
 
     @staticmethod
     @first_derivatives_only(STEP)
-    def backward(ctx, saved: tuple[Tensor, ...], grad_out: Tensor, grad_lse: Tensor):
+    def backward(ctx, saved: tuple[Any, ...], grad_out: Tensor, grad_lse: Tensor):
         """Recompute the weights twice: once for the keys' and values' gradients, once for the queries'.
 
         Each pass is made only if somebody waits for what it computes.

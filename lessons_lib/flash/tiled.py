@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from copy import copy
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -130,7 +130,7 @@ class TiledAttention(torch.autograd.Function):
 
     @staticmethod
     @first_derivatives_only(STEP)
-    def backward(ctx, saved: tuple[Tensor, ...], grad_out: Tensor, grad_lse: Tensor):
+    def backward(ctx, saved: tuple[Any, ...], grad_out: Tensor, grad_lse: Tensor):
         """Recompute the weights tile by tile and collect the gradients."""
         query, key, value, slopes, sinks, out, lse = saved
         grad_query, grad_key, grad_value = (
