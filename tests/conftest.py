@@ -6,7 +6,7 @@ from itertools import pairwise
 import jaxtyping
 import pytest
 import torch
-from browsing import MISSING, find_chromium, launch
+from browsing import launch, why_no_browser
 from hypothesis import settings
 
 # No deadline: a busy machine is not a failure. Derandomised: a red test is red again.
@@ -81,8 +81,8 @@ def stub():
 @pytest.fixture(scope="session")
 def browser():
     """Chromium without a window. Without one the test is skipped, or fails if REQUIRE_BROWSER=1 says it must run."""
-    if find_chromium() is None:
-        (pytest.fail if os.environ.get("REQUIRE_BROWSER") == "1" else pytest.skip)(MISSING)
+    if missing := why_no_browser():
+        (pytest.fail if os.environ.get("REQUIRE_BROWSER") == "1" else pytest.skip)(missing)
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:

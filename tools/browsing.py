@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from threading import Thread
 # The first is the same engine without what draws a window: with it the site's tests take three fifths of the time.
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MISSING = "no Chromium here: install one (Debian: apt-get install chromium-headless-shell) or name it in CHROMIUM"
+NO_DRIVER = "Playwright's Node does not start here (Debian: apt-get install libatomic1): {}"
 QUIET = ("--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync")
 # The network is off, this machine apart: every other name leads nowhere.
 OFFLINE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"
@@ -26,6 +28,7 @@ GENERIC = {
     "serif": "DejaVu Serif",
     "monospace": "DejaVu Sans Mono",
 }
+NOT_FOR_TEXT = ("cm*", "STIX*", "LastResort*")  # matplotlib's fonts for formulas
 FONT_SETTINGS = Path(__file__).resolve().parents[1] / "_build" / "fonts"
 
 
@@ -40,6 +43,17 @@ def launch(playwright):
     return playwright.chromium.launch(executable_path=path, args=arguments, env=os.environ | pinned_fonts())
 
 
+def why_no_browser() -> str:
+    """Return what is missing to drive a browser, or nothing if all is here."""
+    if find_chromium() is None:
+        return MISSING
+    from playwright._impl._driver import compute_driver_executable
+
+    node, _ = compute_driver_executable()
+    done = subprocess.run([node, "--version"], capture_output=True, text=True, check=False)
+    return NO_DRIVER.format(done.stderr.strip()) if done.returncode else ""
+
+
 def find_chromium() -> str | None:
     """Return the path of the browser that CHROMIUM names, or of the first that is installed."""
     named = os.environ.get("CHROMIUM")
@@ -50,10 +64,16 @@ def pinned_fonts() -> dict[str, str]:
     """Return the environment in which fontconfig, on Linux, offers the pinned fonts alone."""
     folders = [folder for package, within in FONTS.items() for folder in _package_folders(package, within)]
     aliases = [
-        f"<alias binding='same'><family>{generic}</family><prefer><family>{family}</family></prefer></alias>"
+        f"<alias binding='strong'><family>{generic}</family><prefer><family>{family}</family></prefer></alias>"
         for generic, family in GENERIC.items()
     ]
-    lines = [*(f"<dir>{folder}</dir>" for folder in folders), *aliases, f"<cachedir>{FONT_SETTINGS}/cache</cachedir>"]
+    rejected = "".join(f"<glob>{folder}/{name}</glob>" for folder in folders for name in NOT_FOR_TEXT)
+    lines = [
+        *(f"<dir>{folder}</dir>" for folder in folders),
+        f"<selectfont><rejectfont>{rejected}</rejectfont></selectfont>",
+        *aliases,
+        f"<cachedir>{FONT_SETTINGS}/cache</cachedir>",
+    ]
     text = f"<?xml version='1.0'?>\n<fontconfig>{''.join(lines)}</fontconfig>\n"
     FONT_SETTINGS.mkdir(parents=True, exist_ok=True)
     file = FONT_SETTINGS / "fonts.conf"

@@ -16,7 +16,7 @@ SIZE = re.compile(r'<svg[^>]*\bwidth="([\d.]+)pt" height="([\d.]+)pt"')
 PICTURE = re.compile(r'<img\b(?![^>]*\bloading=)[^>]*\bsrc="[^"]*_images/([^"/]+)"[^>]*>')
 # The theme's fold in the sidebar, which holds an icon alone, behind the link to the page whose subpages it folds; and
 # what MyST-NB calls every fold, whatever it says.
-SUBPAGES = re.compile(r'(<a class="reference[^>]*>((?:(?!</a>).)*)</a>\s*<details[^>]*>\s*<summary)>', re.DOTALL)
+SUBPAGES = re.compile(r'(<a class="[^"]*\breference[^>]*>((?:(?!</a>).)*)</a>\s*<details[^>]*>\s*<summary)>', re.DOTALL)
 UNTOLD = '<summary aria-label="Toggle hidden content">'
 INDEX = re.compile(r'<script src="[^"]*searchindex\.js"></script>')
 WIDGET_STATE = "application/vnd.jupyter.widget-state+json"  # all explorers once more, for a widget manager

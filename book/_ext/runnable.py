@@ -45,7 +45,6 @@ NOTICE = """\
 *You are in the runnable edition of [a page of {book}]({page}). The numbers in the text are those of the book's own \
 run; what you compute can differ in the last digit, and will when you change something.*"""
 OF_GUESSES = """
-
 *Run it cell by cell. Where a card asks you to guess, guess before you read on: here nothing is covered.*"""
 
 

@@ -49,7 +49,7 @@ def renewed(output: dict) -> dict:
     made_from = output.get("metadata", {}).get("text/html", {}).get("made_from")
     if made_from is None:
         return output
-    html = made(made_from["class"], json.dumps(made_from["state"]))
+    html = made(made_from["class"], made_from["state"])
     return {**output, "data": {**output["data"], "text/html": html}}
 
 

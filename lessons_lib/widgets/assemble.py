@@ -132,9 +132,11 @@ def in_page(kind: str, styles: str, still: str, scripts: tuple[dict[str, str], s
 def made_from(kind: type, state: dict[str, object]) -> dict[str, object]:
     """Return the metadata of an output that ``kind(**state).to_html()`` made.
 
-    A book that stores the output can so make it again when a script or a style has changed.
+    A book that stores the output can make it again when a script or a style has changed. The state is one string, since
+    a notebook that is written sorts the names in its metadata.
     """
-    return {"text/html": {"made_from": {"class": f"{kind.__module__}:{kind.__qualname__}", "state": state}}}
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    return {"text/html": {"made_from": {"class": name, "state": json.dumps(state)}}}
 
 
 def _key(name: str, text: str) -> str:

@@ -19,7 +19,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import websocket
-from browsing import pinned_fonts
 
 MISSING = "no Firefox here: install one (Debian: apt-get install firefox-esr) or name it in FIREFOX"
 SECONDS = 180  # that anything may take, on a machine that has other things to do
@@ -195,8 +194,7 @@ def firefox() -> Iterator[Firefox]:
         lines = [f"user_pref({json.dumps(name)}, {json.dumps(value)});" for name, value in PREFERENCES.items()]
         Path(folder, "user.js").write_text("\n".join(lines))
         command = [path, "--headless", "--no-remote", "--profile", folder, "--remote-debugging-port=0", "about:blank"]
-        environment = os.environ | pinned_fonts() | {"MOZ_CRASHREPORTER_DISABLE": "1"}
-        environment["HOME"] = folder  # to root, HOME must be its own
+        environment = {**os.environ, "HOME": folder, "MOZ_CRASHREPORTER_DISABLE": "1"}  # to root, HOME must be its own
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             address = listening(process, folder)
