@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from thorough import all_but
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.export import Dim, export
 from torch.func import functional_call, grad, vmap
 from torch.testing import assert_close
 from torch.utils.flop_counter import FlopCounterMode
@@ -113,6 +115,17 @@ def test_a_forward_pass_without_values_has_the_shape_of_one_with_values(build, i
 def test_a_model_is_one_graph(build, inputs):
     model = build().eval()
     assert_close(torch.compile(model, fullgraph=True, backend="eager")(*inputs()), model(*inputs()))
+
+
+@pytest.mark.parametrize("implementation", [attention, fused_attention])
+@pytest.mark.parametrize("options", [{}, {"position": "rotary", "norm": "rms", "n_kv_heads": 1}], ids=["gpt2", "llama"])
+@pytest.mark.parametrize("strict", all_but([False, True], lambda strict: not strict))
+def test_exported_gpt_takes_other_batches_and_lengths(implementation, options, strict):
+    model = GPT(GPTConfig(**SMALL, **options), implementation=implementation).eval()
+    sizes = ({0: Dim("b", min=2, max=64), 1: Dim("n", min=2, max=8)},)
+    exported = export(model, (torch.arange(8).view(2, 4),), dynamic_shapes=sizes, strict=strict).module()
+    tokens = torch.arange(15).view(3, 5)
+    assert_close(exported(tokens), model(tokens))
 
 
 def test_key_lengths_of_a_padding_mask_need_no_values_on_the_meta_device():

@@ -29,7 +29,7 @@ class Band(Rule):
 
     def allows(self, query: Tensor, key: Tensor) -> Tensor:
         """Compare two numbers at most."""
-        allowed = torch.ones(len(query), key.shape[-1], dtype=torch.bool, device=key.device)
+        allowed = torch.ones(query.shape[0], key.shape[-1], dtype=torch.bool, device=key.device)
         if self.left is not None:
             allowed &= key >= query - self.left
         if self.right is not None:

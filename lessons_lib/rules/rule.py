@@ -78,7 +78,7 @@ class Rule(ABC):
 
         Leading axes that make no difference here may be left out.
         """
-        return self._picture(rows, keys, device)
+        return self._picture(rows.start, len(rows), keys.start, len(keys), device)
 
     def tensor(
         self, n: int, m: int | None = None, *, device: torch.device | str | None = None
@@ -92,14 +92,15 @@ class Rule(ABC):
         """
         m = n if m is None else m
         self.check_sizes(n, m)
-        return self._picture(range(m - n, m), range(m), device)
+        return self._picture(m - n, n, 0, m, device)
 
-    def _picture(self, rows: range, keys: range, device: torch.device | str | None) -> Tensor:
+    def _picture(self, row: int, n: int, key: int, m: int, device: torch.device | str | None) -> Tensor:
+        """The table of ``n`` queries from ``row`` on and ``m`` keys from ``key`` on; sizes may be symbolic."""
         device = self.device if device is None else device
-        query = torch.arange(rows.start, rows.stop, device=device)[:, None]
-        key = torch.arange(keys.start, keys.stop, device=device)[None, :]
-        allowed = self.allows(query, key)
-        return allowed.expand(*allowed.shape[:-2], len(rows), len(keys))
+        queries = torch.arange(row, row + n, device=device)[:, None]
+        keys = torch.arange(key, key + m, device=device)[None, :]
+        allowed = self.allows(queries, keys)
+        return allowed.expand(*allowed.shape[:-2], n, m)
 
     def __and__(self, other: "Rule | Tensor") -> "Rule":
         """Both must allow."""
@@ -193,13 +194,13 @@ class Table(Rule):
         columns = key if mask.shape[-1] > 1 else torch.zeros_like(key)
         return mask[..., rows, columns]
 
-    def _picture(self, rows: range, keys: range, device: torch.device | str | None) -> Tensor:
+    def _picture(self, row: int, n: int, key: int, m: int, device: torch.device | str | None) -> Tensor:
         mask = self.mask if device is None else self.mask.to(device)
         if mask.shape[-2] > 1:
-            mask = mask[..., rows.start - self._first : rows.stop - self._first, :]
+            mask = mask[..., row - self._first : row - self._first + n, :]
         if mask.shape[-1] > 1:
-            mask = mask[..., keys.start : keys.stop]
-        return mask.expand(*mask.shape[:-2], len(rows), len(keys))
+            mask = mask[..., key : key + m]
+        return mask.expand(*mask.shape[:-2], n, m)
 
     def keys(self, rows: range, m: int) -> list[range]:
         """Return the columns in which some row has an entry."""
