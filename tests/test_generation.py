@@ -429,6 +429,7 @@ def test_padding_is_caught_where_positions_do_not_start_at_the_first_real_token(
     assert not torch.equal(wrong, generate(model, tokens, NEW, temperature=0, lengths=lengths))
 
 
+@pytest.mark.rejects  # the signatures say int
 def test_numbers_of_numpy_are_integers():
     model, tokens = beginnings("gpt2")
     expected = generate(model, tokens, 3, top_k=1, window=5)
