@@ -58,6 +58,8 @@ FIRST = ("-m", "not thorough", "--hypothesis-profile=few")
 REST = ("-m", "thorough")
 # Execute every shape in every signature; an int will do for a float, as for other checkers of types.
 SHAPES = "--jaxtyping-packages=lessons_lib,beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
+# Chromium drops an input or a stored answer now and then: what fails is tried once more, and named either way.
+AGAIN = ("--reruns", "1", "-rR")
 NBVAL = ("--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=300")
 INTERPRET = {"TRITON_INTERPRET": "1"}  # Triton decides once in a process whether it interprets kernels or compiles them
 
@@ -96,16 +98,16 @@ TEST = (
     Lane("exercises and commands", (*PYTEST, *FIRST, SHAPES), (*CHECKS, *SLOW)),
     Lane("library", (*PYTEST, *FIRST, SHAPES, *ELSEWHERE, *WITHOUT_SLOW, f"--ignore={CHECKS[0]}"), LIBRARY),
     Lane("book", ("tools/build_book.py",), after=("notebooks",)),
-    Lane("site", (*PYTEST, *FIRST), SITE, after=("book",)),
-    Lane("explorers", (*PYTEST, *FIRST, f"--ignore={SITE[-1]}"), EXPLORERS),
+    Lane("site", (*PYTEST, *FIRST, *AGAIN), SITE, after=("book",)),
+    Lane("explorers", (*PYTEST, *FIRST, *AGAIN, f"--ignore={SITE[-1]}"), EXPLORERS),
     Lane("kernels, interpreted", (*PYTEST, *FIRST), INTERPRETED, INTERPRET, may_be_empty=True),
     Lane("kernels, compiled", (*PYTEST, *FIRST), COMPILED, may_be_empty=True),
     Lane("grading", (*PYTEST, *FIRST), CLASS),
 )
 ALL_ELSE = (
     Lane("library without shapes", (*PYTEST, "--hypothesis-profile=many", *ELSEWHERE, *WITHOUT_SLOW), LIBRARY),
-    Lane("site", (*PYTEST, *REST), SITE),
-    Lane("explorers", (*PYTEST, *REST, f"--ignore={SITE[-1]}"), EXPLORERS),
+    Lane("site", (*PYTEST, *REST, *AGAIN), SITE),
+    Lane("explorers", (*PYTEST, *REST, *AGAIN, f"--ignore={SITE[-1]}"), EXPLORERS),
     Lane("kernels, compiled", (*PYTEST, *REST), COMPILED, may_be_empty=True),
     Lane("exercises, unsolved", (*PYTEST, *NBVAL), ("book/exercises",)),
     Lane("kernels, interpreted", (*PYTEST, *REST), INTERPRETED, INTERPRET, may_be_empty=True),
