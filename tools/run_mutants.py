@@ -16,6 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from files import listed
 from run_tests import ENVIRONMENT, TEST, Lane
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -164,16 +165,9 @@ def mutate(folder: Path, mutant: Mutant) -> None:
 
 def copy_repository(to: Path, *, with_build: bool) -> None:
     """Copy what git tracks or would track, and on request what was built."""
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        check=True,
-        stdout=subprocess.PIPE,
-    )
-    for name in filter(None, listed.stdout.decode().split("\0")):
-        if (ROOT / name).is_file():
-            (to / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, to / name)
+    for name in listed(ROOT, new=True):
+        (to / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, to / name)
     if with_build:
         shutil.copytree(ROOT / "_build", to / "_build")
 

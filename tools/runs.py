@@ -74,7 +74,7 @@ def run_notebooks(source: Path, only: Iterable[Path] | None = None) -> bool:
     Returns:
         whether there is a run of each notebook now.
     """
-    library, wanted = Library(ROOT), notebooks(source)
+    library, wanted, timeout = Library(ROOT), notebooks(source), _settings(source)["timeout"]
     only = set(wanted if only is None else only)
     listed = source / "_build" / "runs.json"
     shown = json.loads(listed.read_text(encoding="utf-8")) if listed.exists() else {}
@@ -88,7 +88,7 @@ def run_notebooks(source: Path, only: Iterable[Path] | None = None) -> bool:
         keys[name] = library.key(notebook)
         runs[str(name)] = str(place_of(name, keys[name]))
         if not place_of(name, keys[name]).exists():
-            waiting.append((source / name, notebook, _settings(source)["timeout"]))
+            waiting.append((source / name, notebook, timeout))
     failed = list(_run_all(source, waiting, keys))
     if failed:
         print(f"The book was not built. What failed is named above: {', '.join(failed)}.", file=sys.stderr)

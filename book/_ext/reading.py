@@ -19,7 +19,6 @@ PICTURE = re.compile(r'<img\b(?![^>]*\bloading=)[^>]*\bsrc="[^"]*_images/([^"/]+
 SUBPAGES = re.compile(r'(<a class="[^"]*\breference[^>]*>((?:(?!</a>).)*)</a>\s*<details[^>]*>\s*<summary)>', re.DOTALL)
 UNTOLD = '<summary aria-label="Toggle hidden content">'
 INDEX = re.compile(r'<script src="[^"]*searchindex\.js"></script>')
-WIDGET_STATE = "application/vnd.jupyter.widget-state+json"  # all explorers once more, for a widget manager
 GROUND = re.compile(r'(<g id="patch_[12]">\s*<path d="[^"]*"\s+style="fill: )#ffffff')
 # A figure is made for a phone. Where the page shows it larger each text shrinks towards what it belongs to, so that
 # letters grow less than lines do; the width that is asked for is that of the picture on the page.
@@ -110,13 +109,10 @@ def draws(last: ast.stmt) -> bool:
 
 
 def once(app, pagename, templatename, context, doctree) -> None:
-    """Leave of what explorers and guesses on a page share only the first, and no state for kernels that are not there.
+    """Leave of what explorers and guesses on a page share only the first.
 
     Every output of a notebook carries all that it needs, to be live wherever it is shown.
     """
-    context["script_files"] = [
-        script for script in context["script_files"] if getattr(script, "attributes", {}).get("type") != WIDGET_STATE
-    ]
     seen: set[str] = set()
 
     def first(found: re.Match) -> str:
