@@ -6,7 +6,7 @@ import builtins
 import json
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from threading import Thread
 from time import monotonic
@@ -183,8 +183,7 @@ class CheckedFromOutside(Execute):
             connection, _ = listener.accept()
             held.append(connection)
             connection.settimeout(listener.gettimeout())
-            with connection, _hung_up(connection):
-                answers = Answers(connection)
+            with connection, _hung_up(connection), closing(Answers(connection)) as answers:
                 names = {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
                 theirs = names - set(self._imported) - set(dir(builtins))
                 exec(source, self._imported | {name: answers.named(name) for name in sorted(theirs)})

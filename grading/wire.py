@@ -15,6 +15,7 @@ import json
 import socket
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from numbers import Integral, Real
 from typing import Any
 
@@ -35,6 +36,11 @@ class Answers:
 
     def __init__(self, connection: socket.socket):
         self._file = connection.makefile("rwb")
+
+    def close(self) -> None:
+        """Give up the file that was made of the connection; the connection itself closes only after that."""
+        with suppress(OSError):  # what was to be sent to a side that has hung up
+            self._file.close()
 
     def named(self, name: str):
         """Return a plain value as it is, anything else as an ``Answer``."""
@@ -97,13 +103,13 @@ def serve(address: str, names: dict) -> None:
 
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
-        file = connection.makefile("rwb")
-        while (message := read(file)) is not None:
-            try:
-                reply = do(message)
-            except Exception as error:
-                reply = {"error": in_words(error)}
-            write(file, reply)
+        with connection.makefile("rwb") as file:
+            while (message := read(file)) is not None:
+                try:
+                    reply = do(message)
+                except Exception as error:
+                    reply = {"error": in_words(error)}
+                write(file, reply)
 
 
 def borrowed(file, number: int) -> Iterator:

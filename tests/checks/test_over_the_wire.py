@@ -16,17 +16,18 @@ def sent(tmp_path):
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"{tmp_path}/s")
         listener.listen(1)
-        connections = []
+        opened = []
 
         def to_the_other_side(answers: dict) -> list:
             Thread(target=serve, args=(f"{tmp_path}/s", answers), daemon=True).start()
-            connections.append(listener.accept()[0])
-            there = Answers(connections[-1])
+            connection, _ = listener.accept()
+            there = Answers(connection)
+            opened.extend([there, connection])
             return [there.named(name) for name in answers]
 
         yield to_the_other_side
-        for connection in connections:
-            connection.close()
+        for each in opened:
+            each.close()
 
 
 @every_check
