@@ -3,6 +3,7 @@
 import pytest
 from built_site import HTML
 from controls import misplaced
+from thorough import all_but
 from visits import Seen, each_of
 
 pytestmark = pytest.mark.browser
@@ -12,7 +13,10 @@ PAGES = sorted(
     for page in HTML.glob("book/**/*.html")
     if 'class="explorer' in page.read_text(encoding="utf-8")
 )
+EXPLORERS = "book/explorers.html"  # every explorer
+FIRST = ("book/attention/scaling.html", "book/transformer/train-gpt.html")
 every_page = each_of(PAGES)
+some_pages_first = pytest.mark.parametrize("path", all_but(PAGES, lambda path: path in FIRST))
 # What a slider should move: pictures and tables, not its own number nor what is said to a screen reader.
 LOOK = "[...root.querySelectorAll('svg, td')].map(e => e.outerHTML).join()"
 REMEMBER = f"(root) => {{ root.remembered = {LOOK}; }}"
@@ -20,11 +24,13 @@ HAS_CHANGED = f"(root) => root.remembered !== {LOOK}"
 
 
 def test_explorers_are_on_the_site():
-    assert {"book/explorers.html", "book/attention/scaling.html"} <= set(PAGES)
+    assert {EXPLORERS, *FIRST} <= set(PAGES)
 
 
 @pytest.mark.parametrize(
-    ("path", "from_files"), [*((path, False) for path in PAGES), ("book/explorers.html", True)], ids=str
+    ("path", "from_files"),
+    all_but([*((path, False) for path in PAGES), (EXPLORERS, True)], lambda path, _: path in (*FIRST, EXPLORERS)),
+    ids=str,
 )
 def test_every_slider_moves_something(visit, path, from_files):
     """From a server; and from files too, on the page that has them all."""
@@ -56,7 +62,7 @@ def test_every_slider_moves_something(visit, path, from_files):
         assert page.seen.rest(page) == Seen()
 
 
-@every_page
+@some_pages_first
 def test_every_control_has_a_name(measured):
     assert measured.nameless == []
 

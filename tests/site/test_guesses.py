@@ -7,6 +7,7 @@ from html import unescape
 
 import pytest
 from built_site import HTML
+from thorough import all_but
 from visits import PHONE, Seen, compressed, each_of
 
 PAGES = sorted(
@@ -18,6 +19,7 @@ every_page = each_of(PAGES)
 MASKS = "book/attention/masks.html"
 SCALING = "book/attention/scaling.html"
 WHY = "book/attention/why-attention.html"
+some_pages_first = pytest.mark.parametrize("path", all_but(PAGES, lambda path: path in (SCALING, WHY, MASKS)))
 
 
 def read(path: str) -> str:
@@ -114,7 +116,7 @@ def draw_with_keys(card):
 
 
 @pytest.mark.browser
-@every_page
+@some_pages_first
 def test_a_page_covers_until_one_has_answered_and_remembers(visit, path):
     """From files, where a browser has no server to ask."""
     with visit(path, from_files=True, formulas=False) as page:
