@@ -94,10 +94,11 @@ WITHOUT_SLOW = tuple(f"--ignore={path}" for path in SLOW)
 
 # Longest first. The book is built of the runs that were tested (book/conftest.py), and the site is what was built.
 TEST = (
-    Lane("notebooks", (*PYTEST, *NBVAL), CHAPTERS),
+    Lane("notebooks", (*PYTEST, *NBVAL), CHAPTERS[::2]),
+    Lane("notebooks, other half", (*PYTEST, *NBVAL), CHAPTERS[1::2]),
     Lane("exercises and commands", (*PYTEST, *FIRST, SHAPES), (*CHECKS, *SLOW)),
     Lane("library", (*PYTEST, *FIRST, SHAPES, *ELSEWHERE, *WITHOUT_SLOW, f"--ignore={CHECKS[0]}"), LIBRARY),
-    Lane("book", ("tools/build_book.py",), after=("notebooks",)),
+    Lane("book", ("tools/build_book.py",), after=("notebooks", "notebooks, other half")),
     Lane("site", (*PYTEST, *FIRST, *AGAIN), SITE, after=("book",)),
     Lane("explorers", (*PYTEST, *FIRST, *AGAIN, f"--ignore={SITE[-1]}"), EXPLORERS),
     Lane("kernels, interpreted", (*PYTEST, *FIRST), INTERPRETED, INTERPRET, may_be_empty=True),
