@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export PYTHONPYCACHEPREFIX := $(CURDIR)/_build/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help book page book-solutions notebooks zip serve test test-all test-quick seeds oldest-triton check format assignments chapter wheel bench gpu screenshot repository clean
+.PHONY: help book page book-solutions notebooks zip serve test test-all test-quick seeds oldest-triton check format assignments chapter explorer wheel bench gpu screenshot repository clean
 
 help: ## say what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -81,6 +81,9 @@ assignments: $(VENV)/.ready ## write the student notebooks from their masters
 
 chapter: $(VENV)/.ready ## lay down the files of a new chapter: make chapter NAME=attention/my-chapter
 	$(PY) tools/new_chapter.py "$(NAME)" "$(PART)"
+
+explorer: $(VENV)/.ready ## lay down the files of a new explorer: make explorer NAME=retrieval-two
+	$(PY) tools/new_explorer.py "$(NAME)"
 
 wheel: $(VENV)/.ready ## the library as a wheel, into _build/wheel
 	$(PY) tools/build_wheel.py

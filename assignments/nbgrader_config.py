@@ -1,4 +1,4 @@
-"""What nbgrader needs to know: it reads this file when started in this folder, and ``python -m grading`` does."""
+"""nbgrader's configuration, read by nbgrader when it is started in this folder, and by ``python -m grading``."""
 
 import os
 import sys
@@ -15,24 +15,24 @@ c.IncludeHeaderFooter.header = str(HERE / "source" / "header.ipynb")
 c.ClearSolutions.code_stub = {"python": "raise NotImplementedError  # your code here"}
 c.ClearSolutions.text_stub = "*Your answer here.*"
 
-c.GenerateAssignment.preprocessors.append("grading.release.Named")  # a wrong notebook is told by the name
+c.GenerateAssignment.preprocessors.append("grading.release.AddAssignmentName")  # to recognise a wrong notebook
 
-c.ZipCollectApp.collector_plugin = "grading.collect.FromCourseSystem"  # whose file is which in a zip of submissions
+c.ZipCollectApp.collector_plugin = "grading.collect.CourseSystemCollector"  # finds the owner of each file
 
-# Graded cells do not run where the students' code runs, and what they hide stays hidden in the feedback.
+# Graded cells do not run in the process of the students' code, and hidden tests stay hidden in the feedback.
 c.Autograde.autograde_preprocessors = [
-    "grading.outside.CheckedFromOutside",
+    "grading.executor.ExecuteWithOutsideChecks",
     "nbgrader.preprocessors.LimitOutput",
     "nbgrader.preprocessors.SaveAutoGrades",
     "nbgrader.preprocessors.AssignLatePenalties",
-    "grading.clean.Cleaned",
+    "grading.sanitize.Sanitize",
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.GenerateFeedback.preprocessors = [
-    "grading.bonus.BonusOnTop",
-    "grading.outside.HideTests",
+    "grading.bonus.GetGradesWithBonus",
+    "grading.executor.HideTests",
     "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
 ]
-c.CheckedFromOutside.timeout = 60  # seconds a cell; an endless loop costs this much, and the points of its exercise
+c.ExecuteWithOutsideChecks.timeout = 60  # seconds for a cell, after which an endless loop is stopped
 if (seed := HERE / "seed").exists():
-    c.CheckedFromOutside.seed_shift = int(seed.read_text())
+    c.ExecuteWithOutsideChecks.seed_shift = int(seed.read_text())

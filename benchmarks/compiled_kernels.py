@@ -36,12 +36,12 @@ import triton
 from triton import knobs
 from triton.backends.compiler import GPUTarget
 
-from lessons_lib.flash import launch
-from lessons_lib.flash.band import Band
+from lessons_lib.attention.rules import Causal
+from lessons_lib.flash import autograd
+from lessons_lib.flash.band import KernelBand
+from lessons_lib.flash.block_mask import make_tile_table
 from lessons_lib.flash.configurations import Configuration, Tile, candidates, configuration
-from lessons_lib.flash.scores import Scores
-from lessons_lib.flash.table import table_of
-from lessons_lib.rules import Causal
+from lessons_lib.flash.score_mods import Scores
 
 RESULT = Path(__file__).resolve().parent / "results" / "kernels-compiled.json"
 KIB = 1024
@@ -123,23 +123,25 @@ def compiled(
         return start
 
     tiles = tiles or configuration(d, dtype.itemsize, divmod(capability, 10), by_table=by_table)
-    changes = [torch.zeros(heads[0], requires_grad=True) for _ in range(2)] if changed else []
-    scores = Scores(0.1, 30.0, *changes) if changed else Scores(0.1)
+    score_mods = [torch.zeros(heads[0], requires_grad=True) for _ in range(2)] if changed else []
+    scores = Scores(0.1, 30.0, *score_mods) if changed else Scores(0.1)
     with _offline(capability, compile_only):
         q, k, v = (torch.zeros(2, each, n, d, dtype=dtype, requires_grad=True) for each in (*heads, heads[1]))
         key_lengths = None if lengths is None else torch.tensor(lengths)
-        band = Band.of(n, n, is_causal=is_causal, window=window)
-        seen = table_of(Causal(), n, n) if by_table else band
+        band = KernelBand.of(n, n, is_causal=is_causal, window=window)
+        seen = make_tile_table(Causal(), n, n) if by_table else band
         backward = everything or bool({"key_value_gradients", "query_gradients"} & set(only))
         if backward or "attend" in only:
-            out, lse = launch.triton_attention(q, k, v, seen, scores, key_lengths, tiles)
+            out, lse = autograd.triton_attention(q, k, v, seen, scores, key_lengths, tiles)
             if backward:
                 upstream = [torch.zeros_like(out), torch.zeros_like(lse)]
-                torch.autograd.grad([out, lse], [q, k, v, *changes], upstream)
+                torch.autograd.grad([out, lse], [q, k, v, *score_mods], upstream)
         if "attend_part" in only and not by_table:
-            one = Band.of(1, n, is_causal=is_causal, window=window)
+            one = KernelBand.of(1, n, is_causal=is_causal, window=window)
             int_lengths = None if key_lengths is None else key_lengths.int()
-            launch.decode(q[:, :, :1], k.detach(), v.detach(), one, scores, int_lengths, tiles.attend_part, 4)
+            autograd.decode_attention(
+                q[:, :, :1], k.detach(), v.detach(), one, scores, int_lengths, tiles.attend_part, 4
+            )
     return found
 
 

@@ -30,10 +30,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from tqdm import tqdm
 
 from benchmarks.records import ROOT, processor, write
-from lessons_lib.attention import attention
+from lessons_lib.attention.attention import attention
+from lessons_lib.attention.masks import causal
 from lessons_lib.efficient.linear import linear_attention
 from lessons_lib.efficient.recurrence import recurrence
-from lessons_lib.masks import causal
 
 WIDTH, HEADS = 256, 4
 LENGTHS = 128, 256, 512, 1024, 2048, 4096, 8192, 16_384

@@ -17,10 +17,13 @@ import torch
 from torch import nn
 
 from benchmarks.records import ROOT, defined, record
-from lessons_lib import diagnostics, stabilise, stories, tasks, training
-from lessons_lib.blocks import PostNorm
-from lessons_lib.gpt import GPT, GPTConfig
-from lessons_lib.initialise import drawn_from, initialise, initialise_normal, initialise_xavier
+from lessons_lib.analysis import diagnostics
+from lessons_lib.training import loop as training
+from lessons_lib.training import stories, tasks
+from lessons_lib.transformer import stabilise
+from lessons_lib.transformer.blocks import PostNorm
+from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.initialise import initialise, initialise_normal, initialise_xavier, rng_from
 
 CHAPTER = ROOT / "book" / "training" / "dynamics.ipynb"
 CELLS = "init-starts", "warmup-model", "warmup-learn", "warmup-inside", "entropy-run", "entropy-rush"
@@ -88,7 +91,7 @@ def cells() -> dict[str, Any]:
     given = {
         "SEED": 0, "math": math, "torch": torch, "nn": nn, "diagnostics": diagnostics, "stories": stories,
         "tasks": tasks, "training": training, "PostNorm": PostNorm, "GPT": GPT, "GPTConfig": GPTConfig,
-        "drawn_from": drawn_from, "initialise": initialise, "initialise_normal": initialise_normal,
+        "rng_from": rng_from, "initialise": initialise, "initialise_normal": initialise_normal,
         "initialise_xavier": initialise_xavier,
     }  # fmt: skip
     return defined(CHAPTER, CELLS, given)
@@ -118,11 +121,11 @@ def restarted(
         if adam is None or is_new:
             adam = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.999), weight_decay=0.0)
         source = torch.Generator().manual_seed(drawn)
-        batches = tasks.stream(stories.tell, source, batch_size=16, n=model.config.n_context)
+        batches = tasks.stream(stories.sample_stories, source, batch_size=16, n=model.config.n_context)
         config = training.TrainConfig(n_steps=n_steps, lr=lr, final_share=0.0, clip=None)
         run = training.Training(model, config, optimizer=adam)
         found = [each.loss for each in run.run(batches, progress=False)]
-    *_, last = diagnostics.summarise(code["look"](model)).values()
+    *_, last = diagnostics.summarise_layers(code["look"](model)).values()
     return [sum(found[-90:]) / len(found[-90:]), last.token_spread]
 
 

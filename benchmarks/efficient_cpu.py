@@ -23,8 +23,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from lessons_lib.attention import attention
-from lessons_lib.efficient.block_sparse import big_bird_layout, block_sparse_attention, visited_blocks
+from lessons_lib.attention.attention import attention
+from lessons_lib.efficient.block_sparse import big_bird_layout, block_sparse_attention, visited_layout_blocks
 from lessons_lib.efficient.linear import linear_attention
 from lessons_lib.efficient.performer import orthogonal_projection, performer_attention
 from lessons_lib.efficient.sliding_window import sliding_window_attention
@@ -118,7 +118,7 @@ def main() -> None:
             "window": WINDOW,
             "block": BLOCK,
             "features": FEATURES,
-            "visited_blocks": {n: visited_blocks(big_bird(n)) for n in LENGTHS},
+            "visited_blocks": {n: visited_layout_blocks(big_bird(n)) for n in LENGTHS},
             "exponents_over": longer,
         },
         "variants": results,

@@ -32,9 +32,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from benchmarks.records import processor
-from lessons_lib.attention import attention
+from lessons_lib.attention.attention import attention
+from lessons_lib.attention.masks import causal
 from lessons_lib.flash import flash_attention
-from lessons_lib.masks import causal
 
 TARGET = Path(__file__).resolve().parent / "results" / "flash-cpu.json"
 SHAPE = {"b": 1, "h": 8, "d": 64, "dtype": "float32"}

@@ -28,10 +28,10 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from lessons_lib.generation import generate
-from lessons_lib.gpt import GPT
-from lessons_lib.huggingface import gpt_from_huggingface
-from lessons_lib.multihead import KVCache
+from lessons_lib.attention.cache import KVCache
+from lessons_lib.generation.sampling import generate
+from lessons_lib.transformer.gpt import GPT
+from lessons_lib.transformer.huggingface import gpt_from_huggingface
 
 TARGET = Path(__file__).resolve().parent / "results" / "generation-cpu.json"
 LENGTHS = (1024, 2048, 4096, 8192)

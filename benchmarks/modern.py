@@ -18,11 +18,11 @@ import torch
 from torch import nn
 
 from benchmarks.records import ROOT, Job, defined, record
-from lessons_lib import stories, tasks
-from lessons_lib.blocks import PostNorm
-from lessons_lib.gpt import GPT, GPTConfig
-from lessons_lib.initialise import drawn_from, initialise_normal
-from lessons_lib.training import evaluate, next_token_losses, train
+from lessons_lib.training import stories, tasks
+from lessons_lib.training.loop import evaluate, next_token_losses, train
+from lessons_lib.transformer.blocks import PostNorm
+from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.initialise import initialise_normal, rng_from
 
 CHAPTER = ROOT / "book" / "transformer" / "modern.ipynb"
 CELLS = "kept-old", "compare-choices", "compare-post", "compare-build", "compare-learn"
@@ -60,7 +60,7 @@ def cells() -> dict[str, Any]:
     """What the chapter's cells define."""
     given = {
         "SEED": 0, "torch": torch, "nn": nn, "stories": stories, "tasks": tasks, "PostNorm": PostNorm, "GPT": GPT,
-        "GPTConfig": GPTConfig, "drawn_from": drawn_from, "initialise_normal": initialise_normal, "train": train,
+        "GPTConfig": GPTConfig, "rng_from": rng_from, "initialise_normal": initialise_normal, "train": train,
         "evaluate": evaluate, "next_token_losses": next_token_losses,
     }  # fmt: skip
     return defined(CHAPTER, CELLS, given)

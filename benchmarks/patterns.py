@@ -18,12 +18,13 @@ from typing import Any
 import torch
 
 from benchmarks.records import ROOT, defined, record
-from lessons_lib import patterns, stories, tasks
-from lessons_lib.diagnostics import observe
-from lessons_lib.gpt import GPT, GPTConfig
-from lessons_lib.initialise import drawn_from, initialise_normal
-from lessons_lib.interventions import ablated
-from lessons_lib.training import train
+from lessons_lib.analysis import patterns
+from lessons_lib.analysis.diagnostics import observe
+from lessons_lib.analysis.interventions import ablate_heads
+from lessons_lib.training import stories, tasks
+from lessons_lib.training.loop import train
+from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.initialise import initialise_normal, rng_from
 
 CHAPTER = ROOT / "book" / "transformer" / "patterns.ipynb"
 CELLS = (
@@ -62,8 +63,8 @@ def cells() -> dict[str, Any]:
     """What the chapter's cells define."""
     given = {
         "SEED": 0, "torch": torch, "patterns": patterns, "stories": stories, "tasks": tasks, "GPT": GPT,
-        "GPTConfig": GPTConfig, "drawn_from": drawn_from, "initialise_normal": initialise_normal, "train": train,
-        "observe": observe, "ablated": ablated,
+        "GPTConfig": GPTConfig, "rng_from": rng_from, "initialise_normal": initialise_normal, "train": train,
+        "observe": observe, "ablated": ablate_heads,
     }  # fmt: skip
     return defined(CHAPTER, CELLS, given)
 
@@ -78,7 +79,7 @@ def told(code: dict[str, Any], seed: int) -> list[float]:
     """Train one storyteller; return two numbers for each head, one for the whole and one for each pair."""
     model = code["storyteller"](seed)
     without = [
-        code["agreement"](ablated(model, code["fresh"].inputs, pair, "mean"))
+        code["agreement"](ablate_heads(model, code["fresh"].inputs, pair, "mean"))
         for pair in [(), *combinations(code["HEADS"], 2)]
     ]
     return [*code["head_table"](model).flatten().tolist(), *without]

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from benchmarks.records import ROOT, Job, defined, record
-from lessons_lib.datasets import ENGLISH_SHA256
+from lessons_lib.training.datasets import ENGLISH_SHA256
 
 CHAPTER = ROOT / "book" / "attention" / "positions.ipynb"
 CELLS = (

@@ -18,16 +18,16 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks.records import ROOT, begun, defined, processor, write
-from lessons_lib.attention import attention
+from lessons_lib.attention.attention import attention
+from lessons_lib.attention.rules import Causal, Window
 from lessons_lib.efficient.delta import decayed_attention, delta_rule
 from lessons_lib.efficient.linear import linear_attention
 from lessons_lib.efficient.performer import orthogonal_projection, performer_attention
-from lessons_lib.feedforward import FeedForward
-from lessons_lib.initialise import drawn_from
-from lessons_lib.norms import LayerNorm, RMSNorm
-from lessons_lib.rules import Causal, Window
-from lessons_lib.tasks import Batch
-from lessons_lib.training import train
+from lessons_lib.foundations.norms import LayerNorm, RMSNorm
+from lessons_lib.training.loop import train
+from lessons_lib.training.tasks import Batch
+from lessons_lib.transformer.feedforward import FeedForward
+from lessons_lib.transformer.initialise import rng_from
 
 CHAPTER = ROOT / "book" / "efficient" / "sparse-and-linear.ipynb"
 CELLS = (
@@ -122,7 +122,7 @@ def cells() -> dict[str, Any]:
         "SEED": 0, "torch": torch, "nn": nn, "functional": functional, "partial": partial, "attention": attention,
         "Batch": Batch, "Causal": Causal, "Window": Window, "FeedForward": FeedForward, "LayerNorm": LayerNorm,
         "RMSNorm": RMSNorm, "decayed_attention": decayed_attention, "delta_rule": delta_rule,
-        "drawn_from": drawn_from, "linear_attention": linear_attention, "train": train,
+        "rng_from": rng_from, "linear_attention": linear_attention, "train": train,
         "orthogonal_projection": orthogonal_projection, "performer_attention": performer_attention,
     }  # fmt: skip
     return defined(CHAPTER, CELLS, given)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from benchmarks.records import ROOT, Job, defined, record
-from lessons_lib.datasets import ENGLISH_SHA256
+from lessons_lib.training.datasets import ENGLISH_SHA256
 
 CHAPTER = ROOT / "book" / "efficient" / "long-context.ipynb"
 CELLS = (
@@ -90,7 +90,7 @@ def reader(seed: int, how: dict[str, Any], otherwise: bool) -> list[list[float]]
     """Train one language model; return its losses, and what else is asked of it."""
     code, how = cells(seed), dict(how)
     span = how.pop("span", None)
-    model = code["trained"](**how, prepare=span and code["XPos"](16, span).prepare)
+    model = code["trained"](**how, process_qk=span and code["XPos"](16, span).process_qk)
     found = [code["losses"](model)]
     if otherwise:
         sliding, causal = code["sliding_window"], code["causal"]

@@ -23,10 +23,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from benchmarks.records import ROOT, defined, record
-from lessons_lib import stories, tasks, training
-from lessons_lib.datasets import ENGLISH_SHA256
-from lessons_lib.gpt import GPT, GPTConfig
-from lessons_lib.initialise import drawn_from
+from lessons_lib.training import loop as training
+from lessons_lib.training import stories, tasks
+from lessons_lib.training.datasets import ENGLISH_SHA256
+from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.initialise import rng_from
 
 CHAPTER = ROOT / "book" / "transformer" / "train-gpt.ipynb"
 CELLS = "floor", "gap", "model", "english-text", "english-batches"
@@ -65,7 +66,7 @@ def cells() -> dict[str, Any]:
     """What the chapter's cells define."""
     given = {
         "SEED": 0, "V": len(stories.VOCABULARY), "math": math, "torch": torch, "stories": stories, "tasks": tasks,
-        "GPT": GPT, "GPTConfig": GPTConfig, "drawn_from": drawn_from, "table": lambda *_: None,
+        "GPT": GPT, "GPTConfig": GPTConfig, "rng_from": rng_from, "table": lambda *_: None,
     }  # fmt: skip
     return defined(CHAPTER, CELLS, given)
 
@@ -80,7 +81,7 @@ def told(
     """
     model = code["new_model"](seed)
     batches = tasks.stream(
-        stories.tell, torch.Generator().manual_seed(seed), batch_size=batch_size, n=model.config.n_context
+        stories.sample_stories, torch.Generator().manual_seed(seed), batch_size=batch_size, n=model.config.n_context
     )
     if number == "bfloat16":
         model.bfloat16()

@@ -27,11 +27,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from lessons_lib.attention import attention
+from lessons_lib.attention.attention import attention
+from lessons_lib.attention.sdpa import fused_attention
 from lessons_lib.flash import as_implementation
-from lessons_lib.fused import fused_attention
-from lessons_lib.gpt import GPT, GPTConfig
-from lessons_lib.training import TrainConfig, Training
+from lessons_lib.training.loop import TrainConfig, Training
+from lessons_lib.transformer.gpt import GPT, GPTConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 VOCABULARY, LENGTH, WIDTH, LAYERS, HEADS, BATCH = 65, 256, 192, 4, 6, 8

@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks.records import ROOT, defined, record
-from lessons_lib.attention import attention_weights
+from lessons_lib.attention.attention import attention_weights
 
 CHAPTER = ROOT / "book" / "attention" / "why-attention.ipynb"
 CELLS = "origin-task", "origin-model", "origin-forward", "origin-train", "origin-judge"

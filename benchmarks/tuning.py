@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.records import Job
-from lessons_lib.initialise import drawn_from
-from lessons_lib.modes import evaluating
-from lessons_lib.training import train
+from lessons_lib.foundations.eval_mode import eval_mode
+from lessons_lib.training.loop import train
+from lessons_lib.transformer.initialise import rng_from
 
 Scores = float | Sequence[float]
 
@@ -40,11 +40,12 @@ def fit(
     """Build a model and train it on batches from ``draw``; return it, to be used, and seconds of processor time.
 
     The seed alone decides start, dropout and batches; PyTorch's own generator stays where it is. ``settings`` are
-    those of :class:`~lessons_lib.training.TrainConfig`; the warm-up is a twentieth of the steps unless it is given.
+    those of :class:`~lessons_lib.training.loop.TrainConfig`; the warm-up is a twentieth of the steps unless it is
+    given.
     """
     batches_from = torch.Generator().manual_seed(1000 + seed)
     settings = {"n_warmup": max(1, steps // 20), **settings}
-    with drawn_from(torch.Generator().manual_seed(seed)):
+    with rng_from(torch.Generator().manual_seed(seed)):
         model = build()
         start = time.process_time()
         batches = islice(_each(draw, batches_from), steps)
@@ -76,7 +77,7 @@ def compare(
         name: in front of every line that is returned.
         build: makes the model.
         draw: a batch for training, from a generator.
-        losses: as :func:`~lessons_lib.training.train` has it.
+        losses: as :func:`~lessons_lib.training.loop.train` has it.
         score: of a model, in evaluation mode, on the split ``"val"`` or ``"test"``: a number or several. The first
             decides.
         steps: of one training.
@@ -143,6 +144,6 @@ def _each(draw: Callable[[torch.Generator], Any], generator: torch.Generator) ->
 
 
 def _scores(score: Callable[[nn.Module, str], Scores], model: nn.Module, split: str) -> list[float]:
-    with torch.no_grad(), evaluating(model):
+    with torch.no_grad(), eval_mode(model):
         found = score(model, split)
     return [float(one) for one in found] if isinstance(found, Sequence) else [float(found)]

@@ -19,9 +19,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks.records import ROOT, defined, record
-from lessons_lib.masks import causal
-from lessons_lib.multihead import MultiHeadAttention
-from lessons_lib.training import train
+from lessons_lib.attention.masks import causal
+from lessons_lib.attention.multihead import MultiHeadAttention
+from lessons_lib.training.loop import train
 
 CHAPTER = ROOT / "book" / "attention" / "multi-head.ipynb"
 CELLS = "two-model", "two-forward", "two-task", "two-learn", "two-right"

@@ -31,7 +31,7 @@ import torch
 
 from benchmarks.records import ROOT, Job, defined, record
 from benchmarks.tuning import job
-from lessons_lib.datasets import ENGLISH_SHA256
+from lessons_lib.training.datasets import ENGLISH_SHA256
 
 CHAPTER = ROOT / "book" / "applications" / "vision-and-language.ipynb"
 CELLS = (

@@ -1,4 +1,4 @@
-"""When nbval has run a notebook without fault, keep what it put out: the build shows that very run, not another."""
+"""Store the outputs of each notebook that nbval has run without an error, so that the build shows this run."""
 
 import copy
 
@@ -10,27 +10,27 @@ try:
     from ipykernel.ipkernel import IPythonKernel
     from nbval.kernel import RunningKernel
     from nbval.plugin import IPyNbCell
-except ModuleNotFoundError:  # where the notebooks are run but no book is built
+except ModuleNotFoundError:  # an environment that runs the notebooks but does not build the book
     runs = None
 
 
 def pytest_sessionstart(session):
-    """Run cells as the build does."""
+    """Replace nbval's way of running cells by that of the build."""
     if runs is not None:
-        RunningKernel.execute_cell_input = execute_as_a_reader_does
+        RunningKernel.execute_cell_input = execute_with_history
 
 
-def execute_as_a_reader_does(kernel, source: str, allow_stdin: bool | None = None) -> str:
-    """Run a cell with its source in the history, where IPython looks for the semicolon that silences a result.
+def execute_with_history(kernel, source: str, allow_stdin: bool | None = None) -> str:
+    """Run a cell and store its source in the history, which nbval does not.
 
-    nbval leaves it out.
+    IPython looks there for a semicolon at the end, which suppresses the result.
     """
     return kernel.kc.execute(source, allow_stdin=allow_stdin, stop_on_error=False)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):
-    """Note what the outputs depend on before the first cell runs."""
+    """Compute the notebook's key before its first cell runs."""
     if runs is not None and isinstance(item, IPyNbCell) and "key" not in vars(item.parent):
         item.parent.key = Library(runs.ROOT).key(item.parent.nb)
     return (yield)
@@ -38,7 +38,7 @@ def pytest_runtest_protocol(item):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item, call):
-    """Collect the outputs cell by cell, and keep the notebook after its last one."""
+    """Collect the outputs of each cell, and store the run after the notebook's last cell."""
     report = yield
     if runs is not None and isinstance(item, IPyNbCell) and call.when == "call" and report.passed:
         outputs = vars(item.parent).setdefault("outputs_of_cells", {})
@@ -50,10 +50,10 @@ def pytest_runtest_makereport(item, call):
 
 
 def with_outputs(notebook, outputs: list):
-    """The notebook as it would have been saved after this run."""
+    """Return the notebook as it would have been saved after this run."""
     ran = copy.deepcopy(notebook)
     ran.metadata.language_info = IPythonKernel.language_info
     code = [cell for cell in ran.cells if cell.cell_type == "code"]
-    for count, (cell, put_out) in enumerate(zip(code, outputs, strict=True), 1):
-        cell.outputs, cell.execution_count = put_out, count
+    for count, (cell, cell_outputs) in enumerate(zip(code, outputs, strict=True), 1):
+        cell.outputs, cell.execution_count = cell_outputs, count
     return ran

@@ -1,11 +1,24 @@
 """Grade a class: ``python -m grading NAME``.
 
-In the order of reading: ``check_notebook`` says what a notebook must carry and is a command for students, ``release``
-writes an assignment's name into it, ``bonus`` says which points come on top, ``wire`` carries calls between a check and
-an answer, ``sandbox`` starts a kernel that can do no harm, ``processes`` bounds the time of each submission,
-``outside`` runs a notebook in there and its checks out here, ``clean`` takes out of it what a browser would run,
-``names`` says which names are the same, ``collect`` knows whose file is which, ``roster`` who belongs to the class and
-what is late, ``report`` writes what a class reached, ``groups`` knows who hands in together, ``hand_back`` packs the
-feedback for the course system, ``alike`` notes what should be read twice, ``course`` holds the steps, ``parts`` divides
-a class and joins it again, ``merge`` joins what several people graded by hand, ``__main__`` is the command.
+The modules, in reading order:
+
+- ``check_notebook``: check and repair a notebook's grading metadata; also a command for students.
+- ``release``: write the assignment's name into a released notebook.
+- ``bonus``: tell bonus points from regular points.
+- ``rpc``: carry function calls between a check and an answer in another process.
+- ``sandbox``: start a kernel in a sandbox.
+- ``processes``: run each submission in its own process, with time limits.
+- ``executor``: execute a notebook in the sandbox and run its checks outside.
+- ``sanitize``: remove active content, such as scripts, from a graded notebook.
+- ``names``: compare students' names.
+- ``collect``: find the owner of each file in the course system's download.
+- ``roster``: read the class list and the deadlines.
+- ``report``: write the tables and the figure of the results.
+- ``groups``: combine the submissions of a group.
+- ``feedback_zip``: pack the feedback for the course system.
+- ``similarity``: note answers that a person should read twice.
+- ``course``: the steps of grading one assignment.
+- ``sharding``: divide a class into parts and join their results.
+- ``merge``: merge the manual grades of several graders.
+- ``__main__``: the command.
 """

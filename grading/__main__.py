@@ -3,12 +3,12 @@
     python -m grading scaling
 
 Submissions are expected at submitted/STUDENT/scaling/scaling.ipynb in assignments/; the results are written to
-report/scaling/ and feedback/. Run it again with --report after grading by hand. What cannot be graded is reported
-with its reason and gets no points, not even zero. Who hands in as a group is graded once, and all of it has the points.
-If grading was broken off, or more has come since, --rest goes on with whoever is not graded yet.
+report/scaling/ and feedback/. Run it again with --report after grading by hand. A submission that cannot be graded is
+reported with the reason and gets no points, not even zero. A group is graded once, and every member gets its points.
+If grading was interrupted, or new submissions have arrived, --rest grades the students who are not graded yet.
 
-Time is processor time. On the clock a cell and a notebook have five times as much. What is not done then is tried once
-more, alone, if the machine was busy, and waits for a person.
+Time limits count processor time. A cell and a notebook may take five times as long in wall-clock time. A submission
+that exceeds that is tried once more, alone, if the machine was busy; after that it waits for a person.
 
 A large class can be graded in parts, on several machines: --part 1/5 to --part 5/5, and then --join.
 """
@@ -24,23 +24,23 @@ from typing import Any
 from tqdm import tqdm
 
 from grading.course import ASSIGNMENTS, Course, configure
-from grading.groups import for_everybody, ways_back
-from grading.hand_back import write_zip
-from grading.parts import JoinError, Part, conditions, join, prepare, write_about
-from grading.processes import in_processes
+from grading.feedback_zip import write_zip
+from grading.groups import feedback_names, results_by_member
+from grading.processes import run_in_processes
 from grading.report import Result, exercises, write_report
-from grading.sandbox import lent_folder, why_not
+from grading.sandbox import sandbox_error, temporary_folder
+from grading.sharding import JoinError, Part, conditions, join, prepare, write_part_file
 
 
 def grade(course: Course, students: list[str], limits: dict, *, beside_others: bool = False) -> None:
-    """Grade submissions, and write what came of each as soon as it is known: what breaks off can go on."""
+    """Grade submissions and write each result as soon as it is known, so that an interrupted run can continue."""
     if not students and beside_others:
         return
     try:
         course.load_master()
     except ValueError as error:
         raise SystemExit(str(error)) from error
-    for _, complaint in in_processes(course.check_master, [course.name], **limits):
+    for _, complaint in run_in_processes(course.check_master, [course.name], **limits):
         if complaint:
             raise SystemExit(f"the model answers do not pass their own checks, so nobody was graded: {complaint}")
     if not beside_others:
@@ -53,12 +53,15 @@ def grade(course: Course, students: list[str], limits: dict, *, beside_others: b
 
 
 def progress(verb: str, task: Callable[[str], Any], students: list[str], limits: dict):
-    """Run a task for each student and show how far it is."""
-    return tqdm(in_processes(task, students, **limits), total=len(students), desc=verb, unit="student")
+    """Run a task for each student and show a progress bar."""
+    return tqdm(run_in_processes(task, students, **limits), total=len(students), desc=verb, unit="student")
 
 
 def report(course: Course, limits: dict, only: list[str] | None = None) -> None:
-    """Write feedback, of some students if only theirs is new, and the report, and print its table."""
+    """Write the feedback and the report, and print the report's table.
+
+    ``only`` restricts the feedback that is written to these students; the report always covers the whole class.
+    """
     results = course.results()
     anew = [s for s, result in results.items() if not result.reason and (only is None or s in only)]
     for student, reason in progress("feedback", course.write_feedback, anew, limits):
@@ -67,8 +70,8 @@ def report(course: Course, limits: dict, only: list[str] | None = None) -> None:
     ways: dict[str, str | None] = {}
     for group in found:
         course.share_feedback(group)
-        ways |= ways_back(course.folder, course.name, group)
-    results = for_everybody(results, found)
+        ways |= feedback_names(course.folder, course.name, group)
+    results = results_by_member(results, found)
     about = {"members": course.members, "canvas_column": course.canvas_column}
     table = write_report(course.report, course.name, results, exercises(course.master()), **about)
     graded = [student for student in results if not results[student].reason]
@@ -81,7 +84,7 @@ def report(course: Course, limits: dict, only: list[str] | None = None) -> None:
 
 
 def parse(argv: list[str] | None) -> tuple[argparse.ArgumentParser, argparse.Namespace]:
-    """Read the command line, and refuse what cannot be done."""
+    """Parse the command line and exit with an error if the arguments do not fit the course folder."""
     parser = argparse.ArgumentParser(
         prog="python -m grading", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -112,7 +115,7 @@ def parse(argv: list[str] | None) -> tuple[argparse.ArgumentParser, argparse.Nam
     if arguments.report and not (arguments.course / "report" / arguments.name / "results.json").is_file():
         parser.error(f"{arguments.name} has not been graded yet: leave out --report")
     runs = not (arguments.report or arguments.join)
-    if runs and not arguments.without_sandbox and (reason := why_not()):
+    if runs and not arguments.without_sandbox and (reason := sandbox_error()):
         parser.error(f"{reason}. Students' code would run with your rights; --without-sandbox accepts that")
     return parser, arguments
 
@@ -121,10 +124,10 @@ def main(argv: list[str] | None = None) -> int:
     """Grade one assignment."""
     parser, arguments = parse(argv)
     name, runs = arguments.name, not (arguments.report or arguments.join)
-    there = {path.parent.name for path in (arguments.course / "submitted").glob(f"*/{name}")}
-    if runs and not there:
+    submitted = {path.parent.name for path in (arguments.course / "submitted").glob(f"*/{name}")}
+    if runs and not submitted:
         place = f"submitted/{(arguments.student or ['STUDENT'])[0]}/{name}/{name}.ipynb"
-        parser.error(f"nobody's work is at {place} in {arguments.course}")
+        parser.error(f"there is no submission {place} in {arguments.course}")
 
     folder, only = arguments.course.resolve(), bool(arguments.student or arguments.rest)
     about = {"cell_seconds": arguments.cell_seconds, "gib": arguments.memory, "sandbox": not arguments.without_sandbox}
@@ -133,26 +136,28 @@ def main(argv: list[str] | None = None) -> int:
         part = Part(arguments.part) if arguments.part else None
         work = prepare(part, folder, name) if part else folder
         course = Course(folder, name, configure(folder, work=work, **about))
-        wanted, found = course.works([course.named(one) for one in arguments.student or there])
+        wanted, found = course.works([course.named(one) for one in arguments.student or submitted])
         if arguments.rest:
             wanted = sorted(set(wanted) - set(course.read_results()))
-        if runs and (missing := sorted(set(wanted) - there)):
+        if runs and (missing := sorted(set(wanted) - submitted)):
             place = f"submitted/{missing[0]}/{name}/{name}.ipynb"
-            parser.error(f"nobody's work is at {place} in {arguments.course}")
+            parser.error(f"there is no submission {place} in {arguments.course}")
     except ValueError as error:
         parser.error(str(error))
     if os.geteuid() == 0 and runs and not arguments.without_sandbox:
-        print("You grade as root: a hole in the sandbox would be a hole in this machine.", file=sys.stderr)
+        print("You are grading as root: code that escapes from the sandbox would have root's rights.", file=sys.stderr)
     limits = {"at_a_time": arguments.at_a_time, "seconds": arguments.seconds, "log": course.logs / "kernels.txt"}
-    with lent_folder() as scratch:  # also for what a process that was killed leaves behind
+    with temporary_folder() as scratch:  # also removes the temporary files of a process that was killed
         tempfile.tempdir = str(scratch)
         try:
             if part:
-                theirs, now = part.of(wanted), conditions(folder, name, under)
-                grade(course, theirs, limits)
-                write_about(part, course, theirs, now)
+                students, current = part.of(wanted), conditions(folder, name, under)
+                grade(course, students, limits)
+                write_part_file(part, course, students, current)
                 print(
-                    f"{len(theirs)} of {len(wanted)} are in part {part}, in {course.work}.", *course.notices(), sep="\n"
+                    f"{len(students)} of {len(wanted)} are in part {part}, in {course.work}.",
+                    *course.notices(),
+                    sep="\n",
                 )
                 return 0
             if arguments.join:
@@ -160,7 +165,7 @@ def main(argv: list[str] | None = None) -> int:
             elif runs:
                 grade(course, wanted, limits, beside_others=only)
                 for group in found:
-                    course.set_aside(group)
+                    course.drop_uncounted(group)
             report(course, limits, wanted if only else None)
         except JoinError as error:
             parser.error(str(error))

@@ -1,10 +1,10 @@
-"""Say whether a notebook still carries what grading needs, and put it back where that is possible.
+"""Check whether a notebook still has everything that grading needs, and restore it where that is possible.
 
     python grading/check_notebook.py FILE [RELEASED]
 
-FILE is the notebook that you are about to hand in, RELEASED the one that was handed out (by default the one of that
-name in this repository's book). If something was lost, the mended notebook is written beside FILE; your own
-cells stay as they are. It needs Python and nbformat, nothing else.
+FILE is the notebook that you are about to hand in. RELEASED is the one that was handed out; by default, the notebook
+of that name in this repository's book. If something was lost, the mended notebook is written beside FILE; your own
+cells stay as they are. The script needs only Python and nbformat.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from nbformat import NotebookNode
 EXERCISES = Path(__file__).resolve().parents[1] / "book" / "exercises"
 LIMIT = 20 * 2**20  # bytes
 CELLS = 2000
-# What a browser, Colab, Canvas or this tool adds: "scaling (1)", "Copy of scaling", "scaling-2", "scaling-mended".
+# Additions of a browser, Colab, Canvas or this tool: "scaling (1)", "Copy of scaling", "scaling-2", "scaling-mended".
 ADDED = re.compile(r"^(?:copy[ _]of[ _])+|(?:[ _]*\(\d+\)|-\d+|-mended)+$", re.IGNORECASE)
 ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")  # of a cell, as nbformat allows it
 ABOUT = "attention_book"  # in the metadata of a released notebook: {"assignment": its name}
@@ -32,12 +32,16 @@ MISSING = "the answer {} is missing, and so is the place where it stood"
 
 
 def plain_name(stem: str) -> str:
-    """Return the name that a notebook was handed out under, from the one it came back with."""
+    """Return the name under which a notebook was handed out, given the name of the submitted file.
+
+    >>> plain_name("Copy of scaling (1)")
+    'scaling'
+    """
     return ADDED.sub("", stem)
 
 
 def read(path: Path) -> NotebookNode:
-    """Read a notebook that may have been through Colab, a mail program or a fall.
+    """Read a notebook that another program, such as Colab or a mail client, may have changed or damaged.
 
     Raises:
         ValueError: if it is too large, has too many cells, is not a notebook, or is too broken to read.
@@ -47,12 +51,12 @@ def read(path: Path) -> NotebookNode:
     try:
         content = json.loads(path.read_text(encoding="utf-8-sig"))
         n_cells = _count_cells(content)
-        if n_cells <= CELLS:  # else nobody shall look at each of them
+        if n_cells <= CELLS:  # the next steps visit every cell; too many are refused below
             _add_ids(content)
-            # half an emoji, which JSON can hold and no file in UTF-8, becomes a question mark
+            # a lone surrogate (half an emoji) is valid in JSON but not in UTF-8; it becomes a question mark
             text = json.dumps(content, ensure_ascii=False).encode("utf-8", "replace").decode("utf-8")
             notebook = nbformat.reads(text, as_version=4)
-            _add_ids(notebook, anew=content.get("nbformat") != 4)  # nbformat draws ids for what is older than 4
+            _add_ids(notebook, anew=content.get("nbformat") != 4)  # nbformat gives random ids to formats older than 4
             nbformat.validate(notebook)
     except RecursionError:
         raise ValueError("it is no notebook: its JSON is nested too deeply") from None
@@ -72,9 +76,10 @@ def _count_cells(content) -> int:
 
 
 def _add_ids(content, *, anew: bool = False) -> None:
-    """Make a notebook of the formats 4.0 to 4.4, as Colab and Kaggle write them, one of 4.5, whose cells have ids.
+    """Convert formats 4.0 to 4.4, which Colab and Kaggle write, to 4.5 by giving every cell an id.
 
-    Ids that are valid and unique stay; what is no notebook of version 4 is left for nbformat to refuse.
+    Ids that are valid and unique stay, unless ``anew`` is set. Content that is not a notebook of version 4 is left
+    unchanged, for nbformat to refuse.
     """
     if not isinstance(content, dict) or content.get("nbformat") != 4 or not isinstance(content.get("cells"), list):
         return
@@ -88,7 +93,7 @@ def _add_ids(content, *, anew: bool = False) -> None:
             taken.add(given)
         else:
             without.append(cell)
-    for cell in without:  # the id is made of the text: the same text alone has the same id in another notebook
+    for cell in without:  # a hash of the text, so that a unique text has the same id in every notebook
         source = json.dumps([cell.get("cell_type"), "".join(cell.get("source") or "")])
         name = f"cell-{hashlib.sha256(source.encode()).hexdigest()[:16]}"
         cell["id"] = next(one for i in count() if (one := f"{name}-{i}" if i else name) not in taken)
@@ -96,16 +101,16 @@ def _add_ids(content, *, anew: bool = False) -> None:
 
 
 def mend(notebook: NotebookNode, released: NotebookNode, others: Iterable[Path] = ()) -> tuple[NotebookNode, list[str]]:
-    """Return a copy with the metadata of the released notebook, and what had to be done for that, in words.
+    """Return a copy with the metadata of the released notebook, and a list of the repairs in words.
 
-    Cells are matched by the name that grading gave them, then by their id, then by their text, and at last by the
-    cells before and after. Checks that are gone are put back; an answer that is gone cannot be. ``others`` are where
-    the notebooks of other assignments are, to say which it seems to be if it is the wrong one.
+    Cells are matched by their nbgrader name, then by their id, then by their text, and at last by the cells before and
+    after them. A deleted check is put back; a deleted answer cannot be. ``others`` are the paths of the notebooks of
+    other assignments; they serve to name the assignment if this notebook belongs to another one.
 
     Raises:
         ValueError: if it is the notebook of another assignment, or a graded answer has no place left.
     """
-    refuse_another(notebook, released, others)
+    check_assignment(notebook, released, others)
     notebook, done = copy.deepcopy(notebook), []
     wanted = [cell for cell in released.cells if "nbgrader" in cell.metadata]
     found = _by_name(notebook, wanted, done)
@@ -126,11 +131,12 @@ def mend(notebook: NotebookNode, released: NotebookNode, others: Iterable[Path] 
     return notebook, done
 
 
-def refuse_another(notebook: NotebookNode, released: NotebookNode, others: Iterable[Path] = ()) -> None:
-    """Refuse the notebook of another assignment: by the name in its metadata, else by the locked cells that it lacks.
+def check_assignment(notebook: NotebookNode, released: NotebookNode, others: Iterable[Path] = ()) -> None:
+    """Refuse the notebook of another assignment, by the name in its metadata and by its locked cells.
 
     Raises:
-        ValueError: if less than half of the locked cells are in it as they were released, or its metadata says so.
+        ValueError: if less than half of the locked cells are in it as they were released, or its metadata has the name
+            of another assignment.
     """
     says, wanted = assignment_of(notebook), assignment_of(released)
     here, locked = locked_cells_found(notebook, released)
@@ -152,16 +158,16 @@ def refuse_another(notebook: NotebookNode, released: NotebookNode, others: Itera
 
 
 def assignment_of(notebook: NotebookNode, otherwise: str = "") -> str:
-    """Return the assignment's name that releasing has written into a notebook's metadata."""
+    """Return the assignment's name in a notebook's metadata, or ``otherwise`` if there is none."""
     about = notebook.metadata.get(ABOUT)
     name = about.get("assignment") if isinstance(about, dict) else None
     return name if isinstance(name, str) and name else otherwise
 
 
 def locked_cells_found(notebook: NotebookNode, released: NotebookNode) -> tuple[int, int]:
-    """Count the texts of the released notebook's locked cells that are in this one, and all of them.
+    """Return how many of the released notebook's locked texts are in this notebook, and how many there are.
 
-    A text must be the same but for white space, and its cell must have the same name, or have lost it.
+    A text must be the same up to white space, and its cell must have the same nbgrader name or none.
     """
     wanted: dict[tuple[str, str], set[str]] = {}
     theirs: dict[tuple[str, str], set[str]] = {}
@@ -243,7 +249,7 @@ def _put_back(notebook, wanted, found: dict[str, NotebookNode], done: list[str])
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Check one notebook; write the mended one where that helps."""
+    """Check one notebook; write the mended notebook if it could be repaired."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path)
     parser.add_argument("released", type=Path, nargs="?")

@@ -1,4 +1,4 @@
-"""One assignment of one course folder: where its files are, and the steps of grading it."""
+"""One assignment in a course folder: the places of its files, and the steps of grading it."""
 
 import json
 import re
@@ -19,26 +19,26 @@ from nbgrader.utils import is_grade, is_solution
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
-from grading.alike import same_answers, uncalled_for
 from grading.check_notebook import mend, read
-from grading.collect import about_it
+from grading.collect import collected_record
+from grading.executor import ExecuteWithOutsideChecks, WallClockExceededError, is_autograded
 from grading.groups import Group, groups
 from grading.names import split
-from grading.outside import CheckedFromOutside, OutOfClockError, by_machine
-from grading.processes import OutOfClock
+from grading.processes import WallClockExceeded
 from grading.report import Result
 from grading.roster import (
+    AmbiguousNameError,
     Member,
-    TwoOfOneNameError,
+    assign_groups,
     assignments_in,
     canvas_column,
-    in_groups,
+    find_member,
+    parse_time,
     read_roster,
     read_rules,
-    text_of,
-    when,
-    whose,
+    read_text,
 )
+from grading.similarity import same_answers, shortcut_notes
 
 ASSIGNMENTS = Path(__file__).resolve().parents[1] / "assignments"
 
@@ -46,27 +46,27 @@ ASSIGNMENTS = Path(__file__).resolve().parents[1] / "assignments"
 def configure(
     folder: Path, *, cell_seconds: int = 60, gib: float = 4, sandbox: bool = True, work: Path | None = None
 ) -> Config:
-    """Read nbgrader's configuration and lay this course's folders and limits over it; draw its seed if it has none.
+    """Read nbgrader's configuration and set this course's folders and limits; draw a seed if the course has none.
 
-    What is graded is written to ``work``, the course's own folder if nothing else is said.
+    Graded files are written to ``work``, by default the course folder itself.
     """
     config = PyFileConfigLoader("nbgrader_config.py", path=str(ASSIGNMENTS)).load_config()
     config.CourseDirectory.root = str(work or folder)
     config.CourseDirectory.db_url = f"sqlite:///{(work or folder) / 'gradebook.db'}"
     config.CourseDirectory.submitted_directory = "checked"
     config.CourseDirectory.release_directory = "release"
-    config.CheckedFromOutside.timeout = cell_seconds
-    config.CheckedFromOutside.memory = int(gib * 2**30)
-    config.CheckedFromOutside.sandbox = sandbox
+    config.ExecuteWithOutsideChecks.timeout = cell_seconds
+    config.ExecuteWithOutsideChecks.memory = int(gib * 2**30)
+    config.ExecuteWithOutsideChecks.sandbox = sandbox
     seed = folder / "seed"
     if not seed.exists():
         seed.write_text(f"{secrets.randbelow(2**31)}\n")
-    config.CheckedFromOutside.seed_shift = int(seed.read_text())
+    config.ExecuteWithOutsideChecks.seed_shift = int(seed.read_text())
     return config
 
 
 class Course:
-    """The steps of grading; each that takes one student's name can run in a process of its own.
+    """One assignment in a course folder; a method that takes one student's name can run in its own process.
 
     Raises:
         ValueError: if the rules, the roster or the groups of the course cannot be read.
@@ -88,7 +88,7 @@ class Course:
                 raise ValueError(
                     f"there is no table of groups {self.rules.groups} in {folder}, which course.toml names"
                 )
-            self.members = in_groups(self.members, folder / self.rules.groups)
+            self.members = assign_groups(self.members, folder / self.rules.groups)
         elif not self.rules.groups:
             self.members = [replace(member, group="") for member in self.members]
         self.canvas_column = canvas_column(name, self.rules, heads)
@@ -97,39 +97,43 @@ class Course:
         self.logs.mkdir(parents=True, exist_ok=True)
 
     def notebook(self, kind: str, student: str = ".") -> Path:
-        """Return where the assignment's notebook is: as ``source``, ``release``, ``checked`` or ``autograded``."""
+        """Return the notebook's path in the folder ``source``, ``release``, ``checked`` or ``autograded``."""
         return self.work / kind / student / self.name / f"{self.name}.ipynb"
 
     def submitted(self, student: str) -> Path:
-        """Return the folder of what a student has handed in."""
+        """Return the folder of a student's submission."""
         return self.folder / "submitted" / student / self.name
 
     def handed_in(self) -> set[str]:
-        """Name the folders of all who have handed in."""
+        """Return the folders' names of all students who have handed in."""
         return {path.parent.name for path in (self.folder / "submitted").glob(f"*/{self.name}")}
 
     def notices(self) -> list[str]:
-        """Say which names in ``course.toml`` are nobody's: of extensions, and of assignments."""
+        """Return warnings about unknown names in ``course.toml``: extensions for nobody, rules for no assignment."""
         names = sorted(set(self.rules.extensions) - set(self.extended))
         source = self.folder / "source"
         sections = assignments_in(self.folder / "course.toml") if source.is_dir() else []
         unknown = [one for one in sections if not (source / one).is_dir()]
-        said = [f"In course.toml there are extensions for nobody of the class: {', '.join(names)}."] if names else []
-        return said + ([f"In course.toml there are rules for no assignment: {', '.join(unknown)}."] if unknown else [])
+        warnings = (
+            [f"In course.toml there are extensions for nobody of the class: {', '.join(names)}."] if names else []
+        )
+        return warnings + (
+            [f"In course.toml there are rules for no assignment: {', '.join(unknown)}."] if unknown else []
+        )
 
     def extensions(self) -> dict[str, str]:
-        """Say whose each extension is: a member's or somebody else's who has handed in, by folder, or a group's.
+        """Map each name under ``extensions`` to its owner: the folder of a member or a submission, or a group's name.
 
         Raises:
-            ValueError: if one could be that of two, or two are the same one's.
+            ValueError: if a name fits two owners, or two names have the same owner.
         """
         others = [Member(*split(folder)) for folder in self.handed_in() if not self._member(folder)]
         teams = [Member(name) for name in dict.fromkeys(one.group for one in self.members if one.group)]
         found: dict[str, str] = {}
         for name in self.rules.extensions:
             try:
-                owner = whose(name, [*self.members, *others, *teams])
-            except TwoOfOneNameError as error:
+                owner = find_member(name, [*self.members, *others, *teams])
+            except AmbiguousNameError as error:
                 raise ValueError(f"course.toml, [{self.name}.extensions]: {error}") from error
             if owner is None:
                 continue
@@ -149,12 +153,12 @@ class Course:
             ValueError: if it could be that of two.
         """
         there = self.handed_in()
-        found = whose(student, [Member(*split(folder)) for folder in there]) if student not in there else None
+        found = find_member(student, [Member(*split(folder)) for folder in there]) if student not in there else None
         return found.folder if found else student
 
     def _member(self, folder: str) -> Member | None:
-        with suppress(TwoOfOneNameError):
-            return whose(folder, self.members)
+        with suppress(AmbiguousNameError):
+            return find_member(folder, self.members)
         return None
 
     def groups(self) -> list[Group]:
@@ -166,7 +170,7 @@ class Course:
         return groups(self.members, there, self.when_it_came)
 
     def works(self, students: Iterable[str]) -> tuple[list[str], list[Group]]:
-        """Return whose files are graded if these students' work is, and the groups among them."""
+        """Return the folders to grade so that these students are graded, and the groups to which they belong."""
         wanted = set(students)
         found = [group for group in self.groups() if wanted & set(group.everybody)]
         for group in found:
@@ -183,22 +187,24 @@ class Course:
         Raises:
             ValueError: if the master is not well formed.
         """
-        done, log = outcome(NbGraderAPI(config=self.config).generate_assignment(self.name))
+        done, log = api_result(NbGraderAPI(config=self.config).generate_assignment(self.name))
         if not done:
             raise ValueError(f"the master of {self.name} is not well formed:\n{log}")
 
     def check_master(self, _: str = "") -> str | None:
-        """Run the checks on the model answers, so that no student pays for a check that refuses them."""
+        """Run the checks on the model answers; return the messages of checks that refuse them, or ``None``."""
         master = self.master()
-        checks = [i for i, cell in enumerate(master.cells) if by_machine(cell)]
-        master.cells = master.cells[: max(checks, default=-1) + 1]  # an open exercise may come after, and take its time
-        runner = CheckedFromOutside(config=self.config, timeout=600)  # our own code; only the class is hurried
+        checks = [i for i, cell in enumerate(master.cells) if is_autograded(cell)]
+        master.cells = master.cells[: max(checks, default=-1) + 1]  # an open exercise without checks may be slow
+        runner = ExecuteWithOutsideChecks(
+            config=self.config, timeout=600
+        )  # the tighter limits are for submissions only
         runner.preprocess(master, {"metadata": {"path": str(self.folder)}})
-        failed = {cell.metadata.nbgrader.grade_id: messages(cell) for cell in master.cells if by_machine(cell)}
-        return "; ".join(f"{name}: {said[0]}" for name, said in failed.items() if said) or None
+        failed = {cell.metadata.nbgrader.grade_id: messages(cell) for cell in master.cells if is_autograded(cell)}
+        return "; ".join(f"{name}: {texts[0]}" for name, texts in failed.items() if texts) or None
 
     def check_and_copy(self, student: str) -> list[str]:
-        """Check a submission and copy what can be graded; return what had to be mended.
+        """Check a submission and write the repaired copy to ``checked``; return the repairs and other notes.
 
         Raises:
             ValueError: if it cannot be graded.
@@ -216,42 +222,45 @@ class Course:
         nbformat.write(notebook, target)
         if (stamp := handed_in / "timestamp.txt").is_file():
             try:
-                came = f"{when(text_of(stamp)).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+                came = f"{parse_time(read_text(stamp)).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
             except (ValueError, OverflowError):
-                mended.append("its timestamp.txt is no date, so nothing is known of when it was handed in")
+                mended.append("its timestamp.txt is no date, so the time of submission is not known")
             else:
                 (target.parent / "timestamp.txt").write_text(came, encoding="utf-8")
         return mended + list(untouched_answers(notebook, released).values())
 
-    def grade(self, student: str) -> Result | OutOfClock:
-        """Check and run one submission; return why that could not be done, or what is to be noted."""
+    def grade(self, student: str) -> Result | WallClockExceeded:
+        """Check and run one submission; return the reason if it could not be graded, and notes."""
         try:
             notes = self.check_and_copy(student)
         except (ValueError, OSError, RecursionError) as error:
             return Result(reason=str(error))
         except Exception as error:
-            return self.failed("checking", student, error)
+            return self.unexpected_failure("checking", student, error)
         try:
             if reason := self.autograde(student):
-                return reason if isinstance(reason, OutOfClock) else Result(reason=reason, notes=notes)
-            self.leave_to_a_person(student)
+                return reason if isinstance(reason, WallClockExceeded) else Result(reason=reason, notes=notes)
+            self.flag_for_manual_grading(student)
         except Exception as error:
-            return self.failed("grading", student, error)
+            return self.unexpected_failure("grading", student, error)
         return Result(notes=notes)
 
-    def failed(self, doing: str, student: str, error: Exception) -> Result:
-        """Say that grading itself failed on a submission, and keep the traceback for whoever mends it."""
+    def unexpected_failure(self, doing: str, student: str, error: Exception) -> Result:
+        """Return the result for an unexpected error in grading itself, and write the traceback to the log."""
         log = self.logs / f"{student}.txt"
         with log.open("a", encoding="utf-8", errors="replace") as file:
             file.writelines(traceback.format_exception(error))
-        said = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        summary = f"{type(error).__name__}: {error}".splitlines()[0][:200]
         return Result(
-            reason=f"{doing} it failed in a way that was not expected ({said}): a fault of this program, not of the "
+            reason=f"{doing} it failed with an unexpected error ({summary}): a fault of this program, not of the "
             f"student. The traceback is in {log}; a person should look at the file"
         )
 
-    def leave_to_a_person(self, student: str) -> None:
-        """Have answers looked at that nbgrader gives no points, when their exercise has work of the student's."""
+    def flag_for_manual_grading(self, student: str) -> None:
+        """Mark answers for manual grading that are unchanged in an exercise with other work by the student.
+
+        nbgrader would give them no points.
+        """
         notebook, released = (
             nbformat.read(path, as_version=4) for path in (self.notebook("checked", student), self.notebook("release"))
         )
@@ -262,8 +271,8 @@ class Course:
             gradebook.db.commit()
 
     def autograde(self, student: str) -> str | None:
-        """Run one submission; return nothing, or why that could not be done."""
-        done, log = outcome(NbGraderAPI(config=self.config).autograde(self.name, student))
+        """Run one submission with nbgrader; return ``None``, or the reason why it could not be graded."""
+        done, log = api_result(NbGraderAPI(config=self.config).autograde(self.name, student))
         (self.logs / f"{student}.txt").write_text(log, encoding="utf-8")
         if done:
             return None
@@ -272,17 +281,17 @@ class Course:
             return f"see {self.logs / student}.txt"
         kind, reason = reasons[-1]
         if reason.startswith("Kernel didn't respond in"):
-            return OutOfClock(f"it waits for a person, nothing of it was run: {reason}")
-        return OutOfClock(reason) if kind.endswith(OutOfClockError.__name__) else reason
+            return WallClockExceeded(f"it waits for a person, nothing of it was run: {reason}")
+        return WallClockExceeded(reason) if kind.endswith(WallClockExceededError.__name__) else reason
 
     def drop(self, student: str) -> None:
-        """Remove what half a grading left, so that nobody mistakes it for no points."""
+        """Remove the results of an incomplete grading, so that they are not mistaken for zero points."""
         shutil.rmtree(self.notebook("autograded", student).parent, ignore_errors=True)
         with self.gradebook() as gradebook, suppress(MissingEntry):
             gradebook.remove_submission(self.name, student)
 
-    def set_aside(self, group: Group) -> None:
-        """Remove what was graded of a group and is not what counts."""
+    def drop_uncounted(self, group: Group) -> None:
+        """Remove the results of those files of a group that do not count."""
         results = self.read_results()
         for student in group.aside:
             if results.pop(student, None):
@@ -290,7 +299,7 @@ class Course:
         self._write(results)
 
     def share_feedback(self, group: Group) -> None:
-        """Give every member of a group its page."""
+        """Copy a group's feedback page to every member."""
         page = self.folder / "feedback" / group.counts / self.name / f"{self.name}.html"
         for folder in group.members if page.is_file() else ():
             if folder != group.counts:
@@ -299,8 +308,8 @@ class Course:
                 shutil.copyfile(page, copied)
 
     def write_feedback(self, student: str) -> str | None:
-        """Write a student's feedback; return nothing, or why that could not be done."""
-        done, log = outcome(NbGraderAPI(config=self.config).generate_feedback(self.name, student))
+        """Write a student's feedback page; return ``None``, or the reason why there is none."""
+        done, log = api_result(NbGraderAPI(config=self.config).generate_feedback(self.name, student))
         return None if done else "no feedback: " + log.splitlines()[-1]
 
     def gradebook(self) -> Gradebook:
@@ -308,25 +317,25 @@ class Course:
         return Gradebook(self.config.CourseDirectory.db_url, self.config.CourseDirectory.course_id)
 
     def write_results(self, results: dict[str, Result], *, beside_others: bool) -> None:
-        """Write to ``results.json`` what the gradebook does not hold: why a submission was not graded, and notes."""
+        """Write to ``results.json`` what the gradebook does not store: reasons for no grade, and notes."""
         new = {student: {"reason": result.reason, "notes": result.notes} for student, result in results.items()}
         self._write((self.read_results() if beside_others else {}) | new)
 
     def _write(self, results: dict[str, dict]) -> None:
-        beside = self.results_file.with_suffix(".new")  # who breaks this off shall not be left with half a file
+        beside = self.results_file.with_suffix(".new")  # replaced in one step: an interrupt leaves no partial file
         beside.write_text(json.dumps(results, indent=1), encoding="utf-8")
         beside.replace(self.results_file)
 
     def add_result(self, student: str, result: Result) -> None:
-        """Write one result beside the others."""
+        """Add one result to ``results.json``."""
         self.write_results({student: result}, beside_others=True)
 
     def read_results(self) -> dict[str, dict]:
-        """Read ``results.json``; nothing before the first grading."""
+        """Return the content of ``results.json``, empty before the first grading."""
         return json.loads(self.results_file.read_text(encoding="utf-8")) if self.results_file.is_file() else {}
 
     def results(self) -> dict[str, Result]:
-        """Return what came of every submission: points as the gradebook has them, lateness, what to read twice."""
+        """Return the result of every submission: the gradebook's points, lateness, and notes on similar answers."""
         results = {
             student: Result(**one) if one["reason"] else self.result_or_reason(student, one["notes"])
             for student, one in self.read_results().items()
@@ -338,82 +347,82 @@ class Course:
         for student, result in results.items():
             self.add_lateness(student, result, found.get(student))
             try:
-                whose(student, self.members)
-            except TwoOfOneNameError as error:
-                result.notes.append(f"whose it is is not known: {error}")
+                find_member(student, self.members)
+            except AmbiguousNameError as error:
+                result.notes.append(f"its owner is not known: {error}")
         graded = {student: self.notebook("checked", student) for student, one in results.items() if not one.reason}
         notebooks = {student: nbformat.read(path, as_version=4) for student, path in graded.items() if path.is_file()}
         if notebooks:
             master, released = self.master(), nbformat.read(self.notebook("release"), as_version=4)
             same = same_answers(notebooks, released)
             for student, notebook in notebooks.items():
-                results[student].notes += uncalled_for(notebook, master) + same.get(student, [])
+                results[student].notes += shortcut_notes(notebook, master) + same.get(student, [])
         return results
 
     def stamp(self, student: str) -> str:
-        """Return what is written of when a submission came; nothing if that is not known."""
+        """Return the text of a submission's time stamp, empty if there is none."""
         file = self.submitted(student) / "timestamp.txt"
         member = self._member(student)
-        return text_of(file) if file.is_file() else self.came.get(member.folder, "") if member else ""
+        return read_text(file) if file.is_file() else self.came.get(member.folder, "") if member else ""
 
     def when_it_came(self, student: str) -> datetime | None:
-        """Return when a submission came, if that is known."""
+        """Return the time of a submission, or ``None`` if it is not known."""
         try:
-            return when(stamp) if (stamp := self.stamp(student)) else None
+            return parse_time(stamp) if (stamp := self.stamp(student)) else None
         except (ValueError, OverflowError, OSError):
             return None
 
     def add_lateness(self, student: str, result: Result, group: Group | None = None) -> None:
-        """Note how late a submission came, what that costs, and what was said when it was collected."""
+        """Set how late a submission came and the percentage taken off, and add the notes made when it was collected."""
         theirs = {student, *([group.name, *group.everybody] if group else [])}
         theirs |= {one.folder for folder in theirs if (one := self._member(folder))}
         theirs |= {one.folder for one in group.members.values()} if group else set()
         together = [name for name, owner in self.extended.items() if owner in theirs]
         try:
             stamp = self.stamp(student)
-            about = about_it(self.folder, student, self.name)
-            marked, said = about.get("late"), about.get("said", [])
-            result.notes = [*said, *(note for note in result.notes if note not in said)]
-            result.hours_late = self.rules.hours_late(when(stamp), *together) if stamp else 0
+            about = collected_record(self.folder, student, self.name)
+            marked, notes = about.get("late"), about.get("said", [])
+            result.notes = [*notes, *(note for note in result.notes if note not in notes)]
+            result.hours_late = self.rules.hours_late(parse_time(stamp), *together) if stamp else 0
             result.percent_off = self.rules.percent_off(result.hours_late)
         except (ValueError, OverflowError, OSError) as error:
-            result.notes.append(f"when it came cannot be read: {error}"[:200])
+            result.notes.append(f"its time of submission cannot be read: {error}"[:200])
             return
         if marked and not stamp:
             result.notes.append("the course system marks it as late, and does not say by how much")
 
     def result_or_reason(self, student: str, notes: list[str]) -> Result:
-        """Read a result; nobody's costs the class its report."""
+        """Return a submission's result; an error becomes its reason, so that the report is written all the same."""
         try:
             return self.result(student, notes)
         except Exception as error:
-            return Result(reason=f"what came of it cannot be read: {error}", notes=notes)
+            return Result(reason=f"its result cannot be read: {error}", notes=notes)
 
     def result(self, student: str, notes: list[str]) -> Result:
-        """Read points and messages of a graded submission."""
+        """Return the points and messages of a graded submission."""
         notebook = nbformat.read(self.notebook("autograded", student), as_version=4)
-        said = {cell.metadata.nbgrader.grade_id: messages(cell) for cell in notebook.cells if by_machine(cell)}
+        found = {cell.metadata.nbgrader.grade_id: messages(cell) for cell in notebook.cells if is_autograded(cell)}
         with self.gradebook() as gradebook:
             grades = gradebook.find_submission_notebook(self.name, self.name, student).grades
             points = {grade.name: None if grade.needs_manual_grade else grade.score for grade in grades}
-        return Result(notes=notes, points=points, messages={name: lines[0] for name, lines in said.items() if lines})
+        return Result(notes=notes, points=points, messages={name: lines[0] for name, lines in found.items() if lines})
 
 
-def outcome(result: dict) -> tuple[bool, str]:
-    """Read what nbgrader returns: whether it did what it should, and what it said."""
+def api_result(result: dict) -> tuple[bool, str]:
+    """Return whether an nbgrader call succeeded, and its log."""
     return bool(result["success"]), f"{result.get('log', '')}{result.get('error', '')}"
 
 
 def messages(cell: NotebookNode) -> list[str]:
-    """Return what a graded cell complained about."""
+    """Return the error messages of a graded cell."""
     return [output.evalue for output in cell.outputs if output.output_type == "error"]
 
 
 def untouched_answers(notebook: NotebookNode, released: NotebookNode) -> dict[str, str]:
-    """Name the answers graded by hand that are as handed out, and say where their exercise has work of the student's.
+    """Return unchanged answers to manually graded questions, each with a note, where the exercise has other work.
 
-    nbgrader gives no points for an answer that nobody touched; somebody may have written it beside its place, or
-    answered in code.
+    nbgrader gives no points for an unchanged answer, but the student may have written it in another cell, or answered
+    in code.
     """
     given = {cell.source.strip() for cell in released.cells} | {""}
     found: dict[str, str] = {}

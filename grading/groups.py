@@ -1,8 +1,8 @@
-"""One work of several students: it is graded once, and each of them stands in the table with its points.
+"""Group submissions: a group is graded once, and each member is listed with the points.
 
-Whatever of them hands it in counts for all. If they hand in different files, the one counts that came last; where the
-course system does not say of each when it came, that of the member who stands first in the table. The others are named
-in the notes of all of them, and stay where they are.
+Any member may hand in for the group. If members hand in different files, the last file counts. If the course system
+does not give the time of each, the file of the member who is listed first counts. The other files are named in the
+notes of all members and stay where they are.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,22 +14,22 @@ from pathlib import Path
 from grading.collect import MOODLE, WHO, came_as
 from grading.names import letters, likeness, split
 from grading.report import Result
-from grading.roster import Member, TwoOfOneNameError, whose
+from grading.roster import AmbiguousNameError, Member, find_member
 
 
 @dataclass
 class Group:
-    """A group that has handed in: all its members, and whose files they were. Each is named by a folder."""
+    """A group with a submission: its members, and whose files were handed in. Students are named by their folders."""
 
     name: str
     members: dict[str, Member]
     counts: str  # whose file is graded
-    aside: list[str] = field(default_factory=list)  # whose are not
+    aside: list[str] = field(default_factory=list)  # whose files are not graded
     notes: list[str] = field(default_factory=list)
 
     @property
     def everybody(self) -> list[str]:
-        """Return every folder of the group's: those of members, and one that is called like the group itself."""
+        """Return every folder of the group: the members' folders, and one with the name of the group itself."""
         return list(dict.fromkeys([*self.members, self.counts, *self.aside]))
 
 
@@ -38,7 +38,11 @@ def groups(
     there: dict[str, bytes | None],
     came: Callable[[str], datetime | None],
 ) -> list[Group]:
-    """Sort what is ``there``, what is in each folder's notebook or nothing, by group; say whose counts in each."""
+    """Return the groups that have handed in, each with the file that counts.
+
+    ``there`` maps each submission's folder to its notebook's content, or to ``None`` if it has no notebook; ``came``
+    returns the time of a submission, if it is known.
+    """
     members = list(members)
     found: dict[str, list[Member]] = {}
     for member in members:
@@ -46,7 +50,7 @@ def groups(
             found.setdefault(member.group, []).append(member)
     result: list[Group] = []
     for name, theirs in found.items():
-        its_own = [one for one in there if _is_its_own(one, name)]
+        its_own = [one for one in there if _has_group_name(one, name)]
         where = by_member(members, (one for one in there if one not in its_own))
         folders = {where.get(member.folder, member.folder): member for member in theirs}
         handed_in = [one for one in [*folders, *its_own] if one in there]
@@ -63,15 +67,15 @@ def _chosen(name: str, folders: dict[str, Member], files: list[str], there, came
     known = [time for time in times.values() if time is not None]
     in_time = len(known) == len(files) and len(set(known)) > 1
     counts = max(files, key=lambda one: times[one]) if in_time else files[0]  # the first of those that came last
-    why = "it came last" if in_time else "its member stands first, and it is not known which came last"
+    why = "it came last" if in_time else "its member is listed first, and it is not known which came last"
     aside = [one for one in files if one != counts]
     other = [one for one in aside if there[one] != there[counts]]
-    note = f"of group {name} the file of {counts} counts ({why}); another of {', '.join(other)} does not"
+    note = f"in group {name} the file of {counts} counts ({why}); the different file of {', '.join(other)} does not"
     return Group(name, folders, counts, aside, [note])
 
 
-def for_everybody(results: dict[str, Result], found: Iterable[Group]) -> dict[str, Result]:
-    """Give each member of a group what its work reached."""
+def results_by_member(results: dict[str, Result], found: Iterable[Group]) -> dict[str, Result]:
+    """Return the results with each group's result given to every member."""
     everybody = dict(results)
     for group in found:
         graded = next((one for one in [group.counts, *group.aside] if one in results), None)
@@ -79,7 +83,7 @@ def for_everybody(results: dict[str, Result], found: Iterable[Group]) -> dict[st
             continue
         notes = list(group.notes)
         if graded != group.counts:
-            notes.append(f"the file that counts is not graded yet, this is that of {graded}: --rest")
+            notes.append(f"the file that counts is not graded yet, this is the result of {graded}: use --rest")
         for folder in group.everybody:
             everybody.pop(folder, None)
         for folder in group.members:
@@ -88,11 +92,11 @@ def for_everybody(results: dict[str, Result], found: Iterable[Group]) -> dict[st
     return everybody
 
 
-def ways_back(course: Path, name: str, group: Group) -> dict[str, str | None]:
-    """Say what the course system would have called each member's file; nothing where it has no name for it.
+def feedback_names(course: Path, name: str, group: Group) -> dict[str, str | None]:
+    """Return the name in the course system of each member's file, ``None`` where there is none.
 
-    Moodle has a folder for each member, and takes one for a member who handed in nothing. Canvas calls the file of a
-    group by the group's name, and gives what comes back to all of it; that is one page, under the name of the group.
+    Moodle has a folder for each member, and accepts a folder for a member who handed in nothing. Canvas names a group's
+    file after the group and returns the feedback to all its members, so there is one page, under the group's name.
     """
     came = {folder: way for folder in group.everybody if (way := came_as(course, folder, name)) is not None}
     reached_by = came.get(group.counts)
@@ -111,15 +115,15 @@ def ways_back(course: Path, name: str, group: Group) -> dict[str, str | None]:
 
 
 def by_member(members: Iterable[Member], there: Iterable[str]) -> dict[str, str]:
-    """Return the folder in which a member's work is, by the name that the roster would give that folder."""
+    """Map the folder name that the roster gives a member to the folder in which that member's work is."""
     found: dict[str, str] = {}
     for folder in there:
-        with suppress(TwoOfOneNameError):
-            if member := whose(folder, members):
+        with suppress(AmbiguousNameError):
+            if member := find_member(folder, members):
                 found.setdefault(member.folder, folder)
     return found
 
 
-def _is_its_own(folder: str, group: str) -> bool:
-    """Say whether a folder has the group's name; Canvas adds the number of one of its members."""
+def _has_group_name(folder: str, group: str) -> bool:
+    """Return whether a folder has the group's name, to which Canvas adds the number of a member."""
     return bool(likeness(((split(folder)[0],), ""), ((group,), "")))

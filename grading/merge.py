@@ -1,10 +1,10 @@
-"""Join what several people graded by hand, each on a copy of the course folder.
+"""Merge the marks that several people gave by hand, each on a copy of the course folder.
 
     python -m grading.merge scaling anna/gradebook.db ben/gradebook.db
 
-Grade with ``python -m grading`` first, then copy the course folder for each, and let one grade the first exercise,
-the next one the second. What a copy has changed is taken over. What two changed differently is left as it was and
-named; one of them changes their copy, and it is merged again.
+Grade with ``python -m grading`` first. Then copy the course folder for each person, and let one grade the first
+exercise, the next one the second. Marks that were changed in a copy are taken over. A mark that two copies changed
+differently is left as it was and reported; change one of the copies and merge again.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from grading.course import ASSIGNMENTS, configure
 
 
 class Mark(NamedTuple):
-    """What a person can say of an answer."""
+    """What a person can enter for an answer: points, extra credit, whether it is still open, and a comment."""
 
     points: float | None
     extra: float | None
@@ -27,39 +27,39 @@ class Mark(NamedTuple):
 
 
 def marks(gradebook: Gradebook, name: str) -> dict[tuple[str, str], Mark]:
-    """Read the marks of an assignment by student and cell."""
+    """Return the marks of an assignment by student and cell name."""
     found: dict[tuple[str, str], Mark] = {}
     for submission in gradebook.assignment_submissions(name):
         for notebook in submission.notebooks:
             comments = {comment.name: comment.manual_comment for comment in notebook.comments}
             for grade in notebook.grades:
-                said = comments.get(grade.name) or None
-                mark = Mark(grade.manual_score, grade.extra_credit or None, bool(grade.needs_manual_grade), said)
+                comment = comments.get(grade.name) or None
+                mark = Mark(grade.manual_score, grade.extra_credit or None, bool(grade.needs_manual_grade), comment)
                 found[str(submission.student_id), grade.name] = mark
     return found
 
 
 def changes(ours: dict, copies: dict[str, dict]) -> tuple[dict[tuple[str, str], Mark], list[str]]:
-    """Return the marks that copies have given, and a sentence on each that somebody does not agree on.
+    """Return the marks that were given in the copies, and a message on each conflict.
 
-    A copy in which an answer waits says nothing of it: another may have been merged since it was made.
+    An answer that is still open in a copy is ignored: another copy may have been merged since that copy was made.
     """
     changed: dict[tuple[str, str], Mark] = {}
     conflicts: list[str] = []
     for place, mark in ours.items():
         theirs = {who: marks[place] for who, marks in copies.items() if place in marks}
-        new = {who: one for who, one in theirs.items() if one != mark and _says(one, mark)}
-        settled = not mark.open and _says(mark, mark)
+        new = {who: one for who, one in theirs.items() if one != mark and _is_given(one, mark)}
+        settled = not mark.open and _is_given(mark, mark)
         if len(set(new.values())) == 1 and not settled:
             changed[place] = next(iter(new.values()))
         elif new:
             all_of_them = ({"the gradebook": mark} if settled else {}) | new
-            said = "; ".join(f"{who} says {_in_words(one)}" for who, one in all_of_them.items())
-            conflicts.append(f"{place[0]}, {place[1]}: {said}")
+            marks_given = "; ".join(f"{who} says {_in_words(one)}" for who, one in all_of_them.items())
+            conflicts.append(f"{place[0]}, {place[1]}: {marks_given}")
     return changed, conflicts
 
 
-def _says(mark: Mark, ours: Mark) -> bool:
+def _is_given(mark: Mark, ours: Mark) -> bool:
     given = mark.points is not None or mark.extra is not None or mark.comment is not None
     return not mark.open and (given or ours.open)
 
@@ -83,7 +83,7 @@ def write_marks(gradebook: Gradebook, name: str, changed: dict[tuple[str, str], 
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Merge the copies; the status is 1 if something is left to agree on."""
+    """Merge the copies; the exit status is 1 if there are conflicts."""
     parser = argparse.ArgumentParser(
         prog="python -m grading.merge", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,11 +1,11 @@
-"""Run a task for each of many names in a process of its own, so that none outstays its time or harms the next.
+"""Run a task for each of many names, each in its own process with a time limit.
 
-A limit counts processor time, which says how much was computed, whatever else the machine does. The clock has a limit
-as well, ``CLOCK`` times as long: whatever sleeps or waits uses no processor. A task that the clock ends on a machine
-that is busy is run once more, after all others and alone.
+The limit counts processor time, which does not depend on what else the machine does. A task that sleeps or waits uses
+no processor time, so there is also a wall-clock limit, ``CLOCK`` times as long. A task that exceeds the wall-clock
+limit on a busy machine is run once more, after all others and alone.
 
-``pebble.ProcessPool`` also gives each task a time of its own, but notices a process that ends with status 0 only when
-that time is over, has its workers ignore interrupts, and forks from a thread.
+``pebble.ProcessPool`` also has a time limit for each task, but notices a process that ends with status 0 only when the
+limit is over, makes its workers ignore interrupts, and forks from a thread.
 """
 
 import multiprocessing
@@ -20,12 +20,12 @@ from typing import TypeVar
 import psutil
 
 Outcome = TypeVar("Outcome")
-FORK = multiprocessing.get_context("fork")  # a child starts with all that is imported here
-CLOCK = 5  # seconds of the clock for each second of processor time that is allowed
+FORK = multiprocessing.get_context("fork")  # a child inherits all imported modules
+CLOCK = 5  # wall-clock seconds for each second of processor time that is allowed
 
 
-class OutOfClock(str):
-    """Why a task came to no end: its time on the clock was over, and its processor time was not."""
+class WallClockExceeded(str):
+    """The message of a task that was ended because it exceeded its wall-clock limit but not its processor time."""
 
 
 def processor_seconds(pid: int) -> float:
@@ -41,11 +41,11 @@ def processor_seconds(pid: int) -> float:
 
 
 def is_busy() -> bool:
-    """Say whether more processes want to compute than this machine has processors."""
+    """Return whether the load average is above the number of processors."""
     return os.getloadavg()[0] > (os.cpu_count() or 1)
 
 
-def in_processes(
+def run_in_processes(
     task: Callable[[str], Outcome],
     names: Iterable[str],
     *,
@@ -54,10 +54,10 @@ def in_processes(
     log: Path,
     clock: float = CLOCK,
 ) -> Iterator[tuple[str, Outcome | str]]:
-    """Yield each name with what its task returned, or with a sentence on its bad end, in the order of their ends.
+    """Yield each name with its task's return value, or with a message if it failed, in the order in which tasks end.
 
-    ``seconds`` are those of processor time; on the clock a task has ``clock`` times as many. What is an ``OutOfClock``
-    was tried a second time if the machine was busy at the first.
+    ``seconds`` limits the processor time; in wall-clock time a task has ``clock`` times as many. A result of type
+    ``WallClockExceeded`` comes from the second run if the machine was busy during the first.
     """
     waiting = list(names)
     again: list[str] = []
@@ -72,7 +72,7 @@ def in_processes(
             receiver, sender = FORK.Pipe(duplex=False)
             process = FORK.Process(target=_run, args=(task, name, sender, log))
             process.start()
-            sender.close()  # else the end of the process would not end the pipe
+            sender.close()  # else the pipe would stay open after the process has ended
             running[receiver] = name, process, monotonic() + clock * seconds
         wait(list(running), timeout=0.5)
         for receiver, (name, process, deadline) in list(running.items()):
@@ -83,33 +83,33 @@ def in_processes(
                 ending = f"it used more than {seconds:.0f} seconds of processor time in all"
             elif monotonic() > deadline:
                 _kill(process.pid)
-                ending = OutOfClock(
-                    f"it waits for a person: {clock * seconds:.0f} seconds went by on the clock, and less than "
-                    f"{seconds:.0f} of them on the processor"
+                ending = WallClockExceeded(
+                    f"it waits for a person: {clock * seconds:.0f} seconds of wall-clock time have passed, with less "
+                    f"than {seconds:.0f} seconds of processor time"
                 )
             else:
                 continue
             process.join()
             del running[receiver]
-            if isinstance(ending, OutOfClock) and name not in alone and is_busy():
+            if isinstance(ending, WallClockExceeded) and name not in alone and is_busy():
                 again.append(name)
             else:
                 yield name, ending
 
 
 def _run(task: Callable[[str], object], name: str, sender: Connection, log: Path) -> None:
-    with log.open("a") as file:  # what kernels print to a terminal
+    with log.open("a") as file:  # for the output that kernels write to the terminal
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     try:
         sender.send(task(name))
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"[:200]
-        sender.send(f"it failed in a way that was not expected ({said}): a person should look at the file")
+        message = f"{type(error).__name__}: {error}"[:200]
+        sender.send(f"it failed with an unexpected error ({message}): a person should look at the file")
 
 
 def _kill(pid: int) -> None:
-    """Kill a process and all its descendants: outside a sandbox a kernel outlives whoever started it."""
+    """Kill a process and all its descendants; outside a sandbox a kernel would outlive its parent."""
     with suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
         for process in [*root.children(recursive=True), root]:

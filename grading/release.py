@@ -1,14 +1,14 @@
-"""Write an assignment's name into the metadata of its released notebook, so that another one is told from it."""
+"""Write the assignment's name into a released notebook, to recognise submissions of the wrong notebook."""
 
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 from grading.check_notebook import ABOUT
 
 
-class Named(NbGraderPreprocessor):
-    """The last step of releasing; nbgrader's configuration names it."""
+class AddAssignmentName(NbGraderPreprocessor):
+    """The last preprocessor of nbgrader's release step, listed in ``nbgrader_config.py``."""
 
     def preprocess(self, nb, resources):
-        """Write the name."""
+        """Write the assignment's name into the notebook's metadata."""
         nb.metadata[ABOUT] = {"assignment": resources["nbgrader"]["assignment"]}
         return nb, resources

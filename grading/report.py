@@ -1,4 +1,4 @@
-"""Write what a class reached: a table, files for Canvas and Moodle, and one picture."""
+"""Write the results of a class: a table, files for Canvas and Moodle, and a figure."""
 
 import csv
 from collections import Counter
@@ -15,15 +15,15 @@ from nbformat import NotebookNode
 
 from grading.bonus import is_bonus
 from grading.names import split
-from grading.roster import Member, TwoOfOneNameError, whose
-from lessons_lib.plots import COLOURS
+from grading.roster import AmbiguousNameError, Member, find_member
+from lessons_lib.page.plots import COLOURS
 
 NOTHING = "nothing was handed in"
 
 
 @dataclass
 class Result:
-    """What came of one submission: points by cell, ``None`` where a person has to grade; or a reason for no points."""
+    """The result of one submission: points by cell, ``None`` if graded by hand; or the reason why it has no points."""
 
     reason: str | None = None
     notes: list[str] = field(default_factory=list)
@@ -35,13 +35,16 @@ class Result:
 
     @property
     def status(self) -> str:
-        """Say in a word or two where this submission stands."""
+        """Return the state of this submission in a few words."""
         if self.reason == NOTHING:
             return "nothing came"
         return "not graded" if self.reason else "grade by hand" if None in self.points.values() else "graded"
 
     def total(self, names: Iterable[str] | None = None) -> float | None:
-        """Add up the points, of some cells, or of all less what being late costs; nothing if there are none yet."""
+        """Return the sum of the known points, or ``None`` if there are none.
+
+        Without ``names`` the sum is over all cells, and the percentage for lateness is taken off.
+        """
         known = [points for name in names or self.points if (points := self.points.get(name)) is not None]
         if not known or self.reason:
             return None
@@ -50,7 +53,7 @@ class Result:
 
 @dataclass
 class Exercise:
-    """An exercise of a master: its heading, the points of its graded cells, and whether they come on top."""
+    """An exercise of a master: its heading, the points of its graded cells, and whether it is a bonus."""
 
     title: str
     points: dict[str, float] = field(default_factory=dict)
@@ -58,7 +61,7 @@ class Exercise:
 
 
 def exercises(master: NotebookNode) -> list[Exercise]:
-    """List the exercises of a master in their order."""
+    """Return the exercises of a master in their order."""
     found: list[Exercise] = []
     for cell in master.cells:
         if cell.source.startswith("## Exercise "):
@@ -81,7 +84,7 @@ def write_report(
 ) -> str:
     """Write ``grades.csv``, ``canvas.csv``, ``moodle.csv`` and ``class.png``; return the table as text.
 
-    Who is a member of the class and has no result handed in nothing.
+    A member of the class without a result is listed as having handed in nothing.
     """
     members = list(members)
     known = {student: _member(student, members) for student in results}
@@ -94,7 +97,7 @@ def write_report(
     heads += ["hours late", "percent taken off", "percent", "group"]
     _write(folder / "grades.csv", [heads, *rows])
 
-    # A course system takes an empty field for "no grade yet"; points that are not final stay out of it.
+    # A course system reads an empty field as "no grade yet"; points that are not final are left empty.
     final = {student: r.total() if r.status == "graded" else None for student, r in sorted(results.items())}
     canvas = [["    Points Possible", "", "", "", "", highest]]
     moodle = []
@@ -111,15 +114,15 @@ def write_report(
     heads = ["Identifier", "Student", "Grade", "Maximum grade", "Last modified (grade)", "Feedback comments"]
     _write(folder / "moodle.csv", [heads, *moodle])
 
-    with plt.rc_context({"text.parse_math": False}):  # a student's dollar sign is a dollar sign
+    with plt.rc_context({"text.parse_math": False}):  # dollar signs in messages are not formulas
         _draw(folder / "class.png", results, asked)
     return _table(rows, len(asked))
 
 
 def _member(student: str, members: Iterable[Member]) -> Member | None:
     try:
-        return whose(student, members)
-    except TwoOfOneNameError:  # its note says so
+        return find_member(student, members)
+    except AmbiguousNameError:  # the submission's note reports it
         return None
 
 
@@ -146,7 +149,7 @@ def _write(path: Path, rows: list[list]) -> None:
 
 
 def _harmless(value):
-    """Keep a spreadsheet from taking a student's text for a formula."""
+    """Prevent a spreadsheet from reading a student's text as a formula."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 
 
@@ -166,7 +169,7 @@ def _text(value) -> str:
 
 
 def _draw(path: Path, results: Mapping[str, Result], asked: list[Exercise]) -> None:
-    """Draw how many reached which points in each exercise, and the complaints that the checks made most often."""
+    """Draw the distribution of points in each exercise, and the most frequent messages of the checks."""
     graded = [result for result in results.values() if not result.reason]
     figure, (above, below) = plt.subplots(2, 1, figsize=(9, 9), layout="constrained")
     for i, exercise in enumerate(asked):
@@ -184,12 +187,12 @@ def _draw(path: Path, results: Mapping[str, Result], asked: list[Exercise]) -> N
     causes = common.most_common(8)
     below.barh(range(len(causes)), [n for _, n in causes], color=COLOURS[1])
     below.set_yticks(range(len(causes)), [fill(shorten(cause, 88), 46) for cause, _ in causes])
-    below.set(xlabel="students to whom a check said this", ylim=(max(len(causes), 4) - 0.4, -0.6))
+    below.set(xlabel="students who got this message of a check", ylim=(max(len(causes), 4) - 0.4, -0.6))
     below.xaxis.get_major_locator().set_params(integer=True)
     figure.savefig(path, dpi=120)
     plt.close(figure)
 
 
 def _cause(message: str) -> str:
-    """Leave out the input for which a check complained, and the line that raised."""
+    """Return a check's message without the input that failed and without the line that raised."""
     return message.split(" (")[0].split(", at: ")[0]

@@ -1,19 +1,19 @@
-"""Who belongs to the class, when work was due and when it came: what the course system knows and a zip does not.
+"""The class list, the deadlines and the times of submission, none of which a zip of submissions contains.
 
 ``roster.csv`` in the course folder is the gradebook as Canvas exports it, Moodle's grading worksheet, or a table with
-a column ``student`` of folders' names. Who hands in together has the same ``group`` (Moodle: ``Group``) there, or in a
+a column ``student`` of folder names. Students of one group have the same ``group`` (Moodle: ``Group``) there, or in a
 table of groups: with columns ``student`` and ``group``, or as Canvas exports a group set (``name``, ``canvas_user_id``,
-``login_id``, ``group_name``). ``course.toml`` there holds the rules, all of which may be left out::
+``login_id``, ``group_name``). ``course.toml`` in the course folder holds the rules, all of which are optional::
 
     [scaling]
     due = 2026-11-20T23:59:00+01:00
-    percent_per_day = 10    # taken off the points for each day begun
+    percent_per_day = 10    # taken off the points for each day late; a day that has begun counts
     percent_at_most = 50
     grace_minutes = 15
-    canvas = "Scaling (12345)"    # the column in Canvas; without it, the one in roster.csv that is called like this
-    groups = "groups.csv"    # a table of groups in the course folder; false: everybody alone, whatever roster.csv says
+    canvas = "Scaling (12345)"    # the column in Canvas; by default the column in roster.csv with the assignment's name
+    groups = "groups.csv"    # a table of groups in the course folder; false: no groups, even if roster.csv has some
 
-    [scaling.extensions]    # by student or by group; a group has the latest that it or one of its members has
+    [scaling.extensions]    # by student or by group; a group has the latest of its own and its members' extensions
     "Alice Doe_id1234" = 2026-11-27T23:59:00+01:00
 """
 
@@ -38,7 +38,7 @@ SPACE = re.compile(r"\s+")
 
 @dataclass
 class Member:
-    """One of the class, under the names that the course system has for them."""
+    """A member of the class, with the names and numbers that the course system uses."""
 
     name: str
     number: str = ""
@@ -48,21 +48,21 @@ class Member:
     group: str = ""
 
     def likeness(self, student: str) -> int:
-        """Say how surely this is the folder of their work, as ``names.likeness`` does."""
+        """Return how certain it is that this is the folder of the member's work, as :func:`grading.names.likeness`."""
         name, number = split(student)
         return likeness(((name, student), number), ((self.name, self.login), self.number))
 
     @property
     def folder(self) -> str:
-        """Return the name of the folder that their work would have."""
+        """Return the name of the folder for this member's work."""
         return f"{self.name}_id{self.number}" if self.number else self.name or self.login
 
 
-def whose(student: str, members: Iterable[Member]) -> Member | None:
-    """Return the member that a name means, of a folder or in a table; nothing if it is nobody's.
+def find_member(student: str, members: Iterable[Member]) -> Member | None:
+    """Return the member with this name, of a folder or in a table, or ``None`` if there is none.
 
     Raises:
-        TwoOfOneNameError: if it is that of several, of none more surely than of another.
+        AmbiguousNameError: if several members match equally well.
     """
     found: dict[int, list[Member]] = {}
     for member in members:
@@ -70,22 +70,22 @@ def whose(student: str, members: Iterable[Member]) -> Member | None:
     found.pop(0, None)
     best = found[max(found)] if found else []
     if len({(one.folder, one.login) for one in best}) > 1:
-        raise TwoOfOneNameError(
+        raise AmbiguousNameError(
             f"{student} is the name of {' and of '.join(one.folder for one in best)}: "
             f"write it as it stands there, with the number if it has one"
         )
     return best[0] if best else None
 
 
-class TwoOfOneNameError(ValueError):
-    """A name that could be that of several members of the class."""
+class AmbiguousNameError(ValueError):
+    """Raised if a name matches several members of the class."""
 
 
 def read_roster(path: Path) -> tuple[list[Member], list[str], dict[str, str]]:
-    """Read who belongs to the class, the columns of the table, and when each handed in, where the table says that.
+    """Return the members of the class, the table's column names, and the times of submission if the table has them.
 
     Raises:
-        ValueError: if the table has no column of names that is known.
+        ValueError: if the table has no known column of names.
     """
     heads, rows = _read(path)
     members: list[Member] = []
@@ -98,7 +98,7 @@ def read_roster(path: Path) -> tuple[list[Member], list[str], dict[str, str]]:
         elif {"Student", "ID", "SIS Login ID"} <= set(row):  # Canvas
             sis, section = row.get("SIS User ID", ""), row.get("Section", "")
             member = Member(row["Student"], row["ID"], sis, row["SIS Login ID"], section)
-            if not member.number:  # a line about the columns, below the heads
+            if not member.number:  # not a student: a line below the header, such as "Points Possible"
                 continue
         elif "student" in row:
             member = Member(*split(row["student"]))
@@ -116,11 +116,11 @@ def read_roster(path: Path) -> tuple[list[Member], list[str], dict[str, str]]:
     return members, heads, came
 
 
-def text_of(path: Path) -> str:
-    """Read a text file that a spreadsheet or an editor has saved, in UTF-8, UTF-16 or Windows' cp1252.
+def read_text(path: Path) -> str:
+    """Return the text of a file in UTF-8, UTF-16 or Windows' cp1252, as spreadsheets and editors save it.
 
     Raises:
-        ValueError: if it is no text.
+        ValueError: if it is not text in one of these encodings.
     """
     content = path.read_bytes()
     marks = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
@@ -136,9 +136,9 @@ def text_of(path: Path) -> str:
 
 
 def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    text = text_of(path).lstrip("\r\n ")
-    if said := re.match(r"sep=(.)\r?\n", text):  # Excel's first line
-        text, delimiter = text[said.end() :], said[1]
+    text = read_text(path).lstrip("\r\n ")
+    if separator := re.match(r"sep=(.)\r?\n", text):  # Excel's first line
+        text, delimiter = text[separator.end() :], separator[1]
     else:
         first = text.split("\n", 1)[0]
         delimiter = max(",;\t", key=lambda one: len(next(csv.reader([first], delimiter=one), [])))
@@ -151,12 +151,14 @@ def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     return [head.strip() for head in heads], rows
 
 
-def in_groups(members: list[Member], path: Path) -> list[Member]:
-    """Return the members with the groups of a table; who is in no line of it is alone, who is only there is added.
+def assign_groups(members: list[Member], path: Path) -> list[Member]:
+    """Return the members with the groups of a table.
+
+    A member who is not in the table has no group. A student who is only in the table is added.
 
     Raises:
-        ValueError: if the table has not the columns of one of the two kinds, somebody is in two groups, or a
-            name is that of two.
+        ValueError: if the table has not the columns of one of the two kinds, a student is in two groups, or a name
+            matches two members.
     """
     heads, rows = _read(path)
     found = [replace(member, group="") for member in members]
@@ -172,8 +174,8 @@ def in_groups(members: list[Member], path: Path) -> list[Member]:
                 f"got: {', '.join(heads)}"
             )
         try:
-            member = next((one for one in found if login and one.login == login), None) or whose(folder, found)
-        except TwoOfOneNameError as error:
+            member = next((one for one in found if login and one.login == login), None) or find_member(folder, found)
+        except AmbiguousNameError as error:
             raise ValueError(f"{path.name}: {error}") from error
         if member is None:
             member = Member(*split(folder), login=login)
@@ -184,17 +186,20 @@ def in_groups(members: list[Member], path: Path) -> list[Member]:
     return found
 
 
-def when(text: str) -> datetime:
-    """Read a date and time as ISO 8601, nbgrader or Moodle write it; without a zone it is this computer's.
+def parse_time(text: str) -> datetime:
+    """Parse a date and time in the format of ISO 8601, nbgrader or Moodle.
 
-    A zone may have its name, as ``Europe/Berlin`` or ``CET``.
+    The time zone may be a name, such as ``Europe/Berlin`` or ``CET``. Without one it is this computer's time zone.
 
     Raises:
-        ValueError: if it is none of these.
+        ValueError: if the text has none of these formats.
+
+    >>> parse_time("2026-11-20 23:59:00 UTC").timestamp()
+    1795219140.0
     """
     text = SPACE.sub(" ", text.strip())
     if zone := re.fullmatch(r"(.+?) ?([A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+)*)", text):
-        with suppress(ValueError, OSError, KeyError):  # else it is no zone, or none that is known here
+        with suppress(ValueError, OSError, KeyError):  # not a time zone, or not known on this computer
             naive = datetime.fromisoformat(zone[1])
             if naive.tzinfo is None:
                 there = None if zone[2] in time.tzname else ZoneInfo(zone[2])
@@ -210,14 +215,14 @@ def when(text: str) -> datetime:
 
 @dataclass
 class Rules:
-    """When an assignment is due, what being late costs, its column in Canvas, and who hands in together."""
+    """The rules of an assignment: its deadline, the deduction for lateness, its column in Canvas, and its groups."""
 
     due: datetime | None = None
     percent_per_day: float = 0
     percent_at_most: float = 100
     grace_minutes: float = 0
     canvas: str = ""
-    groups: bool | str = True  # as in roster.csv, nobody, or as in this table
+    groups: bool | str = True  # True: as in roster.csv; False: no groups; a string: the file of a table of groups
     extensions: dict[str, datetime] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -232,38 +237,38 @@ class Rules:
             raise ValueError(f"groups must be true, false or the name of a table, got {self.groups!r}")
 
     def hours_late(self, came: datetime, *extended: str) -> float:
-        """Return the hours between the deadline and when the work came; of several extensions the latest counts."""
+        """Return the hours by which a submission missed the deadline, or the latest of these extensions."""
         theirs = [self.extensions[one] for one in extended]
         due = max(theirs, key=lambda one: one.astimezone(), default=self.due)
         return 0 if due is None else max(0, (came - due.astimezone()).total_seconds() / 3600)
 
     def percent_off(self, hours: float) -> float:
-        """Return what is taken off for being that late: so much for each day begun, once the grace is over."""
+        """Return the percentage taken off: per day that has begun, if it is later than the grace period."""
         days = math.ceil(hours / 24) if hours > self.grace_minutes / 60 else 0
         return min(days * self.percent_per_day, self.percent_at_most, 100)
 
 
 def read_rules(path: Path, name: str) -> Rules:
-    """Read the rules of an assignment; without a file, or without a section in it, nothing is due.
+    """Read the rules of an assignment; without a file, or without a section in it, there is no deadline.
 
     Raises:
-        ValueError: if the file is not TOML, or a rule is not one of those above.
+        ValueError: if the file is not TOML, or a rule is unknown or has a wrong value.
     """
     if not path.is_file():
         return Rules()
     try:
-        rules = tomllib.loads(text_of(path)).get(name, {})
+        rules = tomllib.loads(read_text(path)).get(name, {})
         return Rules(**rules)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path.name}, [{name}]: {error}") from error
 
 
 def assignments_in(path: Path) -> list[str]:
-    """Name the assignments that have rules, those of a file that has been read by ``read_rules``."""
-    return list(tomllib.loads(text_of(path))) if path.is_file() else []
+    """Return the assignments that have rules in a file that ``read_rules`` accepts."""
+    return list(tomllib.loads(read_text(path))) if path.is_file() else []
 
 
 def canvas_column(name: str, rules: Rules, heads: list[str]) -> str:
-    """Return the column's head by which Canvas knows an assignment, ``Title (ID)``; else the assignment's own name."""
+    """Return the header of an assignment's column in Canvas, ``Title (ID)``, or its name if there is none."""
     titles = {re.sub(r" \(\d+\)$", "", head).casefold(): head for head in heads if re.search(r" \(\d+\)$", head)}
     return rules.canvas or titles.get(name.casefold(), name)

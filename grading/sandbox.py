@@ -1,9 +1,10 @@
-"""Start a notebook's kernel in a sandbox made by bubblewrap, or say why there is none.
+"""Start a notebook's kernel in a sandbox made by bubblewrap, or report why that is not possible.
 
-The kernel sees the system and its Python, the library, and what it is shown, all read-only. It has no network, no home,
-no course folder, no other process, no word of the environment of whoever grades, and it dies with whoever started it.
-Its memory is limited. What it writes lies in memory too, in file systems of a fixed size that end with it; no file of
-its making ever lies on a disk. Whoever grades reaches its sockets through ``/proc``.
+The kernel can read the system and its Python, the library, and the folder shared with it, and can write to none of
+them. It has no access to the network, the home folder, the course folder, other processes or the grader's environment
+variables, and it is killed when its parent process ends. Its memory is limited. Files that it writes are kept in
+memory, in file systems of a fixed size that end with it, and never on disk. The grading process reaches the kernel's
+sockets through ``/proc``.
 """
 
 import json
@@ -19,14 +20,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc/alternatives", "/etc/fonts", "/etc/ld.so.cache")
 READABLE = (*SYSTEM, "/sys/devices/system/cpu", sys.base_prefix, sys.prefix)
-OURS = (ROOT / "lessons_lib", ROOT / "grading" / "wire.py")
+OURS = (ROOT / "lessons_lib", ROOT / "grading" / "rpc.py")
 DISK = 256 * 2**20  # bytes in /tmp, and as many in /dev/shm
-SHOWN, OWN = "shown", "own"  # of the folder shared with a kernel: what it may read, and where its sockets are
+SHOWN, OWN = "shown", "own"  # in the folder shared with a kernel: files that it may read, and its sockets
 
 
 @contextmanager
-def lent_folder() -> Iterator[Path]:
-    """Lend a folder and remove it, however deep it has become: ``shutil.rmtree`` gives up at a thousand levels."""
+def temporary_folder() -> Iterator[Path]:
+    """Yield a temporary folder and remove it on exit, at any depth; ``shutil.rmtree`` fails at a thousand levels."""
     folder = Path(tempfile.mkdtemp())
     try:
         yield folder
@@ -36,7 +37,7 @@ def lent_folder() -> Iterator[Path]:
 
 
 def kernel_spec(memory: int) -> dict:
-    """Return what Jupyter needs to know to start such a kernel; ``memory`` in bytes."""
+    """Return Jupyter's kernel specification of a sandboxed kernel; ``memory`` is in bytes."""
     return {
         "argv": [sys.executable, __file__, str(memory), "{connection_file}"],
         "display_name": "Python in a sandbox",
@@ -46,12 +47,12 @@ def kernel_spec(memory: int) -> dict:
 
 
 def environment() -> dict[str, str]:
-    """Return what bubblewrap may know of ours: it is process 1 in there, and students can read its environment."""
+    """Return the environment of bubblewrap: it is process 1 in the sandbox, where students can read it."""
     return {"PATH": os.environ.get("PATH", os.defpath)}
 
 
 def command(folder: Path) -> list[str]:
-    """Return what goes before the command that is to run in the sandbox, with its part of ``folder``."""
+    """Return the prefix of a command to run in the sandbox, where the shared part of ``folder`` can be read."""
     views = [part for path in (*READABLE, *map(str, OURS)) for part in ("--ro-bind-try", path, path)]
     variables = {
         "HOME": "/tmp",
@@ -60,13 +61,13 @@ def command(folder: Path) -> list[str]:
         "MPLCONFIGDIR": "/tmp/matplotlib",
         "OMP_NUM_THREADS": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONPATH": str(ROOT),  # the library beside this package, wherever another may be installed
+        "PYTHONPATH": str(ROOT),  # the library beside this package comes before an installed one
     }
     settings = [part for name, value in variables.items() for part in ("--setenv", name, value)]
     return [
         *("bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"),
         *("--cap-drop", "ALL", "--clearenv"),
-        # bubblewrap leaves /proc/sys as it is; to root's processes its files are writable, and they are the host's
+        # bubblewrap does not protect /proc/sys: its files belong to the host, and root could write to them
         *("--dev", "/dev", "--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys"),
         *("--size", str(DISK), "--tmpfs", "/tmp", "--size", str(DISK), "--tmpfs", "/dev/shm"),
         *views,
@@ -77,24 +78,24 @@ def command(folder: Path) -> list[str]:
     ]
 
 
-def why_not() -> str | None:
-    """Try the sandbox; return nothing when it works, else the reason."""
+def sandbox_error() -> str | None:
+    """Try to start a sandbox; return ``None`` if it works, else the reason."""
     try:
         trial = subprocess.run(
             [*command(Path("/tmp")), "true"], capture_output=True, text=True, env=environment(), errors="replace"
         )
-    except OSError as error:  # PATH may also name a folder that one may not enter
+    except OSError as error:  # also if PATH has a folder without permission to enter
         return f"bubblewrap is not installed (Debian and Ubuntu: apt-get install bubblewrap), or not to be run: {error}"
     if trial.returncode == 0:
         return None
-    said = trial.stderr.strip() or f"exit status {trial.returncode}"
-    if "Unknown option" in said:
-        return f"bubblewrap 0.8 or newer is needed ({said})"
-    return f"bubblewrap cannot make a sandbox here, as in a container that forbids user namespaces ({said})"
+    message = trial.stderr.strip() or f"exit status {trial.returncode}"
+    if "Unknown option" in message:
+        return f"bubblewrap 0.8 or newer is needed ({message})"
+    return f"bubblewrap cannot make a sandbox here, as in a container that forbids user namespaces ({message})"
 
 
 def main(memory: int, connection_file: str) -> None:
-    """Become a kernel in a sandbox, and leave the way to its sockets beside the folder that it is shown."""
+    """Replace this process by a kernel in a sandbox, and link to its sockets in the shared folder."""
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_FSIZE, (DISK, DISK))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -102,8 +103,8 @@ def main(memory: int, connection_file: str) -> None:
     reader, writer = os.pipe()
     if os.fork() == 0:
         os.close(writer)
-        with os.fdopen(reader) as said:
-            text = said.read()
+        with os.fdopen(reader) as pipe:
+            text = pipe.read()
         if text:
             (folder / OWN).symlink_to(f"/proc/{json.loads(text)['child-pid']}/root{folder / OWN}")
         os._exit(0)

@@ -1,55 +1,22 @@
-"""Attention and the Transformer, one idea per file, in reading order: a file imports only from files above it.
+"""Attention and the Transformer, from one softmax to a trained GPT, in a dozen rooms.
 
-    settled         what PyTorch must have done once before its results can be relied on
-    shapes          the questions that every file asks of its input
-    derivatives     which derivatives a step of autograd has, and a clear error for the others
-    softmax         scores into weights; two softmaxes merged into one
-    information     entropy, divergence, mutual information
-    geometry        lengths and angles: what a dot product is made of
-    markov          attention as a walk from token to token
-    rules           who may look at whom, said for a pair of positions
-    masks           the same as tables: pictures of rules
-    attention       the weighted average, and its backward pass by hand
-    fused           the same by PyTorch's own kernels, to train with
-    patterns        what a head does, read off its weights
-    positions       telling a set where its elements stand
-    rope_scaling    rotary positions beyond the trained length
-    multihead       several attentions side by side, grouped heads, the cache
-    graphs          attention over a graph's edges, beside plain averaging and label propagation
-    feedforward     what happens to each token by itself
-    norms           layer norm and RMS norm
-    latent          keys and values of all heads from one short vector
-    blocks          attention and feed-forward around a residual stream
-    stabilise       what keeps scores from growing: QK-norm, sigmaReparam
-    initialise      where every weight starts
-    checkpoints     files that are whole or not there at all
-    gpt             the whole language model
-    huggingface     the same model with weights from elsewhere
-    encoder_decoder the Transformer of 2017: one model reads, another writes
-    vision          an image cut into patches, read like the words of a sentence
-    modes           evaluation mode and back
-    generation      writing, one token after another
-    beam            searching for the most probable text
-    speculation     writing faster with a draft, and exactly the same
-    tasks           tasks of symbols with known answers
-    stories         language in small, where the chance of each next word is known
-    datasets        three small sets of real data and a text, with their sources
-    speech          strings of vowels from a synthesiser, and how readings are scored
-    training        how fast to learn, and the loop
-    diagnostics     looking inside a model while it runs
-    interventions   taking heads away and putting others in their place
-    efficient       less than n squared: exact on what a mask leaves, or approximate
-    flash           exact attention in linear memory, tile by tile; kernels for a GPU
-    distributed     one sequence on several devices: ring attention, split caches
-    notebook        what a chapter's notebook asks for
-    palette         the colours, the same everywhere
-    labels          the name of a curve beside the curve
-    plots           tensors in, axes out
-    sketch          a kit for drawings: boxes, matrices with their shapes, arrows
-    drawings        what the book's formulas do, drawn
-    widgets         explorers: a class and a module for the page each
-    guess           asking the reader first
-    checks          what an exercise is graded by
+The rooms in reading order: a room imports only from rooms above it, and each room's docstring lists its files.
+
+    foundations   argument validation, evaluation mode, normalisation layers
+    attention     softmax, masks, the specification of attention, PyTorch's kernels, positions, several heads
+    transformer   feed-forward layers, blocks, GPT, encoder-decoder, weights and files
+    generation    sampling, beam search, speculative decoding
+    training      the training loop, synthetic tasks, small datasets
+    analysis      entropy, geometry, patterns, diagnostics, ablation and patching
+    efficient     attention that costs less than n squared: sparse, linear, recurrent
+    flash         exact attention in linear memory, tile by tile; kernels for a GPU
+    distributed   one sequence on several devices: ring attention, split KV caches
+    applications  images, graphs, speech
+    page          what a notebook shows: tables, plots, drawings, explorers, guesses
+    checks        what grades the exercises
+
+Import from the room: ``from lessons_lib.attention import MultiHeadAttention``. A name that a room does not export is
+imported from its file: ``from lessons_lib.attention.rules import tiles``.
 
 Axis names are the ones the book uses on paper:
 
@@ -61,5 +28,4 @@ Axis names are the ones the book uses on paper:
 
 A mask is Boolean and reads as a permission: True means "this query may attend to this key".
 Scores become weights in the softmax. Logarithms are natural, so information is in nats.
-Import from the file that defines a thing, so that the import tells the reader where to look.
 """

@@ -1,14 +1,14 @@
-r"""Attention over a sequence that lies on several devices, each of which holds a part of the keys and values.
+r"""Attention over a sequence on several devices, each of which holds a part of the keys and values.
 
-Both functions rest on :func:`lessons_lib.softmax.merge_attention`: attention to each part by itself, as the pair of
-output and log-sum-exp, is enough to know attention to all.
+Both functions rest on :func:`lessons_lib.attention.softmax.merge_attention`: the outputs and log-sum-exps of attention
+to each part suffice to compute attention to all keys.
 
     ring_attention       queries are divided too; keys and values travel; forward and backward [1]_
     split_kv_attention   every device has the queries; only results travel, once: decoding with a long cache
 
 They run on ``torch.distributed``: every process of the group calls the function with its own part, on CPUs with
-``gloo`` and on GPUs with ``nccl``. They begin by telling one another a few numbers: what one process has to refuse,
-all of them refuse, and none waits for ever.
+``gloo`` and on GPUs with ``nccl``. First the processes exchange a few numbers about their inputs. If one process raises
+an error, all of them do, and none waits for ever.
 
 .. [1] Liu et al., *Ring Attention with Blockwise Transformers*, 2023. arXiv:2310.01889.
 """
@@ -26,21 +26,24 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, distributed
 from torch.distributed import ProcessGroup
 
-from lessons_lib.derivatives import check_backward_only, first_derivatives_only
+from lessons_lib.attention.rules import Causal, Coverage, Rule, as_rule, check_fits_scores, fields_of
+from lessons_lib.attention.softmax import merge_attention
 from lessons_lib.flash import flash_attention
-from lessons_lib.flash.inputs import BACKENDS, check_inputs
-from lessons_lib.rules import Causal, Rule, Seen, as_rule, check_over, parts_of
-from lessons_lib.shapes import at_least_single, check_size
-from lessons_lib.softmax import merge_attention
+from lessons_lib.flash.validation import BACKENDS, check_inputs
+from lessons_lib.foundations.derivatives import check_backward_only, first_derivatives_only
+from lessons_lib.foundations.validation import check_size, promote_half
 
 
 def positions_of_rank(n: int, rank: int, n_ranks: int, *, zigzag: bool = False) -> Int[Tensor, " n_local"]:
     """Return which of ``n`` positions a rank holds: ``x[:, :, positions]`` is its part of ``x``.
 
-    By default these are consecutive, and a causal ring is as slow as its last rank, which sees every key while the
-    first sees only its own. Zigzag cuts the sequence into twice as many chunks and pairs an early with a late one,
-    ``rank`` with ``2 * n_ranks - 1 - rank``; then all ranks have equally many pairs to compute, exactly so if the
-    chunks are equally long [2]_.
+    By default these are consecutive. A causal ring is then as slow as its last rank, which attends to every key, while
+    the first rank attends to its own keys only. Zigzag cuts the sequence into twice as many chunks, and a rank holds
+    the chunks ``rank`` and ``2 * n_ranks - 1 - rank``. All ranks then have equally many pairs to compute, exactly so if
+    the chunks are equally long [2]_.
+
+    >>> positions_of_rank(8, 0, 2).tolist(), positions_of_rank(8, 0, 2, zigzag=True).tolist()
+    ([0, 1, 2, 3], [0, 1, 6, 7])
 
     Raises:
         ValueError: if a chunk would be empty, or ``rank`` is not in ``0 .. n_ranks - 1``.
@@ -69,47 +72,51 @@ def ring_attention(
     backend: str = "auto",
     return_lse: bool = False,
 ) -> Float[Tensor, "b h n d_k"] | tuple[Float[Tensor, "b h n d_k"], Float[Tensor, "b h n"]]:
-    r"""Attend from this rank's queries to the keys of all ranks, while keys and values travel round the ring.
+    r"""Return attention of this rank's queries to the keys of all ranks; keys and values travel round a ring.
 
-    In each of ``R`` rounds a rank attends to the block :math:`s` that is visiting, merges, and passes the block on:
+    In each of ``R`` rounds a rank attends to one block :math:`s`, merges the result, and sends the block on:
 
     .. math:: o = \sum_s e^{\ell_s - \ell}\, o_s, \qquad \ell = \log \sum_s e^{\ell_s},
 
-    which is :func:`lessons_lib.flash.flash_attention` on the whole sequence, exactly. A rank keeps two blocks at a
-    time, and the next one arrives while it computes. On the way back the blocks go round again, each followed by its
-    gradients, which every rank adds to and the last round brings home. With the *global* :math:`o` and :math:`\ell`
-    the gradients of a block need nothing from another,
+    which is exactly :func:`lessons_lib.flash.interface.flash_attention` on the whole sequence. A rank keeps two blocks
+    at a time, and the next block arrives while it computes. In the backward pass the blocks go round again, each
+    followed by its gradients: every rank adds to them, and the last round returns them to the rank of the block. With
+    the *global* :math:`o` and :math:`\ell` the gradients of a block do not depend on other blocks,
 
     .. math:: \bar o_s = e^{\ell_s - \ell}\, \bar o, \qquad
               \bar\ell_s = e^{\ell_s - \ell} \big(\bar\ell + \bar o \cdot (o_s - o)\big);
 
-    :math:`o_s` and :math:`\ell_s` are computed again, so that only ``n`` rows are kept: 7 matrix products where 5
-    would do. Gradients travel in at least float32.
+    :math:`o_s` and :math:`\ell_s` are recomputed, so that only ``n`` rows are saved; this takes 7 matrix products
+    instead of 5. Gradients travel in at least float32.
+
+    On each of 4 ranks, for a sequence of 4096 positions::
+
+        out = ring_attention(q, k, v, is_causal=True)  # q, k, v and out are over (b, h, 1024, d_k)
 
     Args:
         q, k, v: this rank's part of the queries, keys and values. Ranks may hold parts of different lengths.
-        mask: who sees whom in the *whole* sequence, whose parts are in the order of the ranks; the same on all ranks: a
-            rule, or a Boolean table over all positions. Blocks that nobody here sees are passed on unread.
-        is_causal: hide what comes after a query, too: the rule ``Causal()``.
-        zigzag: the first half of the part (the longer one) is chunk ``rank`` of the sequence and the second chunk
-            ``2 R - 1 - rank``, as :func:`positions_of_rank` cuts it. It balances the work of a causal ring; where all
-            see all the order of the keys does not matter, and zigzag changes nothing.
+        mask: a rule, or a Boolean table over all positions, for the *whole* sequence, whose parts are in the order of
+            the ranks; the same on all ranks. Blocks without a visible pair are sent on without being used.
+        is_causal: the rule ``Causal()``, joined with the mask by ``&``.
+        zigzag: the first half of the part (the longer one) is chunk ``rank`` of the sequence and the second half is
+            chunk ``2 R - 1 - rank``, as in :func:`positions_of_rank`. This balances the work of a causal ring. Without
+            a mask the order of the keys does not matter, and zigzag has no effect.
         scale: multiplier of the scores; ``1 / sqrt(d_k)`` when omitted.
-        group: the processes that take part; all when omitted.
-        backend: for the blocks, as in ``flash_attention``; it has to return the log-sum-exp.
+        group: the participating processes; all when omitted.
+        backend: of ``flash_attention`` for the blocks; the backend must return the log-sum-exp.
         return_lse: return the pair ``(out, lse)``, both differentiable.
 
     Raises:
         ValueError: as ``flash_attention``, on every rank; if the ranks differ in anything but the lengths of their
-            parts; with ``mask`` or ``is_causal`` if a rank has not as many keys as queries, or the mask does not fit
-            the whole sequence; or if there is no process group.
+            parts; with ``mask`` or ``is_causal`` if a rank has not as many keys as queries, or the mask does not
+            broadcast to the whole sequence; or if there is no process group.
         NotImplementedError: in forward mode and in transforms of ``torch.func``, and for a second derivative.
     """
     group = _group_of(group)
     is_masked = is_causal or mask is not None
 
     def facts() -> list[float]:
-        check_inputs(q, k, v, None, scale, None, backend)
+        check_inputs(q, k, v, scale, None, backend)
         if is_masked and q.shape[2] != k.shape[2]:
             raise ValueError(f"masked, q and k must be equally long on a rank, got {q.shape[2]} and {k.shape[2]}")
         if is_masked and zigzag and k.shape[2] < 2:
@@ -118,10 +125,10 @@ def ring_attention(
         rule = None if mask is None else as_rule(mask)
         return _facts(q, k, scale, backend, is_causal=is_causal, zigzag=zigzag, mask=rule)
 
-    lengths = _agree(group, q.device, facts)
+    lengths = _exchange_facts(group, q.device, facts)
     rule = Causal() if is_causal else None
     if mask is not None:
-        check_over(as_rule(mask), (*q.shape[:2], sum(lengths), sum(lengths)))
+        check_fits_scores(as_rule(mask), (*q.shape[:2], sum(lengths), sum(lengths)))
         rule = as_rule(mask) if rule is None else rule & mask
     ring = Ring(group, lengths, rule, zigzag, scale, backend)
     out, lse = RingAttention.apply(q, k, v, ring)
@@ -139,21 +146,25 @@ def split_kv_attention(
     backend: str = "auto",
     return_lse: bool = False,
 ) -> Float[Tensor, "b h n d_k"] | tuple[Float[Tensor, "b h n d_k"], Float[Tensor, "b h n"]]:
-    r"""Attend from the same queries on every rank to keys and values of which each rank holds a part.
+    r"""Return attention of the same queries on every rank to keys and values of which each rank holds a part.
 
     .. math:: (o, \ell) = (o_1, \ell_1) \oplus \dots \oplus (o_R, \ell_R)
 
-    Every rank attends to its part of the cache and one ``all_gather`` of ``d_k + 1`` numbers a query, in float32,
-    brings the results together; ``merge_attention`` (:math:`\oplus`) makes one of them, the same on every rank. What
-    travels does not depend on the length of the cache.
+    Every rank attends to its part of the cache. One ``all_gather`` of ``d_k + 1`` numbers a query, in float32,
+    exchanges the results, and ``merge_attention`` (:math:`\oplus`) merges them, identically on every rank. The
+    communication does not depend on the length of the cache.
 
-    Every query sees every key, as one new token does when decoding. There is no backward pass.
+    Every query attends to every key, as one new token does in decoding. There is no backward pass.
+
+    On each of 4 ranks, for one query a sequence and a cache of 4096 keys::
+
+        out = split_kv_attention(q, k, v)  # q and out are over (b, h, 1, d_k), k and v over (b, g, 1024, d_k)
 
     Args:
         q: the queries, equal on all ranks.
         k, v: this rank's part of the keys and values; the parts may differ in length.
         scale: multiplier of the scores; ``1 / sqrt(d_k)`` when omitted.
-        key_lengths: how many keys of this rank's part each sequence has, 0 to ``m``.
+        key_lengths: the rule ``Padding(key_lengths)`` for this rank's part, 0 to ``m`` keys a sequence.
         group, backend, return_lse: as :func:`ring_attention`.
 
     Raises:
@@ -163,14 +174,14 @@ def split_kv_attention(
     group = _group_of(group)
 
     def facts() -> list[float]:
-        check_inputs(q, k, v, None, scale, key_lengths, backend)
+        check_inputs(q, k, v, scale, key_lengths, backend)
         if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
             raise ValueError("split_kv_attention has no backward pass; call it under torch.no_grad()")
         return _facts(q, k, scale, backend, n_queries=q.shape[2])
 
-    lengths = _agree(group, q.device, facts)
+    lengths = _exchange_facts(group, q.device, facts)
     out, lse = flash_attention(q, k, v, scale=scale, key_lengths=key_lengths, backend=backend, return_lse=True)
-    part = torch.cat([at_least_single(out), lse[..., None]], dim=-1)
+    part = torch.cat([promote_half(out), lse[..., None]], dim=-1)
     parts = [torch.empty_like(part) for _ in lengths]
     distributed.all_gather(parts, part, group=group)
     out, lse = reduce(lambda a, b: merge_attention(*a, *b), [(p[..., :-1], p[..., -1]) for p in parts])
@@ -183,72 +194,73 @@ def split_kv_attention(
 
 @dataclass(frozen=True)
 class Ring:
-    """What all ranks compute, how many keys each holds, and how blocks pass from one to the next."""
+    """The options of a call of :func:`ring_attention`, the number of keys of each rank, and the communication."""
 
     group: ProcessGroup
-    lengths: tuple[int, ...]
-    rule: Rule | None
+    lengths: tuple[int, ...]  # the number of keys of each rank
+    rule: Rule | None  # for the whole sequence; None hides nothing
     zigzag: bool
     scale: float | None
     backend: str
 
     @property
     def rank(self) -> int:
-        """This process's place."""
+        """The rank of this process in the group."""
         return distributed.get_rank(self.group)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, rule: Rule | None) -> tuple[Tensor, Tensor]:
-        """Attend to one block alone."""
+        """Return the output, in at least float32, and the log-sum-exp of attention to one block."""
         out, lse = flash_attention(q, k, v, rule, scale=self.scale, backend=self.backend, return_lse=True)
-        return at_least_single(out), lse
+        return promote_half(out), lse
 
     def pairs(self, source: int) -> Iterator[tuple[slice, slice, Rule | None]]:
-        """Which rows of this rank see which keys of the source, and by what rule, where it is not all of them."""
+        """Yield chunks of rows of this rank and of keys of the source, with their rule, None if all is visible."""
         if self.rule is None:
             yield slice(None), slice(None), None
             return
-        for rows, places in self._chunks(self.rank):
-            for keys, key_places in self._chunks(source):
-                seen = self.rule.sees(places, key_places)
-                if seen is Seen.NONE:
+        for rows, positions in self._chunks(self.rank):
+            for keys, key_positions in self._chunks(source):
+                coverage = self.rule.coverage(positions, key_positions)
+                if coverage is Coverage.EMPTY:
                     continue
-                last_together = len(key_places) - len(places)  # attention lets the last query stand at the last key
-                part = self.rule.part(places.start - last_together, key_places.start)
-                yield rows, keys, part if seen is Seen.SOME else None
+                offset = len(key_positions) - len(positions)  # attention puts the last query at the last key
+                part = self.rule.shifted(positions.start - offset, key_positions.start)
+                yield rows, keys, part if coverage is Coverage.PARTIAL else None
 
     def rounds(self, *blocks: Tensor) -> Iterator[tuple[int, tuple[Tensor, ...]]]:
-        """Yield each rank's blocks with that rank, one's own first; the next ones arrive in the meantime."""
+        """Yield each rank with its blocks, this rank first; the next blocks arrive in the meantime."""
         last = len(self.lengths) - 1
-        for turn in range(last + 1):
-            arriving, transfers = ((), []) if turn == last else self._pass_on(turn, blocks)
-            yield self._source(turn), blocks
+        for step in range(last + 1):
+            arriving, transfers = ((), []) if step == last else self._send_on(step, blocks)
+            yield self._source(step), blocks
             _wait(transfers)
             blocks = arriving
 
-    def follow(self, turn: int, *gradients: Tensor) -> tuple[Tensor, ...]:
-        """Pass gradients on behind their blocks; after the last turn those of one's own block are home."""
-        arriving, transfers = self._pass_on(turn, gradients)
+    def send_gradients(self, step: int, *gradients: Tensor) -> tuple[Tensor, ...]:
+        """Send gradients after their blocks; after the last step each rank has the gradients of its own block."""
+        arriving, transfers = self._send_on(step, gradients)
         _wait(transfers)
         return arriving
 
-    def _pass_on(self, turn: int, blocks: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], list[distributed.Work]]:
-        """Begin to send to the next rank and to receive what the previous one has."""
+    def _send_on(self, step: int, blocks: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], list[distributed.Work]]:
+        """Start sending blocks to the next rank and receiving those of the previous one."""
         if len(self.lengths) == 1:
             return blocks, []
-        length = self.lengths[self._source(turn + 1)]
+        length = self.lengths[self._source(step + 1)]
         arriving = tuple(block.new_empty(*block.shape[:2], length, block.shape[3]) for block in blocks)
-        send, receive = ((self.rank + step) % len(self.lengths) for step in (1, -1))
+        send, receive = ((self.rank + offset) % len(self.lengths) for offset in (1, -1))
         transfers = []
-        for block, place in zip(blocks, arriving, strict=True):
+        for block, received in zip(blocks, arriving, strict=True):
             transfers.append(distributed.P2POp(distributed.isend, block, group=self.group, group_peer=send))
-            transfers.append(distributed.P2POp(distributed.irecv, place, group=self.group, group_peer=receive))
+            transfers.append(distributed.P2POp(distributed.irecv, received, group=self.group, group_peer=receive))
         return arriving, distributed.batch_isend_irecv(transfers)
 
-    def _source(self, turn: int) -> int:
-        return (self.rank - turn) % len(self.lengths)
+    def _source(self, step: int) -> int:
+        """Return the rank whose block this rank has in a step."""
+        return (self.rank - step) % len(self.lengths)
 
     def _chunks(self, rank: int) -> list[tuple[slice, range]]:
-        """The chunks of the sequence that a rank holds: where each lies in the rank's part, and in the whole."""
+        """Return the chunks of a rank: the slice of the rank's part, and the positions in the whole sequence."""
         n_ranks = len(self.lengths)
         first = [(length + 1) // 2 if self.zigzag else length for length in self.lengths]
         second = [length - start for length, start in zip(self.lengths, first, strict=True)]
@@ -267,8 +279,8 @@ class RingAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, ring: Ring) -> tuple[Tensor, Tensor]:
-        """Merge attention to every block that comes by."""
-        out = torch.zeros_like(at_least_single(q))
+        """Attend to every block in turn and merge the results."""
+        out = torch.zeros_like(promote_half(q))
         lse = torch.full_like(out[..., 0], -torch.inf)
         for source, (key, value) in ring.rounds(k.contiguous(), v.contiguous()):
             for rows, keys, rule in ring.pairs(source):
@@ -282,29 +294,29 @@ class RingAttention(torch.autograd.Function):
     @staticmethod
     @first_derivatives_only("ring_attention")
     def backward(ctx, saved: tuple[Any, ...], grad_out: Tensor, grad_lse: Tensor):
-        """Carry the gradients back through each block as it comes by again."""
+        """Send the blocks round once more and add up the gradients of each block."""
         q, k, v, out, lse = saved
-        out, grad_out = at_least_single(out), at_least_single(grad_out)
+        out, grad_out = promote_half(out), promote_half(grad_out)
         grad_q, grad_k, grad_v = (torch.zeros(x.shape, dtype=out.dtype, device=x.device) for x in (q, k, v))
-        for turn, (source, (key, value)) in enumerate(ctx.ring.rounds(k.contiguous(), v.contiguous())):
+        for step, (source, (key, value)) in enumerate(ctx.ring.rounds(k.contiguous(), v.contiguous())):
             for rows, keys, rule in ctx.ring.pairs(source):
                 heads = [x.detach().requires_grad_() for x in (q[:, :, rows], key[:, :, keys], value[:, :, keys])]
                 with torch.enable_grad():
                     part, part_lse = ctx.ring.attend(*heads, rule)
-                    share = (part_lse - lse[:, :, rows]).exp()
-                    moved = share[..., None] * (part - out[:, :, rows])
-                    # A number whose derivatives by part and part_lse are those in ring_attention's docstring.
-                    inner = (grad_out[:, :, rows] * moved).sum() + (grad_lse[:, :, rows] * share).sum()
-                grads = torch.autograd.grad(inner, heads)
-                for total, place, grad in zip((grad_q, grad_k, grad_v), (rows, keys, keys), grads, strict=True):
-                    total[:, :, place] += grad
-            grad_k, grad_v = ctx.ring.follow(turn, grad_k, grad_v)
+                    weight = (part_lse - lse[:, :, rows]).exp()
+                    difference = weight[..., None] * (part - out[:, :, rows])
+                    # A scalar whose derivatives by part and part_lse are the gradients in ring_attention's docstring.
+                    scalar = (grad_out[:, :, rows] * difference).sum() + (grad_lse[:, :, rows] * weight).sum()
+                grads = torch.autograd.grad(scalar, heads)
+                for total, chunk, grad in zip((grad_q, grad_k, grad_v), (rows, keys, keys), grads, strict=True):
+                    total[:, :, chunk] += grad
+            grad_k, grad_v = ctx.ring.send_gradients(step, grad_k, grad_v)
         return *(grad.to(q.dtype) for grad in (grad_q, grad_k, grad_v)), None
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------
 
-# What each rank tells the others: they may differ in the first alone.
+# The numbers that the ranks exchange. Only the first one may differ between ranks.
 FACTS = (
     "number of keys",
     "batch size",
@@ -316,8 +328,8 @@ FACTS = (
     "number of queries",
     "is_causal",
     "zigzag",
-    "backend, as its place in BACKENDS,",
-    "mask, as a number made of it,",
+    "backend, as its index in BACKENDS,",
+    "mask, as a hash of it,",
 )
 
 
@@ -340,40 +352,42 @@ def _facts(
 
 
 def _fingerprint(rule: Rule) -> int:
-    """A number that equal rules share and others all but certainly do not; small enough for float64 to hold."""
-    return int.from_bytes(hashlib.sha256(_spelled(rule)).digest()[:6], "big")
+    """Return a hash of a rule that float64 represents exactly."""
+    return int.from_bytes(hashlib.sha256(_to_bytes(rule)).digest()[:6], "big")
 
 
-def _spelled(part: object) -> bytes:
+def _to_bytes(part: object) -> bytes:
     if isinstance(part, Rule):
-        return type(part).__name__.encode() + b"(" + b",".join(map(_spelled, parts_of(part))) + b")"
+        return type(part).__name__.encode() + b"(" + b",".join(map(_to_bytes, fields_of(part))) + b")"
     if isinstance(part, Tensor):
         return f"{tuple(part.shape)}".encode() + part.cpu().numpy().tobytes()
     return repr(part).encode()
 
 
-def _agree(group: ProcessGroup, device: torch.device, facts: Callable[[], list[float]]) -> tuple[int, ...]:
-    """Tell the others this rank's facts, or that it refuses its input; return how many keys each rank holds.
+def _exchange_facts(group: ProcessGroup, device: torch.device, facts: Callable[[], list[float]]) -> tuple[int, ...]:
+    """Exchange this rank's facts, or the fact that its input is invalid; return the number of keys of each rank.
 
-    Whatever is wrong somewhere is raised everywhere: a rank that left alone would let the others wait for its blocks.
+    An error on one rank is raised on all ranks: otherwise the others would wait for the blocks of that rank.
     """
-    refusal, mine = None, [-1.0] * len(FACTS)
+    own_error, own_facts = None, [-1.0] * len(FACTS)
     try:
-        mine = facts()
+        own_facts = facts()
     except (ValueError, NotImplementedError) as error:
-        refusal = error
-    here = torch.tensor(mine, dtype=torch.float64, device=device)
+        own_error = error
+    here = torch.tensor(own_facts, dtype=torch.float64, device=device)
     everywhere = [torch.empty_like(here) for _ in range(distributed.get_world_size(group))]
     distributed.all_gather(everywhere, here, group=group)
-    if refusal is not None:
-        raise refusal
-    for rank, theirs in enumerate(told.tolist() for told in everywhere):
-        if theirs[0] < 0:
-            raise ValueError(f"rank {rank} must be given what fits, but refused its input; its own error says why")
-        for name, own, other in zip(FACTS[1:], mine[1:], theirs[1:], strict=True):
+    if own_error is not None:
+        raise own_error
+    for rank, other_facts in enumerate(received.tolist() for received in everywhere):
+        if other_facts[0] < 0:
+            raise ValueError(
+                f"rank {rank} must be given valid input, but raised an error; its own message gives the reason"
+            )
+        for name, own, other in zip(FACTS[1:], own_facts[1:], other_facts[1:], strict=True):
             if own != other:
                 raise ValueError(f"{name} must be the same on all ranks, got {own:g} here and {other:g} on rank {rank}")
-    return tuple(int(told[0]) for told in everywhere)
+    return tuple(int(received[0]) for received in everywhere)
 
 
 def _chunks_of(rank: int, n_ranks: int, zigzag: bool) -> tuple[int, ...]:
@@ -390,5 +404,5 @@ def _group_of(group: ProcessGroup | None) -> ProcessGroup:
         raise ValueError("there must be a process group, call torch.distributed.init_process_group first; got none")
     group = distributed.group.WORLD if group is None else group
     if group is None or distributed.get_rank(group) < 0:
-        raise ValueError("group must hold the process that calls, got one that does not")
+        raise ValueError("group must contain the calling process, got a group without it")
     return group

@@ -1,4 +1,4 @@
-"""Where the built site is, for the tests that look at it."""
+"""Paths of the repository and the built site, for tests of the site."""
 
 from pathlib import Path
 

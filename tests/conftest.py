@@ -1,4 +1,4 @@
-"""One seed and one precision for every test, property tests that draw the same examples, and what tests share."""
+"""Shared fixtures: a fixed seed, double precision, reproducible property tests, browser and touch input."""
 
 import os
 from itertools import pairwise
@@ -9,7 +9,7 @@ import torch
 from browsing import launch, why_no_browser
 from hypothesis import settings
 
-# No deadline: a busy machine is not a failure. Derandomised: a red test is red again.
+# No deadline, since a busy machine is not a failure. Derandomised, so that failures are reproducible.
 settings.register_profile("book", deadline=None, derandomize=True, max_examples=50)
 settings.register_profile("quick", settings.get_profile("book"), max_examples=5)
 settings.register_profile("few", settings.get_profile("book"), max_examples=20)
@@ -18,9 +18,9 @@ settings.load_profile("book")
 
 
 def pytest_itemcollected(item):
-    """Leave all cases but the first to ``make test-all`` where a test tries wrong implementations, or is marked so.
+    """Mark all cases but the first as thorough, for tests of wrong implementations and tests marked ``one_case``.
 
-    That a test would notice a mistake changes only with the test; one mistake shows that it still looks.
+    Whether a test catches wrong implementations changes only with the test, so one case is enough for ``make test``.
     """
     one_case = item.get_closest_marker("one_case") or "altered" in getattr(item, "fixturenames", ())
     if one_case and hasattr(item, "callspec") and any(item.callspec.indices.values()):
@@ -29,7 +29,7 @@ def pytest_itemcollected(item):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """Keep the tests of a group in one process: xdist 3.8 names the group where pytest 9.2 does not read it."""
+    """Keep the tests of a group in one process: pytest 9.2 ignores the attribute where xdist 3.8 stores the group."""
     if config.getoption("loadgroup", False):
         for item in items:
             if "@" in (named := vars(item).get("_nodeid", "")):
@@ -38,9 +38,9 @@ def pytest_collection_modifyitems(config, items):
 
 @pytest.fixture(autouse=True)
 def shapes_checked(request):
-    """Whether the shapes in signatures are executed: not where a test feeds wrong input, to see the library refuse it.
+    """Disable jaxtyping's shape checks in tests marked ``rejects``, which pass invalid input to the library.
 
-    Without ``--jaxtyping-packages``, as `tools/run_tests.py` gives it, they are comments in any test.
+    Shape checks run only with ``--jaxtyping-packages``, which `tools/run_tests.py` sets.
     """
     rejects = request.node.get_closest_marker("rejects") is not None
     jaxtyping.config.update("jaxtyping_disable", rejects)
@@ -55,7 +55,7 @@ def seeded() -> None:
 
 @pytest.fixture(autouse=True)
 def double_precision():
-    """Rounding far below any tolerance; a test of another precision names it."""
+    """Set float64 as the default dtype, so that rounding errors are far below any tolerance."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     yield
@@ -64,13 +64,13 @@ def double_precision():
 
 @pytest.fixture(params=[torch.float32, torch.float64])
 def either_precision(request, double_precision):
-    """Run the test in each precision that a notebook may be set to; ``double_precision`` sets it back."""
+    """Run the test in float32 and in float64; ``double_precision`` restores the default dtype."""
     torch.set_default_dtype(request.param)
 
 
 @pytest.fixture
 def stub():
-    """What a student's notebook holds before it is answered."""
+    """The function in a student's notebook before it is implemented."""
 
     def unanswered(*_):
         raise NotImplementedError
@@ -80,20 +80,21 @@ def stub():
 
 @pytest.fixture(scope="session")
 def browser():
-    """Chromium without a window. Without one the test is skipped, or fails if REQUIRE_BROWSER=1 says it must run."""
+    """A headless Chromium. If there is none, the test is skipped, or fails if REQUIRE_BROWSER=1 is set."""
     if missing := why_no_browser():
         (pytest.fail if os.environ.get("REQUIRE_BROWSER") == "1" else pytest.skip)(missing)
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
         chromium = launch(playwright)
-        chromium.new_context, chromium.new_page = patient(chromium.new_context), patient(chromium.new_page)
+        chromium.new_context = with_long_timeout(chromium.new_context)
+        chromium.new_page = with_long_timeout(chromium.new_page)
         yield chromium
         chromium.close()
 
 
-def patient(make):
-    """Let what ``make`` opens wait two minutes instead of half a minute: a busy machine is not a failure."""
+def with_long_timeout(make):
+    """Wrap ``make`` so that its windows wait two minutes instead of half a minute, for busy machines."""
 
     def opened(**options):
         window = make(**options)
@@ -105,10 +106,10 @@ def patient(make):
 
 @pytest.fixture
 def finger():
-    """Put a finger on a page, draw it along, and lift it: real touch events, which the page may take for scrolling."""
+    """Move a finger over a page with real touch events, which the page may also interpret as scrolling."""
 
     def drawn(page, *places, hold=0.0):
-        """``places`` are points of the window; with one place, or none after it, it is a tap or, held, a press."""
+        """Touch the window at the first of ``places`` and move to the others; a single place is a tap or a press."""
         session = page.context.new_cdp_session(page)
 
         def send(kind, *at):

@@ -1,14 +1,14 @@
-"""How the parts of a control lie: for the tests of explorers, on a bare page and on the site."""
+"""Find misplaced parts of controls, for tests of explorers on a bare page and on the site."""
 
-# What is wrong with a visible control: its last part is not in the line of its label, or a part lies on another. On a
-# phone a slider may have a line of its own, and so may a choice with long words.
+# The faults of visible controls: the last part is not in the line of the label, or two parts overlap. On a phone, a
+# slider or a choice with long options may be in the next line.
 MISPLACED = """(root) => [...root.querySelectorAll(".x-control")].flatMap((control) => {
   const parts = [...control.children].filter((e) => e.getClientRects().length && !e.classList.contains("x-said"));
   if (parts.length < 2) return [];
   const boxes = parts.map((e) => {
     if (e.matches("input, select")) return e.getBoundingClientRect();
     const range = document.createRange();
-    range.selectNodeContents(e);  // the words, which may be wider than their place
+    range.selectNodeContents(e);  // the text, which may be wider than its element
     return range.getBoundingClientRect();
   });
   const shared = (a, b) => Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
@@ -23,5 +23,5 @@ MISPLACED = """(root) => [...root.querySelectorAll(".x-control")].flatMap((contr
 
 
 def misplaced(explorer) -> list[str]:
-    """The controls of an explorer whose parts are not beside each other, each with what is wrong."""
+    """Return the controls of an explorer whose parts are misplaced, each with its fault."""
     return explorer.evaluate(MISPLACED)

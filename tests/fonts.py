@@ -1,4 +1,4 @@
-"""Fonts that a test brings along, so that it measures the same on every machine."""
+"""Fonts for tests, so that measurements are the same on every machine."""
 
 from base64 import b64encode
 from functools import cache
@@ -13,7 +13,7 @@ BOLD_SERIF = {"normal": "DejaVuSerif-Bold", "italic": "DejaVuSerif-BoldItalic"}
 
 @cache
 def wide_serif(family: str) -> str:
-    """Return the style that makes a page use DejaVu Serif, the widest of the common serif fonts, as this family."""
+    """Return CSS that defines DejaVu Serif, the widest common serif font, as the font of this family."""
     return "".join(
         f'@font-face {{ font-family: "{family}"; font-weight: {weight}; font-style: {style}; '
         f'src: url("data:font/ttf;base64,{b64encode((TTF / f"{file}.ttf").read_bytes()).decode()}"); }}'

@@ -1,6 +1,6 @@
-"""What one reads in a page and in a notebook, block by block, so that the two can be compared.
+"""Extract the text of pages and notebooks, block by block, to compare them.
 
-Formulas are left out: the page and each notebook program set them in their own way.
+Formulas are left out, since pages and notebook programs typeset them differently.
 """
 
 import re
@@ -19,7 +19,7 @@ FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)
 
 
 def blocks(html: str | Tag) -> list[str]:
-    """The text of every block that holds no other block; quotation marks are typed."""
+    """Return the text of every block without inner blocks, with straight quotation marks."""
     soup = BeautifulSoup(html, "html.parser") if isinstance(html, str) else html
     for part in soup.select(NO_TEXT):
         part.decompose()
@@ -29,7 +29,7 @@ def blocks(html: str | Tag) -> list[str]:
 
 
 def page(path: Path) -> list[str]:
-    """What stands in a page besides code, its output and the cards of a gallery; without the number of a chapter."""
+    """Return a page's text without code, outputs, the cards of a gallery and the chapter's number."""
     article = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser").select_one("article.bd-article")
     assert article is not None, path
     for output in article.select(".cell_output"):
@@ -39,15 +39,15 @@ def page(path: Path) -> list[str]:
     return blocks(article)
 
 
-def read_aloud(cells: Iterable[str]) -> list[str]:
-    """What stands in the Markdown cells of the edition, given as HTML, but for what it says of itself."""
+def markdown_text(cells: Iterable[str]) -> list[str]:
+    """Return the text of Markdown cells of the edition, given as HTML, without the edition's notice."""
     text = [block for html in cells for block in blocks(FOLDED.sub("", html) if "<p><strong>Fig. " in html else html)]
     captions = [re.sub(r"^(Fig\. [\d.]+)\. ", r"\1 ", block) for block in text]
     return [block for block in captions if not block.startswith("You are in the runnable edition of ")]
 
 
 def notebook(path: Path) -> list[str]:
-    """What stands in a notebook of the edition when nbconvert, Jupyter's own converter, shows it."""
+    """Return the text of a notebook of the edition, rendered by nbconvert, Jupyter's own converter."""
     cells = nbformat.read(path, as_version=4).cells
     markdown = [cell.source for cell in cells if cell.cell_type == "markdown"]
-    return read_aloud([FORMULA.sub("", markdown2html(source)) for source in markdown])
+    return markdown_text([FORMULA.sub("", markdown2html(source)) for source in markdown])

@@ -1,4 +1,4 @@
-"""What ``make test`` leaves to ``make test-all``: cases of a test that only repeat its others."""
+"""Mark cases of a test that only repeat others as thorough: ``make test`` skips them, ``make test-all`` runs them."""
 
 from collections.abc import Callable, Iterable
 
@@ -6,7 +6,7 @@ import pytest
 
 
 def all_but(cases: Iterable, first: Callable[..., bool]) -> list:
-    """Mark every case as thorough for which ``first``, called with its values, does not hold."""
+    """Mark every case as thorough, except those for which ``first``, called with the case's values, is true."""
     marked = []
     for case in cases:
         values = case if isinstance(case, tuple) else (case,)

@@ -1,4 +1,4 @@
-"""A browser without a window, and a way to serve a folder to it: for the tests, the screenshot and the benchmark."""
+"""Start a headless Chromium and serve a folder to it, for the tests, the screenshot and the benchmark."""
 
 import importlib.util
 import os
@@ -12,15 +12,15 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
-# The first is the same engine without what draws a window: with it the site's tests take three fifths of the time.
+# The first is a build without a user interface, with which the site's tests take three fifths of the time.
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 MISSING = "no Chromium here: install one (Debian: apt-get install chromium-headless-shell) or name it in CHROMIUM"
 NO_DRIVER = "Playwright's Node does not start here (Debian: apt-get install libatomic1): {}"
 QUIET = ("--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync")
-# The network is off, this machine apart: every other name leads nowhere.
+# Disable the network: host names other than this machine's do not resolve.
 OFFLINE = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"
-# The only fonts that a browser finds, by the pinned package and folder that holds them: widths of text are then the
-# same on every Linux machine. DejaVu, the widest of the common ones, stands for every generic family.
+# The only fonts that the browser finds, by pinned package and folder, so that text has the same width on every Linux
+# machine. DejaVu, the widest of the common fonts, is used for every generic family.
 FONTS = {"matplotlib": "mpl-data/fonts/ttf", "fontpkg_arimo": "files", "fontpkg_noto_sans": "files"}
 GENERIC = {
     "sans-serif": "DejaVu Sans",
@@ -33,18 +33,22 @@ FONT_SETTINGS = Path(__file__).resolve().parents[1] / "_build" / "fonts"
 
 
 def launch(playwright):
-    """Start Chromium under Playwright, its network off, or say how to get one."""
+    """Start Chromium under Playwright, with the network disabled.
+
+    Raises:
+        FileNotFoundError: if there is no Chromium; the message says how to install one.
+    """
     path = find_chromium()
     if path is None:
         raise FileNotFoundError(MISSING)
     is_root = hasattr(os, "geteuid") and os.geteuid() == 0
-    no_sandbox = ("--no-sandbox",) if is_root else ()  # Chromium refuses its sandbox to root
+    no_sandbox = ("--no-sandbox",) if is_root else ()  # Chromium's sandbox does not run as root
     arguments = ["--no-first-run", OFFLINE, *QUIET, *no_sandbox]
     return playwright.chromium.launch(executable_path=path, args=arguments, env=os.environ | pinned_fonts())
 
 
 def why_no_browser() -> str:
-    """Return what is missing to drive a browser, or nothing if all is here."""
+    """Return the reason why no browser can be started, or an empty string if one can."""
     if find_chromium() is None:
         return MISSING
     from playwright._impl._driver import compute_driver_executable
@@ -55,13 +59,13 @@ def why_no_browser() -> str:
 
 
 def find_chromium() -> str | None:
-    """Return the path of the browser that CHROMIUM names, or of the first that is installed."""
+    """Return the path of the browser named in CHROMIUM, or of the first that is installed, or ``None``."""
     named = os.environ.get("CHROMIUM")
     return shutil.which(named) if named else next(filter(None, map(shutil.which, NAMES)), None)
 
 
 def pinned_fonts() -> dict[str, str]:
-    """Return the environment in which fontconfig, on Linux, offers the pinned fonts alone."""
+    """Return the environment variables with which fontconfig, on Linux, offers only the pinned fonts."""
     folders = [folder for package, within in FONTS.items() for folder in _package_folders(package, within)]
     aliases = [
         f"<alias binding='strong'><family>{generic}</family><prefer><family>{family}</family></prefer></alias>"
@@ -80,19 +84,19 @@ def pinned_fonts() -> dict[str, str]:
     if not file.exists() or file.read_text(encoding="utf-8") != text:
         with tempfile.NamedTemporaryFile("w", dir=FONT_SETTINGS, delete=False, encoding="utf-8") as draft:
             draft.write(text)
-        Path(draft.name).replace(file)  # at once: another process may be reading it
+        Path(draft.name).replace(file)  # atomic, since another process may be reading the file
     return {"FONTCONFIG_FILE": str(file)}
 
 
 def _package_folders(package: str, within: str) -> list[Path]:
-    """Return where a package keeps its fonts, without importing it, or nothing where it is not installed."""
+    """Return the folders of a package's fonts without importing it; empty if it is not installed."""
     spec = importlib.util.find_spec(package)
     return [Path(place) / within for place in spec.submodule_search_locations or ()] if spec else []
 
 
 @contextmanager
 def serve(folder: Path) -> Iterator[str]:
-    """Serve the folder on this machine alone for the length of a ``with``, which is given the address."""
+    """A context manager that serves a folder to this machine only, and gives the address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
     thread = Thread(target=server.serve_forever)
     thread.start()
@@ -108,4 +112,4 @@ class _Quiet(SimpleHTTPRequestHandler):
     extensions_map = SimpleHTTPRequestHandler.extensions_map | {".js": "text/javascript"}
 
     def log_message(self, *_) -> None:
-        """Say nothing: a test that fails says enough."""
+        """Log nothing, to keep the output of tests short."""

@@ -11,24 +11,24 @@ from set_repository import defined_address
 
 
 def run_jupyter_book(source: Path, *builder: str) -> int:
-    """Build the site of ``source`` into ``source/_build/html``; return the exit status, 0 if nothing was amiss.
+    """Build the site of ``source`` into ``source/_build/html``; return the exit status, 0 for success.
 
-    Where a notebook fails, nothing is built. Arguments of jupyter-book may name another builder.
+    If a notebook fails, nothing is built. ``builder`` are arguments of jupyter-book that select another builder.
     """
     if not run_notebooks(source):
         return 1
     if not builder:
-        shutil.rmtree(source / "_build" / "html", ignore_errors=True)  # a page that is gone must not linger
+        shutil.rmtree(source / "_build" / "html", ignore_errors=True)  # removes pages that no longer exist
     jupyter_book = Path(sys.executable).with_name("jupyter-book")
-    # --all: an incremental build forgets the warnings of the one before.
+    # --all: an incremental build would not repeat the warnings of the previous one.
     build = subprocess.run([jupyter_book, "build", source, "--all", "-W", "-n", "--keep-going", *builder], cwd=source)
     if build.returncode:
         print("The book was not built: see the warnings above; each of them counts as an error.", file=sys.stderr)
     return build.returncode
 
 
-def without_address(root: Path = ROOT) -> str:
-    """Say that the repository's address is still the placeholder, or nothing if it is not."""
+def placeholder_notice(root: Path = ROOT) -> str:
+    """Return a notice if the repository's address is still the placeholder, or an empty string."""
     address = defined_address(root)
     if "/OWNER/" not in address:
         return ""
@@ -36,13 +36,13 @@ def without_address(root: Path = ROOT) -> str:
 
 
 def main() -> int:
-    """Build; say where the site is, or that it is not."""
+    """Build the book and print the site's address."""
     if status := run_jupyter_book(ROOT):
         return status
-    notes = pin_edition(BUILD), without_address()
+    notices = pin_edition(BUILD), placeholder_notice()
     print(f"\nThe book: {(BUILD / 'html' / 'index.html').as_uri()}   (or: make serve)")
-    for said in filter(None, notes):
-        print(said)
+    for notice in filter(None, notices):
+        print(notice)
     return 0
 
 

@@ -1,7 +1,7 @@
-"""Build one page into the site that is there: make page CHAPTER=attention/scaling.
+"""Build a single page into the existing site: make page CHAPTER=attention/scaling.
 
-Its notebook runs if its outputs may have changed. What other pages show of it, such as its heading, changes with the
-next ``make book``.
+Its notebook is run if its outputs may have changed. Parts of the page that other pages show, such as its heading, are
+updated there by the next ``make book``.
 """
 
 import os
@@ -12,11 +12,11 @@ import yaml
 from runs import BUILD, ROOT, run_notebooks
 
 SITE = BUILD / "html"
-STATE = BUILD / ".doctrees" / "environment.pickle"  # what Sphinx knows of all pages
+STATE = BUILD / ".doctrees" / "environment.pickle"  # Sphinx's data on all pages
 
 
 def pages(root: Path = ROOT) -> dict[str, Path]:
-    """Return the files of the pages in the contents by their names, such as ``attention/scaling`` and ``intro``."""
+    """Return the files of the pages in ``_toc.yml`` by their names, such as ``attention/scaling`` and ``intro``."""
 
     def listed(entries: object) -> list[str]:
         if isinstance(entries, list):
@@ -33,30 +33,30 @@ def pages(root: Path = ROOT) -> dict[str, Path]:
     }
 
 
-def page(asked: str, known: dict[str, Path]) -> Path:
-    """Return the file of the page that is asked for, by its whole name or by the end of it, if that is unique.
+def page(chapter: str, known: dict[str, Path]) -> Path:
+    """Return the file of a page, given its full name or the end of its name, if that is unique.
 
     Raises:
         ValueError: if there is no such page, or more than one.
     """
-    name = asked.strip().removeprefix("book/")
+    name = chapter.strip().removeprefix("book/")
     name = name.removesuffix(".ipynb").removesuffix(".md").removesuffix(".rst")
     if name in known:
         return known[name]
     found = [one for one in known if one.endswith(f"/{name}")] if name else []
     chapters = [one for one in found if not one.startswith("exercises/")] or found
     if len(chapters) != 1:
-        what = f"of these pages one: {', '.join(chapters)}" if chapters else f"a page of: {', '.join(known)}"
-        raise ValueError(f"CHAPTER must name {what}; got {asked!r}")
+        what = f"one of these pages: {', '.join(chapters or known)}"
+        raise ValueError(f"CHAPTER must name {what}; got {chapter!r}")
     return known[chapters[0]]
 
 
 def build_page(path: Path) -> int:
-    """Run the notebook if need be and write its page; return the exit status."""
+    """Run the notebook if necessary and write its page; return the exit status."""
     name = path.relative_to(ROOT)
     if path.suffix == ".ipynb" and not run_notebooks(ROOT, only=[name]):
         return 1
-    from jupyter_book.sphinx import build_sphinx  # after what may have failed: this takes seconds
+    from jupyter_book.sphinx import build_sphinx  # imported late, since it takes seconds
 
     settings = {
         "external_toc_path": (ROOT / "_toc.yml").as_posix(),
@@ -76,20 +76,20 @@ def build_page(path: Path) -> int:
         warningiserror=True,
         keep_going=True,
     )
-    if not STATE.exists():  # Sphinx forgets all pages after an error; the next try needs them
+    if not STATE.exists():  # Sphinx deletes its data on all pages after an error; the next build needs them
         STATE.write_bytes(state)
     return 0 if status == 0 else 1
 
 
 def main(arguments: list[str]) -> int:
-    """Build the page; say where it is."""
+    """Build the page and print its address."""
     try:
         path = page(arguments[0] if arguments else "", pages())
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
     if not (STATE.exists() and SITE.is_dir()):
-        print("There is no site yet to put the page into: run make book first.", file=sys.stderr)
+        print("There is no site yet to which the page can be added: run make book first.", file=sys.stderr)
         return 2
     os.chdir(ROOT)
     if status := build_page(path):

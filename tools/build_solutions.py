@@ -1,6 +1,6 @@
 """Build the instructors' site into _build/solutions/html: the same book, with its exercises solved and run.
 
-It is for those who teach. The ordinary build neither reads nor writes it, and the workflow publishes _build/html alone.
+The ordinary build neither reads nor writes it, and the workflow publishes only _build/html.
 """
 
 import shutil
@@ -15,7 +15,7 @@ MASTERS = ROOT / "assignments" / "source"
 
 
 def with_solutions(master: Path) -> nbformat.NotebookNode:
-    """Return the page of a master: the header that every notebook opens with, and what is on paper in a frame."""
+    """Return the page of a master, with the header of every notebook, and with written solutions in a box."""
     notebook = nbformat.read(master, as_version=4)
     for cell in notebook.cells:
         if cell.cell_type == "markdown" and cell.metadata.nbgrader.solution:
@@ -24,8 +24,8 @@ def with_solutions(master: Path) -> nbformat.NotebookNode:
     return notebook
 
 
-def lay_out(target: Path) -> None:
-    """Write to ``target`` what the instructors' site is built from."""
+def write_sources(target: Path) -> None:
+    """Write the sources of the instructors' site to ``target``."""
     shutil.copytree(ROOT / "book", target / "book", ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
     shutil.copy(ROOT / "_toc.yml", target)
     for master in MASTERS.glob("*/*.ipynb"):
@@ -36,17 +36,17 @@ def lay_out(target: Path) -> None:
     settings = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
     settings["title"] += ", with solutions"
     settings["sphinx"]["config"]["html_title"] = settings["title"]
-    del settings["sphinx"]["local_extensions"]["runnable"]  # the runnable edition is the students'
-    settings["execute"]["exclude_patterns"] = []  # solved, they run
+    del settings["sphinx"]["local_extensions"]["notebook_export"]  # the runnable edition has no solutions
+    settings["execute"]["exclude_patterns"] = []  # solved exercises can be run
     (target / "_config.yml").write_text(yaml.safe_dump(settings, allow_unicode=True), encoding="utf-8")
 
 
 def main() -> int:
-    """Build; say where the site is, or that it is not."""
+    """Build the instructors' site and print its address."""
     source, site = BUILD / "solutions" / "source", BUILD / "solutions" / "html"
     shutil.rmtree(BUILD / "solutions", ignore_errors=True)
     source.mkdir(parents=True)
-    lay_out(source)
+    write_sources(source)
     if status := run_jupyter_book(source):
         return status
     (source / "_build" / "html").rename(site)

@@ -1,4 +1,4 @@
-"""Build the library as a wheel into _build/wheel, from what is in this folder and without the network."""
+"""Build the library as a wheel into _build/wheel, from the files in this folder and without the network."""
 
 import subprocess
 import sys
@@ -17,7 +17,7 @@ def build_wheel(target: Path) -> Path:
 
 
 def main() -> int:
-    """Build; say where the wheel is."""
+    """Build the wheel and print its path."""
     target = ROOT / "_build" / "wheel"
     for old in target.glob("*.whl"):
         old.unlink()

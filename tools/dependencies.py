@@ -1,13 +1,13 @@
-"""What the outputs of a notebook depend on: its code, the modules that it imports, and the files that these name.
+"""Find the dependencies of a notebook's outputs: its code, the modules that it imports, and the files that they name.
 
-:func:`Library.key` is a fingerprint of all of that. Outputs are stored under it, so they are made again when, and only
-when, something has changed that they may depend on:
+:func:`Library.key` is a hash of all of these. Outputs are stored under it, so a notebook is run again if, and only if,
+something has changed on which its outputs may depend:
 
     the code cells, their tags, the pins of ``requirements.txt``, the version of Python
-    the modules of ``lessons_lib`` that the code imports, and what these import; without comments and docstrings
+    the modules of ``lessons_lib`` that the code imports, directly or indirectly, without comments and docstrings
     the data files that this code names: records of ``benchmarks/results``, data sets, weights of trained models
 
-An explorer's scripts and styles are not among these. They are put into a page when the page is built
+An explorer's scripts and styles are not dependencies. They are added to a page when the page is built
 (``book/_ext/stored_outputs.py``).
 """
 
@@ -22,8 +22,8 @@ from pathlib import Path
 
 LIBRARY = "lessons_lib"
 RECORDS = "benchmarks/results"
-EVERYTHING = "*"  # the name that stands for all modules of a package
-CODE = {".py", ".css", ".js", ".md"}  # suffixes of files of the library that are no data
+EVERYTHING = "*"  # stands for all modules of a package
+CODE = {".py", ".css", ".js", ".md"}  # suffixes of files in the library that are not data
 
 NAMED = re.compile(rf"\b{LIBRARY}(?:\.\w+)*")
 PROGRAM = re.compile(rf"^\s*(?:import|from) {LIBRARY}\b", re.MULTILINE)
@@ -37,7 +37,7 @@ Reference = tuple[str, str]  # a module and the name that is imported from it, o
 
 
 def references(tree: ast.AST, package: tuple[str, ...] = (), walk=ast.walk) -> set[Reference]:
-    """Return everything that the source imports, at any depth, relative imports resolved against ``package``."""
+    """Return all imports in the source, at any depth; relative imports are resolved against ``package``."""
     found = set()
     for node in walk(tree):
         if isinstance(node, ast.Import):
@@ -50,7 +50,7 @@ def references(tree: ast.AST, package: tuple[str, ...] = (), walk=ast.walk) -> s
 
 
 def without_docstrings(tree: ast.Module) -> ast.Module:
-    """Return the tree without docstrings, which it loses in place."""
+    """Remove all docstrings from the tree, in place, and return it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             described = ast.get_docstring(node, clean=False) is not None
@@ -59,7 +59,7 @@ def without_docstrings(tree: ast.Module) -> ast.Module:
 
 
 def parsed(cells: Iterable[str]) -> ast.Module:
-    """Return the code of notebook cells as one module, lines for IPython left out.
+    """Return the code of notebook cells as one syntax tree, without IPython's magic lines.
 
     Raises:
         SyntaxError: if a cell is not Python.
@@ -68,7 +68,7 @@ def parsed(cells: Iterable[str]) -> ast.Module:
 
 
 def texts(tree: ast.AST) -> Iterator[str]:
-    """Yield the strings of the code, with an asterisk for each field of a formatted one."""
+    """Yield the strings in the code, with an asterisk for each replacement field of an f-string."""
     for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
             yield "".join(str(part.value) if isinstance(part, ast.Constant) else "*" for part in node.values)
@@ -77,7 +77,7 @@ def texts(tree: ast.AST) -> Iterator[str]:
 
 
 def attributes(tree: ast.AST) -> Iterator[str]:
-    """Yield what is asked of the library by its name, such as ``lessons_lib.masks.causal``."""
+    """Yield dotted names that begin with the library, such as ``lessons_lib.attention.masks.causal``."""
     for node in ast.walk(tree):
         root = node
         while isinstance(root, ast.Attribute):
@@ -87,12 +87,12 @@ def attributes(tree: ast.AST) -> Iterator[str]:
 
 
 def programs(tree: ast.AST) -> Iterator[str]:
-    """Yield the strings of the code that are programs which import from the library, for another process to run."""
+    """Yield the strings in the code that are programs for another process and import the library."""
     yield from filter(PROGRAM.search, texts(tree))
 
 
 def imported_by_name(tree: ast.AST) -> Iterator[str | None]:
-    """Yield the names of modules in calls of ``import_module``; None for one that is computed."""
+    """Yield the module names in calls of ``import_module``, ``None`` for a computed name."""
     for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
         if getattr(call.func, "attr", getattr(call.func, "id", "")) in IMPORTING:
             name = call.args[0] if call.args else None
@@ -100,19 +100,19 @@ def imported_by_name(tree: ast.AST) -> Iterator[str | None]:
 
 
 class Library:
-    """The library of a repository as it is now: files are read once, so changed files need a new object."""
+    """The current state of a repository's library; each file is read once, so create a new object after a change."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._trees: dict[Path, ast.Module] = {}
         self._digests: dict[Path, str] = {}
         self._references: dict[Path, set[Reference]] = {}
-        self._names: dict[Path, set[Path]] = {}  # for each module the data files that it names
+        self._names: dict[Path, set[Path]] = {}  # the data files that each module names
         self._data = {path for path in (root / LIBRARY).rglob("*") if path.is_file() and is_data(path)}
         self._data |= set((root / RECORDS).glob("*.json"))
 
     def key(self, notebook: dict) -> str:
-        """Return the fingerprint of what the notebook's outputs depend on."""
+        """Return the hash of all dependencies of the notebook's outputs."""
         cells = [cell for cell in notebook["cells"] if cell["cell_type"] == "code"]
         sources = ["".join(cell["source"]) for cell in cells]
         tags = [sorted(cell["metadata"].get("tags", [])) for cell in cells]
@@ -123,20 +123,20 @@ class Library:
         return hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]
 
     def dependencies(self, cells: Iterable[str]) -> tuple[set[Path], set[Path]]:
-        """Return the modules of the library that the code of these cells needs, and the files that count whole.
+        """Return the library's modules on which the code of these cells depends, and its data files.
 
-        Code that cannot be read as Python needs everything.
+        Code that is not valid Python depends on everything.
         """
         try:
             tree = parsed(cells)
         except SyntaxError:
             modules = self._modules_of(LIBRARY)
             return modules, set(self._data)
-        modules = self._closure(self._referred(tree))
-        files = self._named(tree, self._data | self._modules_of(LIBRARY))
+        modules = self._closure(self._library_references(tree))
+        files = self._named_files(tree, self._data | self._modules_of(LIBRARY))
         for path in modules:
             if path not in self._names:
-                self._names[path] = self._named(self.tree(path), self._data)
+                self._names[path] = self._named_files(self.tree(path), self._data)
             files |= self._names[path]
         return modules, files
 
@@ -147,12 +147,12 @@ class Library:
         return self._trees[path]
 
     def file(self, module: str) -> Path | None:
-        """Return the file of a module of the library, or None if there is no such module."""
+        """Return the file of a module of the library, or ``None`` if there is no such module."""
         path = self.root.joinpath(*module.split("."))
         return next((file for file in (path.with_suffix(".py"), path / "__init__.py") if file.is_file()), None)
 
     def _closure(self, wanted: Iterable[Reference]) -> set[Path]:
-        """The files of all modules behind these references."""
+        """Return the files of all modules to which these references lead, directly or indirectly."""
         found: set[Path] = set()
         todo, seen = [*wanted], set()
         while todo:
@@ -160,26 +160,28 @@ class Library:
             if reference in seen:
                 continue
             seen.add(reference)
-            for module in self._behind(*reference):
+            for module in self._resolve(*reference):
                 path = self.file(module)
                 if path is None or path in found:
                     continue
                 found.add(path)
                 if path not in self._references:
-                    self._references[path] = self._referred(self.tree(path), path.relative_to(self.root).parent.parts)
+                    self._references[path] = self._library_references(
+                        self.tree(path), path.relative_to(self.root).parent.parts
+                    )
                 todo += self._references[path]
-        return found | {above for path in found for above in self._above(path)}
+        return found | {above for path in found for above in self._parent_packages(path)}
 
-    def _above(self, path: Path) -> Iterator[Path]:
-        """The packages that a module is in. Python runs them first; but what they import is not what is asked for."""
+    def _parent_packages(self, path: Path) -> Iterator[Path]:
+        """Yield the packages that contain a module, which Python runs first; their own imports are not followed."""
         package = path.relative_to(self.root).parent.parts
         for n in range(1, len(package) + 1):
             above = self.file(".".join(package[:n]))
-            if above is not None and not self._is_signpost(".".join(package[:n])):
+            if above is not None and not self._only_reexports(".".join(package[:n])):
                 yield above
 
-    def _referred(self, tree: ast.AST, package: tuple[str, ...] = ()) -> set[Reference]:
-        """What the code needs of the library, whichever way it asks for it."""
+    def _library_references(self, tree: ast.AST, package: tuple[str, ...] = ()) -> set[Reference]:
+        """Return all references to the library in the code, however it is imported."""
         found = references(tree, package) | {(name, "") for name in attributes(tree)}
         for name in imported_by_name(tree):
             found.add((LIBRARY, EVERYTHING) if name is None else (name, ""))
@@ -190,12 +192,13 @@ class Library:
             found |= {(LIBRARY, EVERYTHING) for word in IMPORTING if word in text}
         return {pair for pair in found if pair[0].split(".")[0] == LIBRARY}
 
-    def _behind(self, module: str, name: str) -> set[str]:
-        """The modules that a reference leads to.
+    def _resolve(self, module: str, name: str) -> set[str]:
+        """Return the modules to which a reference leads.
 
-        A package that only passes names on is looked through: who imports one explorer does not depend on the others.
+        A package that only re-exports names is skipped, so that an import of one explorer does not depend on the
+        others.
         """
-        while self.file(module) is None:  # lessons_lib.masks.causal, as an attribute or in a text
+        while self.file(module) is None:  # such as lessons_lib.attention.masks.causal, an attribute
             module, _, name = module.rpartition(".")
             if not module:
                 return set()
@@ -205,41 +208,41 @@ class Library:
             return {module}
         if self.file(f"{module}.{name}"):
             return {f"{module}.{name}"}
-        if not self._is_signpost(module):
+        if not self._only_reexports(module):
             return {module}
-        passed_on, own = self._signs(module)
-        if name in passed_on:
-            return self._behind(*passed_on[name])
+        reexported, own = self._exports(module)
+        if name in reexported:
+            return self._resolve(*reexported[name])
         if name in own:
             return {module}
-        return set() if re.fullmatch("__.*__", name) else self._behind(module, EVERYTHING)
+        return set() if re.fullmatch("__.*__", name) else self._resolve(module, EVERYTHING)
 
-    def _is_signpost(self, module: str) -> bool:
-        """Say whether a package defines nothing and only says where its names are."""
+    def _only_reexports(self, module: str) -> bool:
+        """Return whether a package defines nothing and only re-exports names."""
         path = self.file(module)
         if path is None or path.name != "__init__.py":
             return False
         defined = {node.name for node in self.tree(path).body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
         return defined <= {"__getattr__", "__dir__"}
 
-    def _signs(self, module: str) -> tuple[dict[str, Reference], set[str]]:
-        """The names that a package passes on, with where they are from, and those that it assigns itself."""
+    def _exports(self, module: str) -> tuple[dict[str, Reference], set[str]]:
+        """Return the names that a package re-exports, with their origins, and the names that it assigns itself."""
         path = self.file(module)
         assert path is not None
-        passed_on: dict[str, Reference] = {}
+        reexported: dict[str, Reference] = {}
         own: set[str] = set()
         package = path.relative_to(self.root).parent.parts
         for node in self.tree(path).body:
             if isinstance(node, ast.ImportFrom):
                 for alias in node.names:
                     one = ast.ImportFrom(node.module, [ast.alias(alias.name)], node.level)
-                    (passed_on[alias.asname or alias.name],) = references(one, package)
+                    (reexported[alias.asname or alias.name],) = references(one, package)
             elif isinstance(node, ast.Assign | ast.AnnAssign):
                 own |= {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
-        return passed_on, own
+        return reexported, own
 
     def _modules_of(self, package: str) -> set[Path]:
-        """The files of a package and of all that is in it; of a module, its file."""
+        """Return all files of a package, or the file of a module."""
         path = self.file(package)
         assert path is not None
         return set(path.parent.rglob("*.py")) if path.name == "__init__.py" else {path}
@@ -247,8 +250,8 @@ class Library:
     def _module(self, path: Path) -> str:
         return ".".join(path.relative_to(self.root).with_suffix("").parts).removesuffix(".__init__")
 
-    def _named(self, tree: ast.AST, among: set[Path]) -> set[Path]:
-        """The files whose names stand in the code, or match a pattern there, which no module or script does."""
+    def _named_files(self, tree: ast.AST, among: set[Path]) -> set[Path]:
+        """Return the files whose names, or for data files a matching pattern, occur in the strings of the code."""
         names = {name for text in texts(tree) for name in FILE.findall(text)}
         patterns = [name.replace(".", "*.", name[0] == ".") for name in names if "*" in name or name[0] == "."]
         found = {path for path in among if path.name in names}
@@ -267,7 +270,7 @@ class Library:
 
 
 def is_data(path: Path) -> bool:
-    """Tell data from code: a script is data if a tool has written it."""
+    """Return whether a file is data and not code; a script is data if a tool has written it."""
     if "__pycache__" in path.parts:
         return False
     if path.suffix == ".js":

@@ -28,9 +28,9 @@ TITLE = """\
 **Time:** 60 minutes."""
 IMPORTS = """\
 import torch
-from lessons_lib import plots
-from lessons_lib.guess import predict_number
-from lessons_lib.notebook import glue
+from lessons_lib.page import plots
+from lessons_lib.page.guess import predict_number
+from lessons_lib.page.notebook import glue
 %config InlineBackend.figure_formats = ["svg"]
 SEED = 0; torch.manual_seed(SEED);"""
 # One idea; a chapter repeats these cells for each of its ideas: name, what it is, metadata, text.
@@ -84,7 +84,7 @@ IDEA = (
         "idea-predict",
         "markdown",
         {},
-        "### Predict, then drag\n\nA prediction to commit to. Under it stands an explorer of `lessons_lib.widgets`.",
+        "### Predict, then drag\n\nA prediction to commit to. Below: an explorer of `lessons_lib.page.widgets`.",
     ),
     ("idea-break-text", "markdown", {}, "### Break it\n\nTake one ingredient away and watch it fail."),
     ("idea-break", "code", {}, "assert (2 * x).std() > 1.5"),

@@ -1,4 +1,4 @@
-"""Write lessons_lib/datasets/ again from the wheels that the data come with, byte for byte.
+"""Write lessons_lib/training/datasets/ from the wheels that contain the data; the result is the same, byte for byte.
 
 pip download --no-deps --dest DOWNLOADS scikit-learn==1.9.1 statsmodels==0.15.0
 python tools/pack_datasets.py DOWNLOADS
@@ -12,18 +12,18 @@ import sys
 import zipfile
 from pathlib import Path
 
-TARGET = Path(__file__).resolve().parents[1] / "lessons_lib" / "datasets"
+TARGET = Path(__file__).resolve().parents[1] / "lessons_lib" / "training" / "datasets"
 
 
 def member(downloads: Path, package: str, name: str) -> bytes:
-    """The bytes of one file of a package's only wheel in ``downloads``."""
+    """Return the bytes of one file in a package's only wheel in ``downloads``."""
     (wheel,) = downloads.glob(f"{package}-*.whl")
     with zipfile.ZipFile(wheel) as archive:
         return archive.read(name)
 
 
 def digits(downloads: Path) -> bytes:
-    """1797 images of 64 grey levels, a byte each, then the 1797 digits they show, a byte each."""
+    """Return 1797 images of 64 pixels, one byte each, and then their 1797 labels, one byte each."""
     table = gzip.decompress(member(downloads, "scikit_learn", "sklearn/datasets/data/digits.csv.gz")).decode()
     rows = [[int(float(field)) for field in row] for row in csv.reader(io.StringIO(table))]
     images = bytes(pixel for row in rows for pixel in row[:64])
@@ -31,7 +31,7 @@ def digits(downloads: Path) -> bytes:
 
 
 def sea_temperature(downloads: Path) -> bytes:
-    """A line for each month: the time in years (the middle of the month), degrees Celsius."""
+    """Return a table with a line for each month: the time in years (the middle of the month), degrees Celsius."""
     text = member(downloads, "statsmodels", "statsmodels/datasets/elnino/elnino.csv").decode()
     years = list(csv.reader(io.StringIO(text)))[1:]
     lines = (f"{int(year) + (i + 0.5) / 12:.3f},{float(v):g}" for year, *months in years for i, v in enumerate(months))
@@ -39,7 +39,7 @@ def sea_temperature(downloads: Path) -> bytes:
 
 
 def sunspots(downloads: Path) -> bytes:
-    """A line for each year: the year, the mean number of sunspots."""
+    """Return a table with a line for each year: the year, the mean number of sunspots."""
     text = member(downloads, "statsmodels", "statsmodels/datasets/sunspots/sunspots.csv").decode()
     rows = list(csv.reader(io.StringIO(text)))[1:]
     return ("\n".join(["year,sunspots", *(f"{float(year):g},{float(v):g}" for year, v in rows)]) + "\n").encode()

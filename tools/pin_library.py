@@ -1,7 +1,7 @@
-"""Name the library's commit in a notebook that leaves the repository, so that it still runs in a year.
+"""Pin the library's commit in notebooks that leave the repository, so that they still run in a year.
 
-What is committed here installs the library's newest state; what readers open and students are handed installs the one
-that it was made from.
+The notebooks that are committed here install the newest library. The copies for readers and students install the
+commit from which they were made.
 """
 
 import shutil
@@ -11,14 +11,14 @@ from pathlib import Path
 import nbformat
 
 ROOT = Path(__file__).resolve().parents[1]
-LIBRARY = ("lessons_lib", "pyproject.toml")  # what pip builds the library from
+LIBRARY = ("lessons_lib", "pyproject.toml")  # the paths from which pip builds the library
 NEWEST = "/archive/refs/heads/main.zip"
 
 
 def library_commit(root: Path = ROOT) -> str | None:
-    """Return the last commit that changed the library, or None where there is no history (a downloaded folder).
+    """Return the last commit that changed the library, or ``None`` without a history (in a downloaded folder).
 
-    Not the last commit at all: a notebook stays the same, letter by letter, as long as it and the library do.
+    This is not the last commit of all, so that a notebook stays the same, byte for byte, while it and the library do.
     """
     try:
         return _git(root, "log", "-1", "--format=%H") or None
@@ -27,13 +27,13 @@ def library_commit(root: Path = ROOT) -> str | None:
 
 
 def _git(root: Path, *command: str) -> str:
-    """What git says of the library."""
-    asked = ("git", *command, "--", *LIBRARY)
-    return subprocess.run(asked, cwd=root, check=True, capture_output=True, text=True).stdout.strip()
+    """Return the output of a git command that is restricted to the library's paths."""
+    command = ("git", *command, "--", *LIBRARY)
+    return subprocess.run(command, cwd=root, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def pinned(source: str, commit: str) -> str:
-    """Return the cell that installs the library, its address that of ``commit``.
+    """Return the source of the cell that installs the library, with the address of ``commit``.
 
     Raises:
         ValueError: if the cell does not install the newest library.
@@ -44,7 +44,7 @@ def pinned(source: str, commit: str) -> str:
 
 
 def pin(notebook: Path, commit: str) -> None:
-    """Write the notebook anew with its first code cell pinned, and nothing else changed."""
+    """Pin the library's commit in a notebook's first code cell; nothing else changes."""
     content = nbformat.read(notebook, as_version=4)
     first = next(cell for cell in content.cells if cell.cell_type == "code")
     first.source = pinned(first.source, commit)
@@ -52,7 +52,7 @@ def pin(notebook: Path, commit: str) -> None:
 
 
 def pin_all(folder: Path, root: Path = ROOT) -> str:
-    """Pin every notebook in the folder; return what there is to say about it, or nothing."""
+    """Pin every notebook in the folder; return a notice for the user, or an empty string."""
     commit = library_commit(root)
     if commit is None:
         return "The notebooks install the library's newest state: no commit to name, as there is no git history here."
@@ -64,14 +64,14 @@ def pin_all(folder: Path, root: Path = ROOT) -> str:
 
 
 def pin_edition(build: Path, root: Path = ROOT) -> str:
-    """Pin the runnable edition, and put it behind the download buttons of the site, if there is one.
+    """Pin the runnable edition, and copy it to the site's downloads, if there is a site.
 
     Returns:
-        what there is to say about it, or nothing.
+        a notice for the user, or an empty string.
     """
     edition, downloads = build / "notebooks", build / "html" / "_sources"
-    said = pin_all(edition, root)
+    notice = pin_all(edition, root)
     for notebook in edition.rglob("*.ipynb"):
         if (download := downloads / notebook.relative_to(edition)).exists():
             shutil.copy(notebook, download)
-    return said
+    return notice

@@ -1,8 +1,8 @@
-"""Carry what the pairs explorer shows of the recorded runs of recall into its script.
+"""Write the script with the recorded recall accuracies that the pairs explorer shows.
 
 ``python tools/record_recall.py`` reads ``benchmarks/results/recall.json`` and writes
-``lessons_lib/widgets/static/pairs_recall.js``, at once and always the same: for each kind the numbers that it keeps of
-the longest text, and its accuracy for each number of pairs, the mean over the seeds.
+``lessons_lib/page/widgets/static/pairs_recall.js``. For each kind of layer the script has the size of its state after
+the longest sequence, and its accuracy for each number of pairs, averaged over the seeds. The result is deterministic.
 """
 
 import json
@@ -10,17 +10,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "results" / "recall.json"
-SCRIPT = ROOT / "lessons_lib" / "widgets" / "static" / "pairs_recall.js"
+SCRIPT = ROOT / "lessons_lib" / "page" / "widgets" / "static" / "pairs_recall.js"
 HEAD = "/** What layers of several kinds recalled, in recorded runs. Written by tools/record_recall.py. */\n"
 
 
 def main() -> None:
     """Write the script."""
-    SCRIPT.write_text(written(json.loads(RECORD.read_text(encoding="utf-8"))), encoding="utf-8")
+    SCRIPT.write_text(script(json.loads(RECORD.read_text(encoding="utf-8"))), encoding="utf-8")
 
 
-def written(record: dict) -> str:
-    """Return the script's text."""
+def script(record: dict) -> str:
+    """Return the script's text, given the recorded runs."""
     rows: dict[str, list[dict]] = {}
     for row in record["table"]:
         rows.setdefault(row["method"], []).append(row)

@@ -1,8 +1,8 @@
-"""Write the student notebooks from the masters in assignments/source: solutions and hidden tests removed.
+"""Write the student notebooks, without solutions and hidden tests, from the masters in assignments/source.
 
-Those in book/exercises are pages of the book, committed, and install the newest library. Those in
-assignments/hand-outs are handed out, and install the library that they were made from. (assignments/release is what
-grading compares with, and writes anew.)
+The notebooks in book/exercises are committed pages of the book and install the newest library. The notebooks in
+assignments/hand-outs are for students and install the commit from which they were made. (assignments/release is
+written by grading, which compares submissions with it.)
 """
 
 import shutil
@@ -19,7 +19,7 @@ HAND_OUTS = ASSIGNMENTS / "hand-outs"
 
 
 def release(name: str, into: Path = EXERCISES) -> None:
-    """Write what students get of one master.
+    """Write the student notebook of one master.
 
     Raises:
         ValueError: if the master is not well formed; the message is nbgrader's log.
@@ -34,19 +34,18 @@ def release(name: str, into: Path = EXERCISES) -> None:
 
 
 def hand_out(released: Path = EXERCISES, into: Path = HAND_OUTS) -> str:
-    """Copy what was released to where it is handed out from, pinned; return what there is to say, or nothing."""
+    """Copy the released notebooks to the folder ``into`` and pin the library; return a notice or an empty string."""
     shutil.rmtree(into, ignore_errors=True)
     shutil.copytree(released, into, ignore=shutil.ignore_patterns(".ipynb_checkpoints"))
     return pin_all(into)
 
 
 def main() -> None:
-    """Release every master; stop at the first that is not well formed."""
+    """Release every master, and stop at the first that is not well formed."""
     for name in tqdm(sorted(path.parent.name for path in (ASSIGNMENTS / "source").glob("*/*.ipynb")), unit="notebook"):
         release(name)
-    said = hand_out()
-    if said:
-        print(said)
+    if notice := hand_out():
+        print(notice)
     root = ASSIGNMENTS.parent
     print(f"To hand out to students: {HAND_OUTS.relative_to(root)}")
     print(f"To commit: what has changed in {ASSIGNMENTS.relative_to(root)}/source and {EXERCISES.relative_to(root)}")

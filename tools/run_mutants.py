@@ -1,10 +1,11 @@
-"""Break the repository on purpose, one small change at a time, and check that ``make test`` notices each.
+"""Mutation tests: make one small wrong change at a time, and check that ``make test`` fails for each.
 
     python tools/run_mutants.py [PART ...]
 
-Each mutant is a change of one place and the tests that must fail because of it. They run in a copy of the repository,
-as ``make test`` runs them: first unchanged, when they must pass, then changed, when they must fail. Without names all
-mutants run. Those of the site and of the book's build copy ``_build``: run ``make book`` before.
+A mutant consists of a change in one place, and the tests that must fail because of it. The tests run in a copy of the
+repository, as ``make test`` runs them: first without the change, when they must pass, then with it, when they must
+fail. Without names all mutants run. Mutants of the site and of the book's build copy ``_build``: run ``make book``
+first.
 """
 
 import argparse
@@ -25,10 +26,10 @@ FAILED = 1  # pytest's exit status if tests ran and failed; others mean that the
 
 @dataclass(frozen=True)
 class Mutant:
-    """One change that makes the repository wrong, and the tests that must notice it.
+    """A change that introduces a fault, and the tests that must fail because of it.
 
-    ``old`` must stand exactly once in ``file``. ``tests`` are arguments of pytest. ``built`` is the same file in the
-    built site, where the tests look at the site.
+    ``old`` must occur exactly once in ``file``. ``tests`` are arguments of pytest. ``built`` is the path of the same
+    file in the built site, for tests of the site.
     """
 
     part: str
@@ -44,19 +45,19 @@ LANES = {lane.name: lane for lane in TEST}
 MUTANTS = (
     Mutant(
         "library",
-        "lessons_lib/attention.py",
+        "lessons_lib/attention/attention.py",
         "return 1 / math.sqrt(query.shape[-1]) if scale is None else scale",
         "return 1 / math.sqrt(query.shape[-2]) if scale is None else scale",
         LANES["library"],
-        ("tests/test_attention.py", "-k", "default_scale"),
+        ("tests/attention/test_attention.py", "-k", "default_scale"),
     ),
     Mutant(
         "shapes",
-        "lessons_lib/attention.py",
+        "lessons_lib/attention/attention.py",
         ') -> Float[Tensor, "*batch n d_v"]:',
         ') -> Float[Tensor, "*batch n d_k"]:',
         LANES["library"],
-        ("tests/test_attention.py", "-k", "leading_axes"),
+        ("tests/attention/test_attention.py", "-k", "leading_axes"),
     ),
     Mutant(
         "checks",
@@ -72,7 +73,7 @@ MUTANTS = (
         "for a in layers.flip(0):",
         "for a in layers:",
         LANES["exercises and commands"],
-        ("tests/test_exercises.py", "-k", "test_solved and matrix"),
+        ("tests/chapters/test_exercises.py", "-k", "test_solved and matrix"),
     ),
     Mutant(
         "tools",
@@ -84,11 +85,11 @@ MUTANTS = (
     ),
     Mutant(
         "grading",
-        "grading/wire.py",
+        "grading/rpc.py",
         '{"value": pack(result, keep), "changed": pack(tensors(given))}',
         '{"value": pack(result, keep), "changed": []}',
         LANES["grading"],
-        ("tests/grading/test_wire.py",),
+        ("tests/grading/test_rpc.py",),
     ),
     Mutant(
         "kernels interpreted",
@@ -132,19 +133,19 @@ MUTANTS = (
     ),
     Mutant(
         "explorers",
-        "lessons_lib/widgets/static/temperature.js",
+        "lessons_lib/page/widgets/static/temperature.js",
         'const weights = () => softmax(scope.read("scores"), scope.read("temperature"));',
         'const weights = () => softmax(scope.read("scores"));',
         LANES["explorers"],
-        ("tests/widgets/test_temperature.py", "-k", "bars_follow"),
+        ("tests/page/widgets/test_temperature.py", "-k", "bars_follow"),
     ),
     Mutant(
         "arithmetic in JavaScript",
-        "lessons_lib/widgets/static/arithmetic.js",
+        "lessons_lib/page/widgets/static/arithmetic.js",
         "(w > 0 ? w * Math.log(w) : 0)",
         "w * Math.log(w)",
         LANES["explorers"],
-        ("tests/widgets/test_arithmetic.py", "-k", "entropy"),
+        ("tests/page/widgets/test_arithmetic.py", "-k", "entropy"),
     ),
 )
 
@@ -153,7 +154,7 @@ def mutate(folder: Path, mutant: Mutant) -> None:
     """Make the change in the copy.
 
     Raises:
-        ValueError: if the text to change does not stand exactly once in the file.
+        ValueError: if the text to change does not occur exactly once in the file.
     """
     for name in filter(None, (mutant.file, mutant.built)):
         path = folder / name
@@ -164,7 +165,7 @@ def mutate(folder: Path, mutant: Mutant) -> None:
 
 
 def copy_repository(to: Path, *, with_build: bool) -> None:
-    """Copy what git tracks or would track, and on request what was built."""
+    """Copy the files that git tracks or would track, and with ``with_build`` also ``_build``."""
     for name in listed(ROOT, new=True):
         (to / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, to / name)
@@ -173,11 +174,11 @@ def copy_repository(to: Path, *, with_build: bool) -> None:
 
 
 def status(folder: Path, mutant: Mutant) -> int:
-    """Run the mutant's tests in the copy as their lane of ``make test`` runs them; return the exit status."""
+    """Run the mutant's tests in the copy, as their lane of ``make test`` does, and return the exit status."""
     lane = mutant.lane
     environment = {**os.environ, **ENVIRONMENT, **lane.environment}
-    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # the change may keep the size and the second of the file
-    environment["PYTHONPATH"] = str(folder)  # before the repository, which the environment has installed
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"  # a changed file may have the size and time of the old one
+    environment["PYTHONPATH"] = str(folder)  # comes before the installed repository
     environment["PYTHONPYCACHEPREFIX"] = str(folder / "_build/pycache")
     command = [sys.executable, *lane.options, *(mutant.tests or lane.paths)]
     return subprocess.run(
@@ -185,8 +186,8 @@ def status(folder: Path, mutant: Mutant) -> int:
     ).returncode
 
 
-def caught(mutant: Mutant) -> str:
-    """Return what is amiss if the mutant is not caught, or nothing."""
+def problem(mutant: Mutant) -> str:
+    """Return the reason why the mutant is not caught, or an empty string if it is."""
     with_build = mutant.built is not None or mutant.lane.name == "book"
     if with_build and not (ROOT / "_build/html").exists():
         return "the site has not been built: run make book"
@@ -200,18 +201,18 @@ def caught(mutant: Mutant) -> str:
 
 
 def main() -> int:
-    """Run the mutants that are asked for; return 1 if one is not caught."""
+    """Run the selected mutants; return 1 if one is not caught."""
     parser = argparse.ArgumentParser(description="Check that make test notices deliberate mistakes.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(mutant.part for mutant in MUTANTS))
-    asked = parser.parse_args().parts
-    if unknown := set(asked) - {mutant.part for mutant in MUTANTS}:
+    selected = parser.parse_args().parts
+    if unknown := set(selected) - {mutant.part for mutant in MUTANTS}:
         parser.error(f"PART must be one of {', '.join(mutant.part for mutant in MUTANTS)}, got {', '.join(unknown)}")
     escaped = 0
     for mutant in MUTANTS:
-        if not asked or mutant.part in asked:
-            amiss = caught(mutant)
-            print(f"{mutant.part}: {amiss or 'caught'}", flush=True)
-            escaped += bool(amiss)
+        if not selected or mutant.part in selected:
+            reason = problem(mutant)
+            print(f"{mutant.part}: {reason or 'caught'}", flush=True)
+            escaped += bool(reason)
     return min(escaped, 1)
 
 

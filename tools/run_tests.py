@@ -65,11 +65,11 @@ INTERPRET = {"TRITON_INTERPRET": "1"}  # Triton decides once in a process whethe
 
 CHAPTERS = tuple(name for name in files("book", "*.ipynb", "*/*.ipynb") if not name.startswith("book/exercises/"))
 INTERPRETED = tuple(
-    f"tests/flash/test_{name}.py" for name in ("triton_interpreted", "differential", "launch", "table_kernels")
+    f"tests/flash/test_{name}.py" for name in ("triton_interpreted", "differential", "autograd", "block_mask_kernels")
 )
 COMPILED = ("tests/flash/test_triton_compiled.py",)
-SITE = ("tests/site", "tests/widgets/test_edition_in_jupyterlab.py")  # they need the built site
-EXPLORERS = ("tests/widgets", "tests/test_drawings.py")
+SITE = ("tests/site", "tests/page/widgets/test_edition_in_jupyterlab.py")  # they need the built site
+EXPLORERS = ("tests/page/widgets", "tests/page/test_drawings.py")
 CLASS = ("tests/grading",)
 CHECKS = ("tests/checks",)
 LIBRARY = ("tests",)
@@ -77,18 +77,19 @@ ELSEWHERE = tuple(f"--ignore={path}" for path in (*INTERPRETED, *COMPILED, *SITE
 # They start other processes, whose shapes nobody executes, or train.
 SLOW = (
     "tests/edition",
-    "tests/test_build_page.py",
-    "tests/test_dependencies.py",
-    "tests/test_exercises.py",
-    "tests/test_huggingface.py",
-    "tests/test_kept_runs.py",
-    "tests/test_learning.py",
-    "tests/test_mutants.py",
-    "tests/test_new_chapter.py",
-    "tests/test_portability.py",
-    "tests/test_stored_outputs.py",
-    "tests/test_wheel.py",
-    "tests/test_without_records.py",
+    "tests/repository/test_build_page.py",
+    "tests/repository/test_dependencies.py",
+    "tests/chapters/test_exercises.py",
+    "tests/transformer/test_huggingface.py",
+    "tests/repository/test_kept_runs.py",
+    "tests/training/test_learning.py",
+    "tests/repository/test_mutants.py",
+    "tests/repository/test_new_chapter.py",
+    "tests/repository/test_new_explorer.py",
+    "tests/chapters/test_portability.py",
+    "tests/repository/test_stored_outputs.py",
+    "tests/repository/test_wheel.py",
+    "tests/chapters/test_without_records.py",
 )
 WITHOUT_SLOW = tuple(f"--ignore={path}" for path in SLOW)
 
@@ -115,14 +116,9 @@ ALL_ELSE = (
     Lane("exercises and commands", (*PYTEST, *REST), SLOW),
     Lane("grading", (*PYTEST, *REST), CLASS),
 )
-# The tests of a module of the library, named after it, but for those that train or that open a browser.
-MODULES = {path.stem for path in (ROOT / "lessons_lib").rglob("*.py")}
-FAST = tuple(
-    name
-    for name in files("tests", "test_*.py")
-    if re.sub(r"test_(efficient_)?", "", Path(name).stem) in MODULES
-    and name not in (*SLOW, *EXPLORERS, "tests/test_distributed.py")
-)
+# The tests of the rooms, but for those that train or that open a browser.
+ROOMS = ("foundations", "attention", "transformer", "generation", "training", "analysis", "applications", "efficient")
+FAST = tuple(name for room in ROOMS for name in files(f"tests/{room}", "test_*.py") if name not in SLOW)
 FEW = (*PYTEST, "-p", "no:nbval", "-m", "not thorough", "-k", "not either_precision0", "--hypothesis-profile=quick")
 QUICK = (
     Lane("lint", ("-m", "ruff", "check", ".")),

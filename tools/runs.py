@@ -1,8 +1,8 @@
-"""The runs of notebooks whose outputs the book shows: stored under what they depend on, made if there is none.
+"""Store and reuse the runs of notebooks whose outputs the book shows; run a notebook that has no stored run.
 
-A run is stored in ``_build/outputs`` by the notebook's place and by its key (``dependencies.py``). Tests store what
-they have run (``book/conftest.py``), the build runs the rest. ``_build/runs.json`` beside a site says which run each of
-its notebooks shows; ``book/_ext/stored_outputs.py`` reads it.
+A run is stored in ``_build/outputs`` by the notebook's path and by its key (``dependencies.py``). The tests store the
+notebooks that they run (``book/conftest.py``), and the build runs the rest. ``_build/runs.json`` beside a site lists
+the run that each of its notebooks shows, for ``book/_ext/stored_outputs.py``.
 """
 
 import fnmatch
@@ -25,14 +25,14 @@ from tqdm import tqdm
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "_build"
 STORE = BUILD / "outputs"
-KEPT = 4  # runs of a notebook: who changes branches finds them again
-LINES = 8  # of an error's message are shown
+KEPT = 4  # stored runs of a notebook, so that they are reused after a change of branches
+LINES = 8  # of an error's message that are shown
 
-Task = tuple[Path, nbformat.NotebookNode, int]  # a notebook, what it holds, and the seconds that a cell may take
+Task = tuple[Path, nbformat.NotebookNode, int]  # a notebook's path, its content, and the time limit of a cell
 
 
-def place_of(name: Path, key: str) -> Path:
-    """Return where the run of a notebook with this key is stored; ``name`` is the notebook's path in the book."""
+def stored_path(name: Path, key: str) -> Path:
+    """Return the path of the stored run of a notebook with this key; ``name`` is the notebook's path in the book."""
     return STORE / name.with_suffix("") / f"{key}.ipynb"
 
 
@@ -40,23 +40,24 @@ def keep(name: Path, ran: nbformat.NotebookNode, key: str) -> Path | None:
     """Store a run under the key that the notebook had before it ran.
 
     Returns:
-        the place of the run, or None if the library or the notebook has changed since: nobody knows then what has run.
+        the path of the run, or ``None`` if the library or the notebook has changed since, so that it is unknown which
+        version has run.
     """
     if Library(ROOT).key(ran) != key:
         return None
-    place = place_of(name, key)
-    place.parent.mkdir(parents=True, exist_ok=True)
-    ran.metadata.pop("widgets", None)  # all explorers once more, for a widget manager
-    unfinished = place.with_suffix(f".{os.getpid()}")
+    path = stored_path(name, key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    ran.metadata.pop("widgets", None)  # a second copy of all explorers, for a widget manager
+    unfinished = path.with_suffix(f".{os.getpid()}")
     nbformat.write(ran, unfinished)
-    unfinished.replace(place)
-    for old in sorted(place.parent.glob("*.ipynb"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
+    unfinished.replace(path)
+    for old in sorted(path.parent.glob("*.ipynb"), key=lambda path: path.stat().st_mtime)[:-KEPT]:
         old.unlink(missing_ok=True)
-    return place
+    return path
 
 
 def notebooks(source: Path) -> dict[Path, bool]:
-    """Return the notebooks of the book in ``source`` by their paths, with whether the book shows their outputs."""
+    """Return the paths of the notebooks of the book in ``source``, each with whether the book shows its outputs."""
     excluded = _settings(source)["exclude_patterns"]
     names = sorted(path.relative_to(source) for path in (source / "book").rglob("*.ipynb"))
     return {
@@ -67,12 +68,12 @@ def notebooks(source: Path) -> dict[Path, bool]:
 
 
 def run_notebooks(source: Path, only: Iterable[Path] | None = None) -> bool:
-    """Run the notebooks of the book in ``source`` that have no stored run, some at once; ``only`` these, if given.
+    """Run the notebooks of the book in ``source`` that have no stored run, in parallel; ``only`` these, if given.
 
-    Each one that fails is reported with its cell and its error. Afterwards ``_build/runs.json`` names the run of each.
+    A notebook that fails is reported with its cell and error. If all succeed, ``_build/runs.json`` lists their runs.
 
     Returns:
-        whether there is a run of each notebook now.
+        whether every notebook has a run now.
     """
     library, wanted, timeout = Library(ROOT), notebooks(source), _settings(source)["timeout"]
     only = set(wanted if only is None else only)
@@ -86,8 +87,8 @@ def run_notebooks(source: Path, only: Iterable[Path] | None = None) -> bool:
             continue
         notebook = nbformat.read(source / name, as_version=4)
         keys[name] = library.key(notebook)
-        runs[str(name)] = str(place_of(name, keys[name]))
-        if not place_of(name, keys[name]).exists():
+        runs[str(name)] = str(stored_path(name, keys[name]))
+        if not stored_path(name, keys[name]).exists():
             waiting.append((source / name, notebook, timeout))
     failed = list(_run_all(source, waiting, keys))
     if failed:
@@ -99,7 +100,7 @@ def run_notebooks(source: Path, only: Iterable[Path] | None = None) -> bool:
 
 
 def _run_all(source: Path, waiting: list[Task], keys: dict[Path, str]) -> Iterable[str]:
-    """Run these notebooks, the longest first as far as size tells, four at once at most; yield which ones failed."""
+    """Run these notebooks, the largest file first, at most four at a time; yield the names of those that failed."""
     if not waiting:
         return
     waiting.sort(key=lambda task: -task[0].stat().st_size)
@@ -114,7 +115,7 @@ def _run_all(source: Path, waiting: list[Task], keys: dict[Path, str]) -> Iterab
 
 
 def _run(task: Task) -> tuple[Path, nbformat.NotebookNode, str]:
-    """Run one notebook; return it with its outputs, and its error in words, if there is one."""
+    """Run one notebook; return its path, the notebook with outputs, and an error message or an empty string."""
     path, notebook, timeout = task
     at = [0]
 
@@ -124,9 +125,13 @@ def _run(task: Task) -> tuple[Path, nbformat.NotebookNode, str]:
     resources = {"metadata": {"path": str(path.parent)}}
     client = NotebookClient(notebook, timeout=timeout, kernel_name="python3", resources=resources, on_cell_start=note)
     try:
-        client.execute(stderr=subprocess.DEVNULL)  # the kernel's own remarks
+        client.execute(stderr=subprocess.DEVNULL)  # the kernel's own messages
     except CellExecutionError as error:
-        return path, notebook, _failure(notebook, at[0], where([error.traceback]), f"{error.ename}: {error.evalue}")
+        return (
+            path,
+            notebook,
+            _failure(notebook, at[0], failed_line([error.traceback]), f"{error.ename}: {error.evalue}"),
+        )
     except (CellTimeoutError, DeadKernelError) as error:
         return path, notebook, _failure(notebook, at[0], "", f"{type(error).__name__}: {error}")
     return path, notebook, ""
@@ -134,14 +139,14 @@ def _run(task: Task) -> tuple[Path, nbformat.NotebookNode, str]:
 
 def _failure(notebook: nbformat.NotebookNode, index: int, line: str, message: str) -> str:
     cell = notebook.cells[index]
-    said = [text for text in message.strip().splitlines() if text.strip()][:LINES]
-    lines = [*([line] if line else []), *said]
+    shown = [text for text in message.strip().splitlines() if text.strip()][:LINES]
+    lines = [*([line] if line else []), *shown]
     heading = f" in cell {cell.get('id', '?')}, which is cell {index + 1} of {len(notebook.cells)}:"
     return "\n    ".join([heading, *lines])
 
 
-def where(traceback: Iterable[str]) -> str:
-    """Return the line of the cell that failed, as the traceback's arrow marks it."""
+def failed_line(traceback: Iterable[str]) -> str:
+    """Return the line of the cell that failed, which an arrow marks in the traceback."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(traceback))
     marked = re.search(r"^-+> *\d+ (.*)$", plain, re.MULTILINE)
     return marked[1].strip() if marked else ""

@@ -1,4 +1,4 @@
-"""Take the README's picture: a chapter with a figure whose slider has been moved."""
+"""Take the README's screenshot: a chapter with an explorer whose slider has been moved."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ TARGET = ROOT / "book" / "images" / "readme.png"
 
 
 def main() -> None:
-    """Open the chapter, move the slider, and save what a reader sees."""
+    """Open the chapter, move the slider, and save a screenshot."""
     with sync_playwright() as playwright, serve(ROOT / "_build" / "html") as address:
         browser = launch(playwright)
         page = browser.new_page(viewport={"width": 1280, "height": 800}, color_scheme="light")

@@ -10,7 +10,7 @@ HTML = Path(__file__).resolve().parents[1] / "_build" / "html"
 
 
 def main() -> None:
-    """Serve until interrupted, on port 8000 or, when that is taken, on any free one."""
+    """Serve until interrupted, on port 8000 or, if that is in use, on any free port."""
     handler = functools.partial(SimpleHTTPRequestHandler, directory=str(HTML))
     try:
         server = ThreadingHTTPServer(("127.0.0.1", 8000), handler)

@@ -11,7 +11,11 @@ ADDRESS = re.compile(r"https://github\.com/[\w.-]+/[\w.-]+")
 
 
 def defined_address(root: Path = ROOT) -> str:
-    """Read the address from the one place that defines it."""
+    """Return the repository's address that ``_config.yml`` defines.
+
+    Raises:
+        ValueError: if ``_config.yml`` has no such line.
+    """
     found = re.search(rf"^  url: ({ADDRESS.pattern})$", (root / "_config.yml").read_text(), re.MULTILINE)
     if found is None:
         raise ValueError("_config.yml must hold 'repository: url: https://github.com/OWNER/NAME', found no such line")
@@ -33,7 +37,7 @@ def set_address(new: str, root: Path = ROOT) -> list[str]:
         try:
             text = (root / name).read_text(encoding="utf-8")
         except UnicodeDecodeError:
-            continue  # a picture
+            continue  # a binary file
         if (replaced := old.sub(new, text)) != text:
             (root / name).write_text(replaced, encoding="utf-8")
             changed.append(name)

@@ -1,8 +1,8 @@
-"""Train the model of the birth explorer with three seeds, and write twenty steps of the first, eight bits a weight.
+"""Train the model of the birth explorer with three seeds, and write 20 checkpoints of the first in 8-bit weights.
 
-Half a minute on an idle core. The same command on the same machine gives the same file, byte for byte. The file says
-how the models were made, what their heads did on the way, what the kept ones do with each switch, and what rounding
-to eight bits costs.
+This takes half a minute on an idle core. The same command on the same machine gives the same file, byte for byte. The
+file also records how the models were trained, their accuracy and head scores during training, the accuracy of the
+checkpoints for each setting of the explorer's switches, and the effect of rounding to 8 bits.
 """
 
 import argparse
@@ -17,26 +17,35 @@ from typing import Any
 import torch
 from torch import nn
 
-from lessons_lib import patterns
-from lessons_lib.diagnostics import observe
-from lessons_lib.gpt import GPT
-from lessons_lib.information import kl_divergence
-from lessons_lib.initialise import initialise_normal
-from lessons_lib.tasks import RepetitionBatch, repetition, stream
-from lessons_lib.training import evaluate, train
-from lessons_lib.widgets.birth import CONFIG, HIDEABLE, STEPS, looked_into, packed, unpacked, with_places, with_weights
+from lessons_lib.analysis import patterns
+from lessons_lib.analysis.diagnostics import observe
+from lessons_lib.analysis.information import kl_divergence
+from lessons_lib.page.widgets.birth import (
+    CONFIG,
+    HIDEABLE,
+    STEPS,
+    add_position_embeddings,
+    forward_with_switches,
+    load_checkpoint,
+    packed,
+    unpacked,
+)
+from lessons_lib.training.loop import evaluate, train
+from lessons_lib.training.tasks import RepetitionBatch, repetition, stream
+from lessons_lib.transformer.gpt import GPT
+from lessons_lib.transformer.initialise import initialise_normal
 
-TARGET = Path(__file__).resolve().parents[1] / "lessons_lib" / "widgets" / "static" / "birth_model.js"
+TARGET = Path(__file__).resolve().parents[1] / "lessons_lib" / "page" / "widgets" / "static" / "birth_model.js"
 HEAD = "/** Two layers of attention at twenty steps of a run, in eight bits. Written by tools/train_birth.py. */\n"
 BATCH_SIZE = 64
 SETTINGS: dict[str, Any] = {"lr": 5e-3, "n_warmup": 50, "final_share": 0.3, "clip": None}
 PLACES_STD = 0.5
 HELD_OUT_SEED = 10_000
-EVERY = 5  # steps from one point of a curve to the next
+EVERY = 5  # steps between two points of a curve
 
 
 def main() -> None:
-    """Train, measure, and write the file."""
+    """Train and evaluate the models, and write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--out", type=Path, default=TARGET)
@@ -48,7 +57,7 @@ def main() -> None:
 
 
 def script(seeds: list[int]) -> str:
-    """The file: how the models were made and what they did, and the weights of the first one at the kept steps."""
+    """Return the file's text: the record of training and evaluation, and the first model's checkpoints."""
     batch, curves, kept = held_out(), {}, []
     for seed in seeds:
         curve = curves[str(seed)] = {"accuracy": [], "previous_token": [], "induction": []}
@@ -60,7 +69,8 @@ def script(seeds: list[int]) -> str:
                 kept.append({name: weight.detach().clone() for name, weight in model.state_dict().items()})
     checkpoints = [packed(state) for state in kept]
     pairs = [
-        (with_weights(state), with_weights(unpacked(small))) for state, small in zip(kept, checkpoints, strict=True)
+        (load_checkpoint(state), load_checkpoint(unpacked(small)))
+        for state, small in zip(kept, checkpoints, strict=True)
     ]
     record = {
         "command": f"python tools/train_birth.py --seeds {' '.join(map(str, seeds))}",
@@ -73,24 +83,25 @@ def script(seeds: list[int]) -> str:
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
         "every": EVERY,
         "curves": curves,
-        "switched": [[round(right(small, batch, *way), 3) for way in ways()] for _, small in pairs],
-        "rounding": [cost(model, small, batch) for model, small in pairs],
+        "switched": [[round(accuracy(small, batch, *setting), 3) for setting in settings()] for _, small in pairs],
+        "rounding": [rounding_effect(model, small, batch) for model, small in pairs],
     }
     about = {"record": record, "config": json.loads(CONFIG.to_json()), "checkpoints": checkpoints}
     return f"{HEAD}export const MODEL = {json.dumps(about).replace('}, ', '},' + chr(10))};\n"
 
 
 def trained(seed: int) -> Iterator[tuple[int, GPT]]:
-    """The number of steps taken and the model, in evaluation mode, before the first step and after each.
+    """Yield the number of steps and the model in evaluation mode, before the first step and after each.
 
-    At first matrices are as large as PyTorch makes those of a linear layer, both ends small and places large.
+    Initially, matrices have the standard deviation of PyTorch's linear layers, the embedding and the head a smaller
+    one, and the position embeddings a larger one.
     """
     torch.manual_seed(seed)
     model = GPT(CONFIG)
     initialise_normal(model, std=(3 * CONFIG.d_model) ** -0.5)
     for end in (model.embedding.weight, model.head.weight):
         nn.init.normal_(end, std=0.02)
-    nn.init.normal_(with_places(model).get_parameter("places.weight"), std=PLACES_STD)
+    nn.init.normal_(add_position_embeddings(model).get_parameter("places.weight"), std=PLACES_STD)
     yield 0, model.eval()
     batches = stream(repetition, torch.Generator().manual_seed(seed), batch_size=BATCH_SIZE)
     for record in train(model, batches, n_steps=STEPS[-1], progress=False, **SETTINGS):
@@ -98,39 +109,39 @@ def trained(seed: int) -> Iterator[tuple[int, GPT]]:
 
 
 def held_out() -> RepetitionBatch:
-    """Passages that no training has seen, but for chance."""
+    """Return held-out sequences from another seed than any training run."""
     return repetition(torch.Generator().manual_seed(HELD_OUT_SEED), batch_size=256)
 
 
-def ways() -> Iterator[tuple[list[str], bool]]:
-    """What is hidden, and whether layer 1 is forced, for each way to set the four switches."""
+def settings() -> Iterator[tuple[list[str], bool]]:
+    """Yield, for each setting of the four switches, the ablated parts and whether layer 1's pattern is fixed."""
     for forced, *hidden in product((False, True), repeat=4):
         yield [part for part, is_hidden in zip(HIDEABLE, reversed(hidden), strict=True) if is_hidden], forced
 
 
 @torch.no_grad()
-def right(model: GPT, batch: RepetitionBatch, hide: list[str], forced: bool) -> float:
-    """Where the next symbol can be known: how often it is the likeliest."""
-    best = looked_into(model, batch.inputs, hide, forced).logits.argmax(-1)
+def accuracy(model: GPT, batch: RepetitionBatch, hide: list[str], forced: bool) -> float:
+    """Return the accuracy at the positions where the next symbol can be known."""
+    best = forward_with_switches(model, batch.inputs, hide, forced).logits.argmax(-1)
     return (best == batch.targets)[batch.loss_mask].float().mean().item()
 
 
 @torch.no_grad()
 def measured(model: GPT, batch: RepetitionBatch) -> dict[str, float]:
-    """What a point of the curves says."""
+    """Return the values of one point of the curves."""
     with observe(model) as seen:
         best = model(batch.inputs).argmax(-1)
     first, second = seen.weights.values()
     return {
         "accuracy": (best == batch.targets)[batch.loss_mask].float().mean().item(),
-        "previous_token": patterns.previous_token(first).mean().item(),
-        "induction": patterns.induction(second, batch.inputs[:, None]).nanmean().item(),
+        "previous_token": patterns.previous_token_score(first).mean().item(),
+        "induction": patterns.induction_score(second, batch.inputs[:, None]).nanmean().item(),
     }
 
 
 @torch.no_grad()
-def cost(model: GPT, small: GPT, batch: RepetitionBatch) -> dict[str, float]:
-    """What rounding costs where the next symbol can be known."""
+def rounding_effect(model: GPT, small: GPT, batch: RepetitionBatch) -> dict[str, float]:
+    """Return the effect of rounding at the positions where the next symbol can be known."""
     logits, near = (each(batch.inputs)[batch.loss_mask].double() for each in (model, small))
     return {
         "loss": round(evaluate(model, [batch]), 5),

@@ -1,10 +1,11 @@
-"""Train a language model of the GPT explorer, and write its weights, eight bits each, as a script.
+"""Train a language model of the GPT explorer, and write its 8-bit weights as a script.
 
-That of stories takes half a minute on an idle core, that of English two minutes. The same seed on the same machine
-gives the same weights. The file says how they were made, how far the model of stories is from the grammar that told
-them, and what rounding to eight bits costs.
+The model of stories takes half a minute on an idle core, the model of English two minutes. The same seed on the same
+machine gives the same weights. The file records how they were trained, the loss, for stories also the entropy of the
+grammar that generated them, and the effect of rounding to 8 bits.
 
-English is that of :func:`lessons_lib.datasets.english`: The World Factbook's histories of countries, public domain.
+The English text is :func:`lessons_lib.training.datasets.english`: The World Factbook's histories of countries, public
+domain.
 """
 
 import argparse
@@ -21,16 +22,16 @@ import torch
 from pin_library import library_commit
 from torch import Tensor
 
-from lessons_lib import datasets
-from lessons_lib.gpt import GPT, GPTConfig
-from lessons_lib.information import kl_divergence
-from lessons_lib.stories import VOCABULARY, StoryBatch, tell
-from lessons_lib.tasks import Batch, stream
-from lessons_lib.training import evaluate, train
-from lessons_lib.widgets.gpt import CHARACTERS, SCRIPTS, unpacked
-from lessons_lib.widgets.trained import encoded
+from lessons_lib.analysis.information import kl_divergence
+from lessons_lib.page.widgets.gpt import CHARACTERS, SCRIPTS, unpacked
+from lessons_lib.page.widgets.trained import to_base64
+from lessons_lib.training import datasets
+from lessons_lib.training.loop import evaluate, train
+from lessons_lib.training.stories import VOCABULARY, StoryBatch, sample_stories
+from lessons_lib.training.tasks import Batch, stream
+from lessons_lib.transformer.gpt import GPT, GPTConfig
 
-STATIC = Path(__file__).resolve().parents[1] / "lessons_lib" / "widgets" / "static"
+STATIC = Path(__file__).resolve().parents[1] / "lessons_lib" / "page" / "widgets" / "static"
 HEAD = "/** A language model of {}: two layers of four heads, in eight bits. Written by tools/train_gpt.py. */\n"
 CONFIGS = {
     "stories": GPTConfig(len(VOCABULARY), 64, 64, 2, 4, position="rotary"),
@@ -44,7 +45,7 @@ SENTENCE = re.compile(r"[A-Z][^.]*(?:\.(?! [A-Z]|$)[^.]*)*\.(?= |$)")
 
 
 def main() -> None:
-    """Train, measure, and write the file."""
+    """Train and evaluate the model, and write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("name", nargs="?", choices=sorted(CONFIGS), default="stories")
     parser.add_argument("--steps", type=int)
@@ -60,13 +61,13 @@ def main() -> None:
 
 
 def trained(name: str, seed: int, n_steps: int) -> GPT:
-    """The model after so many steps."""
+    """Return the model after ``n_steps`` steps of training, in evaluation mode."""
     torch.manual_seed(seed)
     model, generator = GPT(CONFIGS[name]), torch.Generator().manual_seed(seed)
     if name == "stories":
-        batches = stream(tell, generator, batch_size=BATCH_SIZE, n=model.config.n_context)
+        batches = stream(sample_stories, generator, batch_size=BATCH_SIZE, n=model.config.n_context)
     else:
-        batches = stretches(english()[0], generator)
+        batches = random_batches(english()[0], generator)
     settings = SETTINGS | {"n_warmup": min(SETTINGS["n_warmup"], n_steps)}
     for _ in train(model, batches, n_steps=n_steps, **settings):
         pass
@@ -74,14 +75,14 @@ def trained(name: str, seed: int, n_steps: int) -> GPT:
 
 
 def held_out() -> StoryBatch:
-    """Stories that no training has seen, but for chance."""
-    return tell(torch.Generator().manual_seed(HELD_OUT_SEED), batch_size=ROWS, n=CONFIGS["stories"].n_context)
+    """Return held-out stories from another seed than the training data."""
+    return sample_stories(torch.Generator().manual_seed(HELD_OUT_SEED), batch_size=ROWS, n=CONFIGS["stories"].n_context)
 
 
 def english() -> tuple[Tensor, Tensor]:
-    """The sentences of the text that need no other character than the model's, quotation marks left out, one by one.
+    """Return the tokens for training, the first nine tenths of the text, and the held-out tokens, the last tenth.
 
-    The first nine tenths are learned from, the last is held out.
+    The text has those sentences that use only the model's characters; quotation marks are removed.
     """
     found = [
         sentence
@@ -93,39 +94,39 @@ def english() -> tuple[Tensor, Tensor]:
     return tokens[: len(tokens) * 9 // 10], tokens[len(tokens) * 9 // 10 :]
 
 
-def stretches(tokens: Tensor, generator: torch.Generator) -> Iterator[Batch]:
-    """Batches of a text, cut out anywhere."""
+def random_batches(tokens: Tensor, generator: torch.Generator) -> Iterator[Batch]:
+    """Yield batches of sequences that start at random positions of a text."""
     n = CONFIGS["english"].n_context
     while True:
-        yield cut_out(tokens, torch.randint(len(tokens) - n, (BATCH_SIZE,), generator=generator))
+        yield batch_at(tokens, torch.randint(len(tokens) - n, (BATCH_SIZE,), generator=generator))
 
 
-def cut_out(tokens: Tensor, starts: Tensor) -> Batch:
-    """What follows each start, and each next character; all of them count."""
+def batch_at(tokens: Tensor, starts: Tensor) -> Batch:
+    """Return the batch of sequences that begin at ``starts``; every position counts in the loss."""
     rows = tokens[starts[:, None] + torch.arange(CONFIGS["english"].n_context + 1)]
     return Batch(rows[:, :-1], rows[:, 1:], torch.ones_like(rows[:, 1:], dtype=torch.bool))
 
 
-def unread() -> Batch:
-    """Stretches of the text that was held out, spread evenly over it."""
+def held_out_english() -> Batch:
+    """Return sequences of the held-out text, at evenly spaced positions."""
     tokens = english()[1]
-    return cut_out(tokens, torch.linspace(0, len(tokens) - CONFIGS["english"].n_context - 1, ROWS).long())
+    return batch_at(tokens, torch.linspace(0, len(tokens) - CONFIGS["english"].n_context - 1, ROWS).long())
 
 
 def pairs() -> Tensor:
-    """How often each character, a column, followed each character, a row, in the text that was learned from."""
+    """Return the bigram counts of the training text: how often the column's character follows the row's."""
     tokens = english()[0]
     counts = (tokens[:-1] * len(CHARACTERS) + tokens[1:]).bincount(minlength=len(CHARACTERS) ** 2)
     return counts.reshape(len(CHARACTERS), -1)
 
 
 def script(name: str, model: GPT, seed: int, n_steps: int) -> str:
-    """The file: what the model is, how it was made and measured, and its weights."""
+    """Return the file's text: the model's configuration, the record of training and evaluation, and the weights."""
     parameters = {name: packed(parameter.detach().float()) for name, parameter in model.named_parameters()}
     rounded = GPT(model.config).eval()
     rounded.load_state_dict({name: unpacked(parameter) for name, parameter in parameters.items()}, strict=False)
 
-    batch = held_out() if name == "stories" else unread()
+    batch = held_out() if name == "stories" else held_out_english()
     of_english = "english " if name == "english" else ""
     with torch.no_grad():
         exact, near = (each(batch.inputs).double().softmax(-1) for each in (model, rounded))
@@ -147,23 +148,24 @@ def script(name: str, model: GPT, seed: int, n_steps: int) -> str:
     about = {"record": record, "config": json.loads(model.config.to_json()), "vocabulary": vocabulary}
     if name == "english":
         record["source"] = "The World Factbook, Central Intelligence Agency, public domain"
-        about["pairs"] = encoded(pairs().to(torch.uint16))
+        about["pairs"] = to_base64(pairs().to(torch.uint16))
     lines = json.dumps(about | {"parameters": parameters}).replace("}, ", "},\n")
     return f"{HEAD.format(name.replace('eng', 'Eng'))}export const MODEL = {lines};\n"
 
 
 def fingerprint() -> str:
-    """What the text is known by."""
+    """Return a hash of the English text."""
     return hashlib.sha256(torch.cat(english()).to(torch.uint8).numpy().tobytes()).hexdigest()[:16]
 
 
 def packed(parameter: Tensor) -> dict[str, object]:
-    """A matrix as whole numbers from -127 to 127 and the step between them in each row; a vector as it is."""
+    """Return a matrix as integers from -127 to 127 with a step size for each row, and a vector in float32."""
     shape = list(parameter.shape)
     if parameter.ndim == 1:
-        return {"shape": shape, "float32": encoded(parameter)}
+        return {"shape": shape, "float32": to_base64(parameter)}
     step = parameter.abs().amax(-1).clamp(min=1e-12) / 127
-    return {"shape": shape, "steps": encoded(step), "int8": encoded((parameter / step[:, None]).round().to(torch.int8))}
+    whole = (parameter / step[:, None]).round().to(torch.int8)
+    return {"shape": shape, "steps": to_base64(step), "int8": to_base64(whole)}
 
 
 if __name__ == "__main__":

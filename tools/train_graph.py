@@ -1,8 +1,8 @@
-"""Train graph attention on the karate club and on a dictionary to look up, and write its first layer as a script.
+"""Train graph attention on the karate club and on dictionary lookup, and write its first layer as a script.
 
-Two graphs, three scores, five seeds: half a minute on an idle core. The same seeds on the same machine give the same
-numbers. The file holds the graph of the club with a place for each member on the page, some dictionaries, what
-makes the scores in the models with the first seed, rounded, and how many answers were right with each seed.
+Two graphs, three kinds of scores and five seeds take half a minute on an idle core. The same seeds on the same machine
+give the same numbers. The file has the club's graph with a position for each member on the page, some dictionaries, the
+rounded weights that determine the scores of the models with the first seed, and the accuracy with each seed.
 """
 
 import argparse
@@ -19,21 +19,21 @@ from pin_library import library_commit
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, elu, one_hot
 
-from lessons_lib.graphs import SCORES, GraphAttention, propagate_labels, with_loops
-from lessons_lib.widgets.graph import DEALS, HEADS, MEMBERS, SCRIPT, WIDTH, WORDS
-from lessons_lib.widgets.trained import encoded
+from lessons_lib.applications.graphs import SCORE_KINDS, GraphAttention, add_self_loops, propagate_labels
+from lessons_lib.page.widgets.graph import DEALS, HEADS, MEMBERS, SCRIPT, WIDTH, WORDS
+from lessons_lib.page.widgets.trained import to_base64
 
-TARGET = Path(__file__).resolve().parents[1] / "lessons_lib" / "widgets" / "static" / SCRIPT
+TARGET = Path(__file__).resolve().parents[1] / "lessons_lib" / "page" / "widgets" / "static" / SCRIPT
 HEAD = "/** A club, some dictionaries, and heads that were trained on them. Written by tools/train_graph.py. */\n"
 LEADERS = (0, MEMBERS - 1)
 CLUB = {"lr": 0.02, "weight_decay": 5e-4, "dropout": 0.5}
 LR, BATCH_SIZE = 0.01, 8  # of the dictionary
 ASKED, ASKED_SEED, DEALT_SEED = 200, 10_000, 10_001
-SIZE, MARGIN, APART = np.array([340, 320]), 16, 31  # of the drawing of the club, in its units
+SIZE, MARGIN, APART = np.array([340, 320]), 16, 31  # the drawing's size, its margin, and the least distance of nodes
 
 
 def main() -> None:
-    """Train, measure, and write the file."""
+    """Train and evaluate the models, and write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, nargs=2, default=[200, 300], metavar=("CLUB", "DICTIONARY"))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4], help="carried is the first")
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def club() -> tuple[Tensor, Tensor]:
-    """Who met whom outside the club, and who went with the officers when it split: Zachary, 1977, from networkx."""
+    """Return the adjacency matrix of the karate club, and each member's side after its split (Zachary, 1977)."""
     graph = nx.karate_club_graph()
     mask = torch.zeros(MEMBERS, MEMBERS, dtype=torch.bool)
     for u, v in graph.edges:
@@ -58,7 +58,7 @@ def club() -> tuple[Tensor, Tensor]:
 
 
 class Network(nn.Module):
-    """Two layers of attention over the club, each member among its own neighbours."""
+    """Two layers of graph attention over the club."""
 
     def __init__(self, scores: str) -> None:
         super().__init__()
@@ -67,16 +67,16 @@ class Network(nn.Module):
         self.dropout = nn.Dropout(CLUB["dropout"])
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """Score the two sides for each member."""
+        """Return the logits of the two sides for each member."""
         hidden = elu(self.one(self.dropout(x), mask))
         return self.two(self.dropout(hidden), mask)
 
 
 def on_club(scores: str, seed: int, n_steps: int) -> tuple[GraphAttention, float]:
-    """The first layer of a network that was told the leaders' sides, and the share of the others that it has right."""
+    """Return the first layer of a network trained on the leaders' sides, and its accuracy on all other members."""
     torch.manual_seed(seed)
     (graph, side), x, known = club(), torch.eye(MEMBERS), list(LEADERS)
-    mask, model = with_loops(graph), Network(scores)
+    mask, model = add_self_loops(graph), Network(scores)
     optimiser = torch.optim.AdamW(model.parameters(), lr=CLUB["lr"], weight_decay=CLUB["weight_decay"])
     for _ in range(n_steps):
         optimiser.zero_grad()
@@ -89,7 +89,7 @@ def on_club(scores: str, seed: int, n_steps: int) -> tuple[GraphAttention, float
 
 
 def places(mask: Tensor) -> list[list[int]]:
-    """Where to draw each node: neighbours pull, all push, and in the end none lie over one another."""
+    """Return a position for each node by a force-directed layout, without overlaps."""
     at = np.random.RandomState(4).uniform(-1, 1, (MEMBERS, 2))
     edges = mask.numpy()
     for step in range(600):
@@ -99,10 +99,10 @@ def places(mask: Tensor) -> list[list[int]]:
         moved = force.sum(1)
         length = np.sqrt((moved**2).sum(-1, keepdims=True)) + 1e-9
         at = at + moved / length * np.minimum(length, 0.1 * (1 - step / 600))
-    at = (at - at.mean(0)) @ np.linalg.svd(at - at.mean(0))[2].T  # the longer way lies across
+    at = (at - at.mean(0)) @ np.linalg.svd(at - at.mean(0))[2].T  # the longer axis is horizontal
     low, high = at.min(0), at.max(0)
     at = MARGIN + (at - low) / (high - low) * (SIZE - 2 * MARGIN)
-    for _ in range(400):  # those that lie too close step aside
+    for _ in range(400):  # separate nodes that are too close
         apart = at[:, None] - at[None]
         far = np.sqrt((apart**2).sum(-1)) + np.eye(MEMBERS) * 1e9
         at = at + (apart / far[..., None] * np.maximum(APART - far, 0)[..., None]).sum(1) / 4
@@ -114,26 +114,26 @@ def places(mask: Tensor) -> list[list[int]]:
 
 
 def dealt(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """The word of each entry, every word once, and what it says."""
+    """Return a random dictionary: the word of each entry, every word once, and the entry's value."""
     return torch.randperm(WORDS, generator=generator), torch.randint(WORDS, (WORDS,), generator=generator)
 
 
 def features(words: Tensor, values: Tensor) -> Tensor:
-    """Eight askers, who know their words, and eight entries, which know a word and what it says."""
+    """Return the features of eight query nodes, each with its word, and eight entries, each with a word and a value."""
     own = torch.eye(WORDS)
-    asks = torch.cat([own, torch.zeros(WORDS, WORDS)], -1)
-    return torch.cat([asks, torch.cat([own[words], one_hot(values, WORDS).float()], -1)])
+    queries = torch.cat([own, torch.zeros(WORDS, WORDS)], -1)
+    return torch.cat([queries, torch.cat([own[words], one_hot(values, WORDS).float()], -1)])
 
 
 def linked() -> Tensor:
-    """Each asker to each entry, and nothing else."""
+    """Return the mask with an edge from each query node to each entry."""
     mask = torch.zeros(2 * WORDS, 2 * WORDS, dtype=torch.bool)
     mask[:WORDS, WORDS:] = True
     return mask
 
 
 class Reader(nn.Module):
-    """One layer of attention, and a guess for each asker of what its entry says."""
+    """One layer of graph attention that predicts the value of each query node's entry."""
 
     def __init__(self, scores: str) -> None:
         super().__init__()
@@ -141,19 +141,19 @@ class Reader(nn.Module):
         self.says = nn.Linear(WIDTH * HEADS, WORDS)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Score what there is to say, for each asker."""
+        """Return the logits of the values for each query node."""
         return self.says(self.one(x, linked()))[..., :WORDS, :]
 
 
 def asked(generator: torch.Generator, n: int) -> tuple[Tensor, Tensor]:
-    """So many dictionaries, and the right answers."""
+    """Return the features of ``n`` random dictionaries, and the correct values."""
     drawn = [dealt(generator) for _ in range(n)]
     answers = torch.stack([values[words.argsort()] for words, values in drawn])
     return torch.stack([features(*one) for one in drawn]), answers
 
 
 def on_dictionary(scores: str, seed: int, n_steps: int) -> tuple[GraphAttention, float]:
-    """The layer of a reader, and the share of right answers on dictionaries that no training has seen."""
+    """Return the layer of a trained reader, and its accuracy on held-out dictionaries."""
     torch.manual_seed(seed)
     model, generator = Reader(scores), torch.Generator().manual_seed(seed)
     optimiser = torch.optim.Adam(model.parameters(), lr=LR)
@@ -171,12 +171,12 @@ def on_dictionary(scores: str, seed: int, n_steps: int) -> tuple[GraphAttention,
 
 
 def script(seeds: list[int], n_steps: list[int]) -> str:
-    """The file: how the models were made and measured, and their heads."""
+    """Return the file's text: the record of training and evaluation, and the models' heads."""
     heads: dict[str, Any] = {}
     right: dict[str, Any] = {}
     graph, side = club()
     for name, train, steps in (("club", on_club, n_steps[0]), ("dictionary", on_dictionary, n_steps[1])):
-        models = {kind: [train(kind, seed, steps) for seed in seeds] for kind in SCORES}
+        models = {kind: [train(kind, seed, steps) for seed in seeds] for kind in SCORE_KINDS}
         heads[name] = {kind: packed(of[0][0]) for kind, of in models.items()}
         right[name] = {kind: [round(share, 4) for _, share in of] for kind, of in models.items()}
     seen = torch.zeros(MEMBERS, 2)
@@ -206,10 +206,10 @@ def script(seeds: list[int], n_steps: list[int]) -> str:
 
 
 def packed(layer: GraphAttention) -> dict[str, list[Any]]:
-    """What makes scores, in whole numbers and the step between neighbours, eight bits for each.
+    """Return the weights that determine the scores, as integers with a step size, in 8 bits.
 
-    Queries and keys of each feature; of GAT, whose score asks no more of them, their products with the halves of ``a``,
-    in sixteen bits, so that no two nodes come to rank alike.
+    These are the queries and keys of each feature. GAT's scores depend only on their products with the halves of ``a``,
+    so for GAT these products are stored, in 16 bits, so that no two nodes have the same rank.
     """
     parts = {"q": layer.w_q.weight.T, "k": layer.w_k.weight.T}
     if layer.scores == "gat":
@@ -223,9 +223,9 @@ def packed(layer: GraphAttention) -> dict[str, list[Any]]:
 
 
 def rounded(numbers: Tensor, kind: torch.dtype) -> list[Any]:
-    """A step, and so many of it as text."""
+    """Return the step size, and the numbers in multiples of it, encoded as text."""
     step = float(f"{numbers.abs().max().item() / (torch.iinfo(kind).max - 1):.4g}")
-    return [step, encoded((numbers / step).round().to(kind).contiguous())]
+    return [step, to_base64((numbers / step).round().to(kind).contiguous())]
 
 
 if __name__ == "__main__":

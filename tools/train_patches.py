@@ -1,9 +1,10 @@
 """Train the Vision Transformers of the patches explorer on digits, and write their weights as a script.
 
-Five models for each seed, two to three minutes on an idle core: patches of 1, 2 and 4 pixels, and of 2 and 4 on digits
-whose pixels stand in another order, the same for all. With patches of one pixel that is the same model, its positions
-in that order. The same seeds on the same machine give the same weights; those of the first are carried, rounded to
-eight bits. The file says how they were made, how many test digits each names, and what the rounding costs.
+Five models for each seed take two to three minutes on an idle core: patches of 1, 2 and 4 pixels, and of 2 and 4 pixels
+on images whose pixels are permuted, all in the same way. With patches of one pixel the permuted model would be the same
+model with permuted positions. The same seeds on the same machine give the same weights. The file contains the weights
+of the first seed, rounded to 8 bits, how they were trained, how many test digits each model classifies correctly, and
+the effect of rounding.
 """
 
 import argparse
@@ -20,24 +21,24 @@ from pin_library import library_commit
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from lessons_lib.datasets import load
-from lessons_lib.information import kl_divergence
-from lessons_lib.training import train
-from lessons_lib.vision import VisionTransformer
-from lessons_lib.widgets.patches import DIGITS, MADE, SCRIPT, config_of, unpacked
-from lessons_lib.widgets.trained import encoded
+from lessons_lib.analysis.information import kl_divergence
+from lessons_lib.applications.vision import VisionTransformer
+from lessons_lib.page.widgets.patches import DIGITS, SCRIPT, TRAINED, patch_config, unpacked
+from lessons_lib.page.widgets.trained import to_base64
+from lessons_lib.training.datasets import load
+from lessons_lib.training.loop import train
 
-TARGET = Path(__file__).resolve().parents[1] / "lessons_lib" / "widgets" / "static" / SCRIPT
+TARGET = Path(__file__).resolve().parents[1] / "lessons_lib" / "page" / "widgets" / "static" / SCRIPT
 HEAD = (
     "/** Vision Transformers of the digits, in eight bits, and thirty digits. Written by tools/train_patches.py. */\n"
 )
 DROPOUT, BATCH_SIZE = 0.1, 32
 SETTINGS: dict[str, Any] = {"lr": 4e-3, "n_warmup": 50, "final_share": 0.05, "weight_decay": 0.05}
-N_TRAIN, FIRST_TEST = 1000, 1250  # the file is in order of writing: other people wrote its last digits
+N_TRAIN, FIRST_TEST = 1000, 1250  # in the file's order, so that the test digits were written by other people
 
 
 def main() -> None:
-    """Train, measure, and write the file."""
+    """Train and evaluate the models, and write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=1000)
@@ -50,21 +51,21 @@ def main() -> None:
 
 
 def moved() -> Tensor:
-    """Which pixel stands at each place when they are shuffled."""
+    """Return the permutation of the pixels: the index of the pixel at each position."""
     return torch.randperm(64, generator=torch.Generator().manual_seed(0))
 
 
 def digits(pixels: str) -> tuple[Tensor, Tensor]:
-    """All images, ink from 0 to 1, and what they show."""
+    """Return all images, with pixels from 0 to 1, and their labels."""
     images, labels = load("digits")
     flat = (images / 16).flatten(1)
     return (flat if pixels == "in order" else flat[:, moved()]).view(-1, 8, 8), labels
 
 
 def trained(size: int, pixels: str, seed: int, n_steps: int) -> VisionTransformer:
-    """The model after so many steps."""
+    """Return the model after ``n_steps`` steps of training, in evaluation mode."""
     torch.manual_seed(seed)
-    model = VisionTransformer(replace(config_of(size), dropout=DROPOUT))
+    model = VisionTransformer(replace(patch_config(size), dropout=DROPOUT))
     settings = SETTINGS | {"n_warmup": min(SETTINGS["n_warmup"], n_steps)}
     for _ in train(model, batches(pixels, seed), n_steps=n_steps, losses=losses, progress=False, **settings):
         pass
@@ -72,7 +73,7 @@ def trained(size: int, pixels: str, seed: int, n_steps: int) -> VisionTransforme
 
 
 def batches(pixels: str, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Digits to learn from, drawn with replacement."""
+    """Yield batches of training digits, drawn with replacement."""
     images, labels = digits(pixels)
     generator = torch.Generator().manual_seed(seed)
     while True:
@@ -81,24 +82,24 @@ def batches(pixels: str, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def losses(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    """A loss for each digit, in nats."""
+    """Return the cross entropy of each digit, in nats."""
     return cross_entropy(model(batch[0]), batch[1], reduction="none")
 
 
 def script(seeds: list[int], n_steps: int) -> str:
-    """The file: digits, models, how these were made and measured."""
+    """Return the file's text: digits, models, and the record of training and evaluation."""
     images, labels = load("digits")
     models, right = {}, {}
-    for size, pixels in MADE:
+    for size, pixels in TRAINED:
         name = f"{size} {pixels}"
         by_seed = [trained(size, pixels, seed, n_steps) for seed in seeds]
-        right[name] = [named_right(model, pixels) for model in by_seed]
+        right[name] = [n_correct(model, pixels) for model in by_seed]
         parameters = {key: packed(parameter.detach()) for key, parameter in by_seed[0].named_parameters()}
         rounded = VisionTransformer(by_seed[0].config).eval()
         rounded.load_state_dict({key: unpacked(parameter) for key, parameter in parameters.items()})
         exact, near = (logits_of(model, pixels).double().softmax(-1) for model in (by_seed[0], rounded))
         models[name] = {
-            "right": named_right(rounded, pixels),
+            "right": n_correct(rounded, pixels),
             "kl_of_rounding": float(f"{kl_divergence(exact, near).mean().item():.3g}"),
             "parameters": parameters,
         }
@@ -119,8 +120,8 @@ def script(seeds: list[int], n_steps: int) -> str:
     shown = slice(FIRST_TEST, FIRST_TEST + DIGITS)
     about = {
         "record": record,
-        "moved": encoded(moved().to(torch.uint8)),
-        "images": encoded(images[shown].to(torch.uint8)),
+        "moved": to_base64(moved().to(torch.uint8)),
+        "images": to_base64(images[shown].to(torch.uint8)),
         "labels": labels[shown].tolist(),
         "models": models,
     }
@@ -130,20 +131,20 @@ def script(seeds: list[int], n_steps: int) -> str:
 
 @torch.no_grad()
 def logits_of(model: VisionTransformer, pixels: str) -> Tensor:
-    """What the model says of the test digits."""
+    """Return the model's logits for the test digits."""
     return model(digits(pixels)[0][FIRST_TEST:])
 
 
-def named_right(model: VisionTransformer, pixels: str) -> int:
-    """How many test digits the model names."""
+def n_correct(model: VisionTransformer, pixels: str) -> int:
+    """Return how many test digits the model classifies correctly."""
     return int((logits_of(model, pixels).argmax(-1) == digits(pixels)[1][FIRST_TEST:]).sum())
 
 
 def packed(parameter: Tensor) -> dict[str, object]:
-    """Whole numbers from -127 to 127, and the step between them."""
+    """Return a parameter as integers from -127 to 127, and the step size."""
     step = float(f"{parameter.abs().max().clamp(min=1e-12).item() / 127:.6g}")
     whole = (parameter / step).round().clamp(-127, 127).to(torch.int8)
-    return {"shape": list(parameter.shape), "step": step, "int8": encoded(whole)}
+    return {"shape": list(parameter.shape), "step": step, "int8": to_base64(whole)}
 
 
 if __name__ == "__main__":

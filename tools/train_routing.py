@@ -1,8 +1,9 @@
-"""Train mixtures of experts on stories, balanced in four ways, and write what their routers say as a script.
+"""Train mixtures of experts on stories, balanced in four ways, and write their router scores as a script.
 
-Eight models of two layers and 24 runs, as each is trained with three seeds: three minutes on an idle core. The same
-seeds on the same machine give the same numbers. The file holds, of the models with the first seed, the score of each
-expert for each word of a few new stories, in eight bits; and of all of them how evenly they use their experts on more.
+Eight models of two layers, each trained with three seeds, are 24 runs and take three minutes on an idle core. The same
+seeds on the same machine give the same numbers. For the models with the first seed, the file has the 8-bit score of
+each expert for each word of a few new stories. For all models, it has the number of words per expert on held-out
+stories.
 """
 
 import argparse
@@ -18,29 +19,29 @@ import torch
 from pin_library import library_commit
 from torch import Tensor, nn
 
-from lessons_lib.blocks import PreNorm
-from lessons_lib.feedforward import FeedForward, MixtureOfExperts, Router, Routing, gelu
-from lessons_lib.gpt import GPT, GPTConfig
-from lessons_lib.norms import LayerNorm
-from lessons_lib.stories import VOCABULARY, StoryBatch, tell
-from lessons_lib.tasks import stream
-from lessons_lib.training import evaluate, next_token_losses, train
-from lessons_lib.widgets.routing import BALANCES, EXPERTS, LENGTH, SCRIPT, TEXTS
-from lessons_lib.widgets.trained import encoded
+from lessons_lib.foundations.norms import LayerNorm
+from lessons_lib.page.widgets.routing import BALANCES, EXPERTS, LENGTH, SCRIPT, TEXTS
+from lessons_lib.page.widgets.trained import to_base64
+from lessons_lib.training.loop import evaluate, next_token_losses, train
+from lessons_lib.training.stories import VOCABULARY, StoryBatch, sample_stories
+from lessons_lib.training.tasks import stream
+from lessons_lib.transformer.blocks import PreNorm
+from lessons_lib.transformer.feedforward import FeedForward, MixtureOfExperts, Router, Routing, gelu
+from lessons_lib.transformer.gpt import GPT, GPTConfig
 
-TARGET = Path(__file__).resolve().parents[1] / "lessons_lib" / "widgets" / "static" / SCRIPT
+TARGET = Path(__file__).resolve().parents[1] / "lessons_lib" / "page" / "widgets" / "static" / SCRIPT
 HEAD = "/** What routers say of some stories, in eight bits. Written by tools/train_routing.py. */\n"
 CONFIG = GPTConfig(len(VOCABULARY), 48, 64, 2, 4, position="rotary")
-HIDDEN = 128  # of all the experts that compute a token together
+HIDDEN = 128  # total hidden width of the experts that compute one token
 BATCH_SIZE = 16
 SETTINGS: dict[str, Any] = {"lr": 5e-3, "n_warmup": 20, "final_share": 0.05}
-WEIGHTS = dict(zip(BALANCES, (0.0, 0.01, 0.1, 0.0), strict=True))  # of the balance loss, by how it is balanced
-RATE = 0.01  # of the bias
+WEIGHTS = dict(zip(BALANCES, (0.0, 0.01, 0.1, 0.0), strict=True))  # weight of the balance loss, by kind of balancing
+RATE = 0.01  # learning rate of the bias
 HELD_OUT_SEED, SHOWN_SEED = 10_000, 10_001
 
 
 def main() -> None:
-    """Train, measure, and write the file."""
+    """Train and evaluate the models, and write the file."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="the scores are those of the first")
@@ -53,14 +54,14 @@ def main() -> None:
 
 
 def trained(balanced: str, top_k: int, seed: int, n_steps: int) -> GPT:
-    """The model after so many steps, its feed-forward layers mixtures of experts that no limit of capacity bounds."""
+    """Return the trained model, whose feed-forward layers are mixtures of experts without a capacity limit."""
     torch.manual_seed(seed)
     model = GPT(CONFIG)
     for block in model.blocks:
         block.feedforward = PreNorm(mixture(top_k, biased=balanced == "bias"), LayerNorm(CONFIG.d_model))
-    batches = stream(tell, torch.Generator().manual_seed(seed), batch_size=BATCH_SIZE, n=CONFIG.n_context)
+    batches = stream(sample_stories, torch.Generator().manual_seed(seed), batch_size=BATCH_SIZE, n=CONFIG.n_context)
     settings = SETTINGS | {"n_warmup": min(SETTINGS["n_warmup"], n_steps)}
-    with seen(model) as routings:
+    with recorded_routings(model) as routings:
 
         def losses(model: nn.Module, batch: StoryBatch) -> Tensor:
             predicted = next_token_losses(model, batch)
@@ -69,12 +70,12 @@ def trained(balanced: str, top_k: int, seed: int, n_steps: int) -> GPT:
         for _ in train(model, batches, n_steps=n_steps, losses=losses, progress=False, **settings):
             for router, routing in routings.items():
                 if router.bias is not None:
-                    router.rebalance(asked(routing), rate=RATE)
+                    router.rebalance(tokens_per_expert(routing), rate=RATE)
     return model.eval()
 
 
 def mixture(top_k: int, *, biased: bool) -> MixtureOfExperts:
-    """Eight experts, begun as GPT-2 begins: of the same cost for a token however many of them compute it."""
+    """Return eight experts, initialised as in GPT-2, with the same cost per token for every ``top_k``."""
     experts = MixtureOfExperts(
         CONFIG.d_model,
         HIDDEN // top_k,
@@ -93,8 +94,8 @@ def mixture(top_k: int, *, biased: bool) -> MixtureOfExperts:
 
 
 @contextmanager
-def seen(model: GPT) -> Iterator[dict[Router, Routing]]:
-    """What each router, first layer first, decided when the model last ran."""
+def recorded_routings(model: GPT) -> Iterator[dict[Router, Routing]]:
+    """A context manager that records each router's last decision, in the order of the layers."""
     routers = [module for module in model.modules() if isinstance(module, Router)]
     routings: dict[Router, Routing] = {}
 
@@ -107,23 +108,23 @@ def seen(model: GPT) -> Iterator[dict[Router, Routing]]:
         hook.remove()
 
 
-def asked(routing: Routing) -> Tensor:
-    """How often each expert was chosen."""
+def tokens_per_expert(routing: Routing) -> Tensor:
+    """Return how often each expert was chosen."""
     return routing.experts.flatten().bincount(minlength=EXPERTS)
 
 
 def held_out() -> StoryBatch:
-    """Stories that no training has seen, but for chance."""
-    return tell(torch.Generator().manual_seed(HELD_OUT_SEED), batch_size=256, n=CONFIG.n_context)
+    """Return held-out stories from another seed than the training data."""
+    return sample_stories(torch.Generator().manual_seed(HELD_OUT_SEED), batch_size=256, n=CONFIG.n_context)
 
 
 def shown() -> Tensor:
-    """The beginnings of stories that the explorer shows."""
-    return tell(torch.Generator().manual_seed(SHOWN_SEED), batch_size=TEXTS, n=LENGTH).inputs
+    """Return the beginnings of the stories that the explorer shows."""
+    return sample_stories(torch.Generator().manual_seed(SHOWN_SEED), batch_size=TEXTS, n=LENGTH).inputs
 
 
 def script(seeds: list[int], n_steps: int) -> str:
-    """The file: how the models were made and measured, and what their routers say."""
+    """Return the file's text: the record of training and evaluation, and the routers' scores."""
     routers, changes = {}, []
     for top_k in (1, 2):
         for balanced in BALANCES:
@@ -149,18 +150,18 @@ def script(seeds: list[int], n_steps: int) -> str:
 
 
 def described(models: list[GPT]) -> tuple[dict[str, Any], list[tuple[float, int]]]:
-    """What the file says of a model, trained with several seeds; and what rounding its scores changed in each layer.
+    """Return the file's data of a model trained with several seeds, and the effect of rounding in each layer.
 
-    Of the first seed the scores and what biases there are; of each seed how often the experts were asked for and how
-    far the model is from the grammar, on held-out stories.
+    The data has the scores and biases of the first seed. For each seed it has the number of tokens per expert and the
+    excess of the loss over the grammar's entropy, on held-out stories.
     """
     batch, losses, counts = held_out(), [], []
     for model in models:
-        with seen(model) as routings:
+        with recorded_routings(model) as routings:
             losses.append(round(evaluate(model, [batch]) - batch.surprisals.mean().item(), 4))
-            counts.append([asked(routing).tolist() for routing in routings.values()])
+            counts.append([tokens_per_expert(routing).tolist() for routing in routings.values()])
     layers, changes = [], []
-    with seen(models[0]) as routings, torch.no_grad():
+    with recorded_routings(models[0]) as routings, torch.no_grad():
         models[0](shown())
         for layer, (router, routing) in enumerate(routings.items()):
             bias = torch.zeros(EXPERTS) if router.bias is None else router.bias
@@ -175,7 +176,7 @@ def described(models: list[GPT]) -> tuple[dict[str, Any], list[tuple[float, int]
             layers.append(
                 {
                     "step": step,
-                    "scores": encoded(numbers.to(torch.int8)),
+                    "scores": to_base64(numbers.to(torch.int8)),
                     "bias": [round(one, 4) for one in bias.tolist()],
                     "asked": [of[layer] for of in counts],
                 }
@@ -184,10 +185,10 @@ def described(models: list[GPT]) -> tuple[dict[str, Any], list[tuple[float, int]
 
 
 def rounded(scores: Tensor) -> tuple[float, Tensor]:
-    """Whole numbers from -127 to 127, no two of a token alike, and the step between neighbours.
+    """Return the step size, and the scores as integers from -127 to 127, all different for each token.
 
-    Of each token's scores the middle between the least and the largest becomes 0: a softmax does not see it. Where two
-    would be rounded to one number, the larger is raised.
+    The middle between a token's least and largest score is subtracted, which does not change the softmax. If two scores
+    would be rounded to the same integer, the larger one is raised.
     """
     middle = (scores.amax(-1, keepdim=True) + scores.amin(-1, keepdim=True)) / 2
     scores = scores - middle

@@ -1,4 +1,4 @@
-"""Write the runnable edition alone, into _build/notebooks: what the launch and download buttons of the site give."""
+"""Write only the runnable edition, the notebooks behind the site's launch and download buttons, to _build/notebooks."""
 
 import shutil
 import sys
@@ -8,14 +8,14 @@ from pin_library import pin_edition
 
 
 def main() -> int:
-    """Run what has changed, write the notebooks, pin them; say where they are."""
+    """Run the notebooks that have changed, write the edition, pin the library, and print the folder."""
     if status := run_jupyter_book(ROOT, "--builder", "custom", "--custom-builder", "runnable"):
         return status
-    shutil.rmtree(BUILD / "runnable", ignore_errors=True)  # where this builder's pages would be
-    said = pin_edition(BUILD)
+    shutil.rmtree(BUILD / "runnable", ignore_errors=True)  # the builder's own output folder, which stays empty
+    notice = pin_edition(BUILD)
     print(f"\nThe runnable edition: {(BUILD / 'notebooks').relative_to(ROOT)}")
-    if said:
-        print(said)
+    if notice:
+        print(notice)
     return 0
 
 

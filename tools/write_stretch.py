@@ -1,7 +1,7 @@
-"""Write what the explorer *stretch* shows of the recorded losses: hundredths of a nat, in three digits.
+"""Write the script with the recorded losses that the explorer *stretch* shows, in hundredths of a nat.
 
 ``python tools/write_stretch.py`` reads ``benchmarks/results/stretching.json``, which ``benchmarks/stretching.py``
-makes, and writes ``lessons_lib/widgets/static/stretch_losses.js``. It takes a second.
+makes, and writes ``lessons_lib/page/widgets/static/stretch_losses.js``. It takes a second.
 """
 
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD = ROOT / "benchmarks" / "results" / "stretching.json"
-OUT = ROOT / "lessons_lib" / "widgets" / "static" / "stretch_losses.js"
+OUT = ROOT / "lessons_lib" / "page" / "widgets" / "static" / "stretch_losses.js"
 FACTORS, SEEDS = (2, 4, 8), (0, 1, 2)
 WAYS = "interpolation", "NTK", "YaRN"
 TEXT = """/** Written by tools/write_stretch.py from benchmarks/results/stretching.json. */
@@ -30,10 +30,13 @@ LINES = [AS_IT_IS, PRACTISED, ["RoPE, window of 64"]]
 
 
 def digits(loss: float) -> str:
-    """Write it in three digits.
+    """Return a loss in hundredths of a nat, as three digits.
 
     Raises:
-        ValueError: if they do not hold it.
+        ValueError: if the loss does not fit into three digits.
+
+    >>> digits(1.234)
+    '123'
     """
     hundredths = math.floor(100 * loss + 0.5)
     if not 0 <= hundredths < 1000:
@@ -42,7 +45,7 @@ def digits(loss: float) -> str:
 
 
 def script(runs: dict[str, list[float]]) -> str:
-    """Return the script."""
+    """Return the script's text, given the losses of each run."""
     written = (
         "".join(digits(x) for name in names for seed in SEEDS for x in runs[f"{name}, seed {seed}"]) for names in LINES
     )

@@ -1,4 +1,4 @@
-"""Pack the site and the runnable edition into one file; unpacked, its index.html opens from the disk."""
+"""Pack the site and the runnable edition into one zip, whose index.html can be opened without a server."""
 
 import sys
 import zipfile
@@ -7,11 +7,11 @@ from pathlib import Path
 from build_book import BUILD, ROOT
 
 FOLDER = "attention-book"
-LEFT_OUT = {".buildinfo", ".nojekyll", ".ipynb_checkpoints"}  # for Sphinx, for GitHub, and a Jupyter's own
+LEFT_OUT = {".buildinfo", ".nojekyll", ".ipynb_checkpoints"}  # files of Sphinx, GitHub and Jupyter
 
 
 def pack(build: Path, target: Path) -> None:
-    """Write ``target`` from the folders ``html`` and ``notebooks`` of ``build``; the same files make the same bytes.
+    """Write ``target`` from the folders ``html`` and ``notebooks`` of ``build``; the same files give the same bytes.
 
     Raises:
         FileNotFoundError: if the book has not been built.
@@ -25,13 +25,13 @@ def pack(build: Path, target: Path) -> None:
                 files[f"{inside}/{path.relative_to(folder).as_posix()}"] = path
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, path in files.items():
-            entry = zipfile.ZipInfo(name)  # of 1980: no clock
+            entry = zipfile.ZipInfo(name)  # with the fixed date 1980, for reproducible bytes
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
             archive.writestr(entry, path.read_bytes())
 
 
 def main() -> int:
-    """Pack; say where and how large."""
+    """Pack the zip and print its path and size."""
     target = BUILD / f"{FOLDER}.zip"
     try:
         pack(BUILD, target)

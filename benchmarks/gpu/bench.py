@@ -1,4 +1,4 @@
-"""A run: a machine, sizes, a seed, and tiles to try in place of the library's."""
+"""A run: a machine, sizes, a seed, and tiles to try instead of the library's tiles."""
 
 import zlib
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from .tiles import Tiles
 
 @dataclass(frozen=True)
 class Sizes:
-    """How large everything is; a test takes smaller ones."""
+    """The sizes of all problems; tests use smaller ones."""
 
     tokens: int = 16384  # b n and h d are the same in every row of a table
     model_width: int = 2048
@@ -26,21 +26,21 @@ class Sizes:
     flex_lengths: tuple[int, ...] = (4096, 16384)  # each shape is compiled anew
     tune_lengths: tuple[int, ...] = (4096, 16384)
     tune_check: int = 1024
-    batches: tuple[int, ...] = (1, 4, 16)  # of decoding
-    cache: int = 32768  # keys of decoding
-    long: int = 2048  # of what is repeated in the checks
+    batches: tuple[int, ...] = (1, 4, 16)  # batch sizes in decoding
+    cache: int = 32768  # number of keys in decoding
+    long: int = 2048  # sequence length of the checks that repeat a computation
     matrix: int = 8192
     copied: int = 2**30
     far: int = 2**29  # numbers between one row and the next: the fifth begins at 2^31
 
 
 class Unmeasured(Exception):
-    """This machine cannot do it; that is no fault of the kernels."""
+    """Raised if this machine cannot run a measurement; this is not an error of the kernels."""
 
 
 @dataclass
 class Bench:
-    """What every measurement is given."""
+    """The state that every measurement uses: machine, record, seed, sizes and tiles."""
 
     machine: Machine
     record: Record
@@ -51,26 +51,26 @@ class Bench:
     rates: dict[str, float | None] = field(default_factory=dict)
 
     def randn(self, item: str) -> Callable[..., Tensor]:
-        """Return ``torch.randn`` on the device, with a seed for this item alone: an interruption changes no input."""
+        """Return ``torch.randn`` on the device with a seed of this item, so that an interruption changes no input."""
         generator = torch.Generator(self.machine.device).manual_seed(self.seed + zlib.crc32(item.encode()))
         return partial(torch.randn, generator=generator, device=self.machine.device)
 
     def heads(self, n: int, d: int) -> tuple[int, int]:
-        """Sequences and heads of a row of a table, ``b`` and ``h``: more of them where each is short or narrow."""
+        """Return ``b`` and ``h`` of a row: more sequences if these are short, more heads if these are narrow."""
         return max(1, self.sizes.tokens // n), self.sizes.model_width // d
 
     def configured(self, width: int, tiles: Tiles | None = None) -> Configuration | None:
-        """The tiles to run heads of this width with, if not all are the library's."""
+        """Return the tiles for heads of this width, or None if all of them are the library's."""
         ours = self.tiles if tiles is None else tiles
         changes = {kernel: tile for (kernel, d), tile in ours.items() if d == width}
         return self.library(width)._replace(**changes) if changes else None
 
     def library(self, width: int) -> Configuration:
-        """The library's tiles for half precision on this device."""
+        """Return the library's tiles for half precision on this device."""
         return configuration(width, 2, self.machine.capability())
 
     def matmul(self) -> float | None:
-        """TFLOP/s of a bfloat16 product of two large square matrices, measured once in a process."""
+        """Return the TFLOP/s of a bfloat16 product of two large square matrices, measured once in a process."""
 
         def measure() -> float:
             n = self.sizes.matrix
@@ -81,7 +81,7 @@ class Bench:
         return self._once("matmul_tflops", measure)
 
     def copy(self) -> float | None:
-        """GB/s at which this device copies, read and written, measured once in a process."""
+        """Return the GB/s of a copy on this device, reads and writes counted, measured once in a process."""
 
         def measure() -> float:
             memory = torch.ones(self.sizes.copied, device=self.machine.device, dtype=torch.uint8)
@@ -101,5 +101,5 @@ class Bench:
 
 
 def measure_rounded(value: float | None) -> float:
-    """Five digits are more than a measurement has."""
+    """Round to five significant digits, more than a measurement is accurate to."""
     return float(f"{value:.5g}")

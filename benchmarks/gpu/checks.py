@@ -1,7 +1,7 @@
-"""Against float64 at real sizes, in three precisions, and where kernels are known to go wrong.
+"""Comparisons with float64 at real sizes in three precisions, and checks of known sources of errors.
 
-A result may err twice as much as plain attention in the same precision does. Every failure is recorded, and the
-checks go on.
+The error of a result may be twice that of plain attention in the same precision. A failure is recorded, and the checks
+continue.
 """
 
 import itertools
@@ -16,16 +16,16 @@ import torch
 from torch import Tensor
 
 import lessons_lib
-from lessons_lib.attention import attention
-from lessons_lib.masks import causal, padding, sliding_window
-from lessons_lib.rules import Rule
-from lessons_lib.softmax import log_sum_exp
+from lessons_lib.attention.attention import attention
+from lessons_lib.attention.masks import causal, padding, sliding_window
+from lessons_lib.attention.rules import Rule
+from lessons_lib.attention.softmax import log_sum_exp
 
 from .bench import Bench, Unmeasured
 from .patterns import PATTERNS
 from .record import Row
 
-ALL_CHANGES = {"softcap": 2.5, "slopes": True, "sinks": True}
+ALL_CHANGES = {"softcap": 2.5, "alibi_slopes": True, "sinks": True}
 CACHES = {"is_causal": True, "cache_lengths": (8191, 0, 500), **ALL_CHANGES}
 PROBLEMS: tuple[dict[str, Any], ...] = (
     {"b": 2, "h": 4, "g": 4, "n": 2048, "m": 2048, "d": 64},
@@ -38,22 +38,22 @@ PROBLEMS: tuple[dict[str, Any], ...] = (
     {"b": 3, "h": 4, "g": 2, "n": 1500, "m": 1500, "d": 96, "key_lengths": (1500, 0, 733)},
     {"b": 2, "h": 16, "g": 2, "n": 1, "m": 8191, "d": 128, "is_causal": True, "key_lengths": (8191, 500)},
     {"b": 1, "h": 96, "g": 1, "n": 1, "m": 4093, "d": 128, "is_causal": True},
-    # led by a table of tiles
+    # with a table of tiles
     {"b": 2, "h": 4, "g": 2, "n": 2039, "m": 2039, "d": 64, "rule": "documents", "key_lengths": (2039, 700)},
     {"b": 1, "h": 4, "g": 4, "n": 1999, "m": 2039, "d": 128, "rule": "prefix"},
     {"b": 1, "h": 4, "g": 1, "n": 2039, "m": 2039, "d": 40, "rule": "longformer"},
     {"b": 1, "h": 4, "g": 2, "n": 2039, "m": 2039, "d": 256, "rule": "bigbird"},
-    # with changed scores
+    # with score modifications
     {"b": 1, "h": 4, "g": 2, "n": 1021, "m": 2039, "d": 64, "is_causal": True, "softcap": 1.5},
-    {"b": 1, "h": 4, "g": 4, "n": 2039, "m": 2039, "d": 128, "is_causal": True, "slopes": True},
+    {"b": 1, "h": 4, "g": 4, "n": 2039, "m": 2039, "d": 128, "is_causal": True, "alibi_slopes": True},
     {"b": 2, "h": 4, "g": 2, "n": 1500, "m": 1500, "d": 128, "window": 257, "sinks": True},
     {"b": 2, "h": 4, "g": 2, "n": 2039, "m": 2039, "d": 64, "rule": "documents", **ALL_CHANGES},
-    # with caches of their own lengths
+    # with cache lengths
     {"b": 3, "h": 16, "g": 2, "n": 1, "m": 8191, "d": 128, "window": 1000, **CACHES},
     {"b": 3, "h": 4, "g": 2, "n": 7, "m": 4093, "d": 64, "is_causal": True, "cache_lengths": (4093, 0, 777)},
 )
-# The gradient of a slope is one sum over all scores of a head, in which a row's terms nearly cancel: with one query it
-# may be off by three times the rounding of the other results.
+# The gradient of a slope is one sum over all scores of a head, in which the terms of a row nearly cancel. With one
+# query its error may be three times the rounding error of the other results.
 OF_SLOPES = 1 / 3
 FLOOR = {torch.float32: 2e-6, torch.float16: 2e-4, torch.bfloat16: 2e-3}  # about one rounding of the result
 
@@ -61,7 +61,7 @@ FLOOR = {torch.float32: 2e-6, torch.float16: 2e-4, torch.bfloat16: 2e-3}  # abou
 def visible(
     b: int, n: int, m: int, is_causal: bool, window: int | None, key_lengths: tuple | None, rule: Rule | None = None
 ) -> Tensor:
-    """Spell out who sees whom."""
+    """Return the Boolean mask over ``(b, 1, n, m)``, computed without the flash path."""
     longest = max(n, m)
     mask = torch.ones(longest, longest, dtype=torch.bool)
     if is_causal:
@@ -70,15 +70,15 @@ def visible(
         mask &= sliding_window(longest, window, causal=is_causal)
     mask = mask[longest - n :, longest - m :].expand(b, 1, n, m)
     if rule is not None:
-        mask = mask & rule.tensor(n, m, device="cpu")
+        mask = mask & rule.to_mask(n, m, device="cpu")
     return mask if key_lengths is None else mask & padding(torch.tensor(key_lengths), m)
 
 
 def learnt(problem: dict[str, Any], device: str) -> dict[str, Tensor]:
-    """The slopes of ALiBi, and sinks as large as a row's sum, of which the first is none."""
+    """Return ALiBi slopes, and sinks as large as the sum of a row; the first sink is ``-inf``, which is no sink."""
     h, found = problem["h"], {}
-    if "slopes" in problem:
-        found["slopes"] = 2.0 ** (-8 / h * torch.arange(1, h + 1, dtype=torch.float32, device=device))
+    if "alibi_slopes" in problem:
+        found["alibi_slopes"] = 2.0 ** (-8 / h * torch.arange(1, h + 1, dtype=torch.float32, device=device))
     if "sinks" in problem:
         found["sinks"] = torch.linspace(2.0, 6.0, h, dtype=torch.float32, device=device)
         found["sinks"][0] = -torch.inf
@@ -88,7 +88,7 @@ def learnt(problem: dict[str, Any], device: str) -> dict[str, Tensor]:
 def gradients(
     function: Callable, qkv: list[Tensor], upstream: list[Tensor], named: dict[str, Tensor] | None = None
 ) -> list[Tensor]:
-    """Outputs, finite log-sum-exps and gradients of ``function(q, k, v, **named)``, in float64."""
+    """Return outputs, finite log-sum-exps and gradients of ``function(q, k, v, **named)``, in float64."""
     leaves = [x.detach().requires_grad_() for x in qkv]
     others = {name: x.detach().requires_grad_() for name, x in (named or {}).items()}
     out, lse = function(*leaves, **others)
@@ -100,7 +100,7 @@ def gradients(
 
 
 def error(got: list[Tensor], wanted: list[Tensor], weights: Sequence[float] | None = None) -> float:
-    """The largest relative error over the results, in the Euclidean norm; infinite if there is a NaN."""
+    """Return the largest relative error over the results in the Euclidean norm; infinite if there is a NaN."""
     errors = [
         weight * ((a.double() - b.double()).norm() / b.double().norm().clamp(min=0.1 * b.numel() ** 0.5)).item()
         for a, b, weight in zip(got, wanted, weights or [1.0] * len(wanted), strict=True)
@@ -109,29 +109,29 @@ def error(got: list[Tensor], wanted: list[Tensor], weights: Sequence[float] | No
 
 
 def plain(mask: Tensor | None, h: int, g: int, softcap: float | None = None) -> Callable[..., tuple[Tensor, Tensor]]:
-    """The specification: ``attention``, and the log-sum-exp of the same scores."""
+    """Return the specification: ``attention`` with the log-sum-exp of the same scores."""
 
     def function(
-        q: Tensor, k: Tensor, v: Tensor, slopes: Tensor | None = None, sinks: Tensor | None = None
+        q: Tensor, k: Tensor, v: Tensor, alibi_slopes: Tensor | None = None, sinks: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         scores = q @ k.repeat_interleave(h // g, dim=1).mT / q.shape[-1] ** 0.5
         (n, m), seen = scores.shape[-2:], mask
         if softcap is not None:
             scores = softcap * torch.tanh(scores / softcap)
-        if slopes is not None:
+        if alibi_slopes is not None:
             position, key = torch.arange(m - n, m, device=q.device), torch.arange(m, device=q.device)
-            scores = scores - slopes[:, None, None] * (position[:, None] - key).abs()
+            scores = scores - alibi_slopes[:, None, None] * (position[:, None] - key).abs()
         if sinks is not None:
             scores = torch.cat([scores, sinks[:, None, None].expand(*scores.shape[:-1], 1)], dim=-1)
             seen = mask if mask is None else torch.cat([mask, torch.ones_like(mask[..., :1])], dim=-1)
-        out = attention(q, k, v, mask, softcap=softcap, slopes=slopes, sinks=sinks)
+        out = attention(q, k, v, mask, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks)
         return out, log_sum_exp(scores, seen)
 
     return function
 
 
 def specified(problem: dict[str, Any], rule: Rule | None, device: str) -> Callable[..., tuple[Tensor, Tensor]]:
-    """The specification of a problem; a sequence with a cache of its own length is attention over its own keys."""
+    """Return the specification of a problem; with cache lengths each sequence attends to its own keys."""
     b, h, g, n, m = (problem[name] for name in ("b", "h", "g", "n", "m"))
     hidden = problem.get("is_causal", False), problem.get("window")
     softcap, caches = problem.get("softcap"), problem.get("cache_lengths")
@@ -141,7 +141,7 @@ def specified(problem: dict[str, Any], rule: Rule | None, device: str) -> Callab
     def function(q: Tensor, k: Tensor, v: Tensor, **named: Tensor) -> tuple[Tensor, Tensor]:
         found = []
         for i, length in enumerate(caches):
-            held = max(length, 1)  # of an empty cache one key, which is hidden
+            held = max(length, 1)  # an empty cache is one hidden key
             alone = plain(visible(1, n, held, *hidden, (length,)).to(device), h, g, softcap)
             found.append(alone(q[i : i + 1], k[i : i + 1, :, :held], v[i : i + 1, :, :held], **named))
         outs, lses = zip(*found, strict=True)
@@ -151,15 +151,15 @@ def specified(problem: dict[str, Any], rule: Rule | None, device: str) -> Callab
 
 
 def check(bench: Bench, item: str, dtype: torch.dtype, problem: dict[str, Any]) -> Row:
-    """Compare one problem with float64 on fresh inputs."""
+    """Compare one problem with float64 on new random inputs."""
     b, h, g, n, m, d = (problem[name] for name in ("b", "h", "g", "n", "m", "d"))
     device = bench.machine.device
-    rule = PATTERNS[problem["rule"]](b, m, device).rule if "rule" in problem else None
+    rule = PATTERNS[problem["rule"]](b, m, device) if "rule" in problem else None
     options: dict[str, Any] = {x: problem[x] for x in ("is_causal", "window", "softcap") if x in problem}
     options |= {name: torch.tensor(problem[name]) for name in ("key_lengths", "cache_lengths") if name in problem}
     options |= {"mask": rule, "return_lse": True}
     randn = bench.randn(item)
-    # Heads inside the rows, as a projection leaves them: no tensor is contiguous.
+    # Heads are inside the rows, as after a projection: no tensor is contiguous.
     qkv = [randn(b, x, y, d).to(dtype).transpose(1, 2) for x, y in ((n, h), (m, g), (m, g))]
     upstream = [randn(b, h, n, d).to(dtype), randn(b, h, n)]
     named = learnt(problem, device)
@@ -170,7 +170,7 @@ def check(bench: Bench, item: str, dtype: torch.dtype, problem: dict[str, Any]) 
 
     specification = specified(problem, rule, device)
     wanted = gradients(specification, *exact)
-    weights = [1.0] * 5 + [OF_SLOPES if name == "slopes" else 1.0 for name in named]
+    weights = [1.0] * 5 + [OF_SLOPES if name == "alibi_slopes" else 1.0 for name in named]
     ours, usual = (
         error(gradients(function, qkv, upstream, named), wanted, weights) for function in (kernels, specification)
     )
@@ -185,7 +185,7 @@ def check(bench: Bench, item: str, dtype: torch.dtype, problem: dict[str, Any]) 
 
 
 def problems() -> Iterator[tuple[str, Callable[[Bench, str], Row]]]:
-    """Every problem in every precision, and what else is known to go wrong, by name."""
+    """Yield every problem in every precision, and the checks of known sources of errors, by name."""
     for dtype, problem in itertools.product(FLOOR, PROBLEMS):
         name = f"{str(dtype).removeprefix('torch.')} " + " ".join(f"{key}={value}" for key, value in problem.items())
         yield name, lambda bench, item, dtype=dtype, problem=problem: check(bench, item, dtype, problem)
@@ -193,13 +193,13 @@ def problems() -> Iterator[tuple[str, Callable[[Bench, str], Row]]]:
         yield function.__name__.replace("_", " "), function
 
 
-# --- where kernels are known to go wrong ----------------------------------------------------------------------------
+# --- known sources of errors ----------------------------------------------------------------------------------------
 
 
 def lengths_of_any_layout(bench: Bench, item: str) -> Row:
-    """Key lengths in a table's column, every second one, one for all, in 32 and 64 bits: the kernels see the numbers.
+    """Check key lengths that are contiguous, a column of a table or expanded, in 32 and 64 bits.
 
-    What a kernel reads in their place may be larger than ``m``, so the lengths lie among such numbers.
+    The neighbours of the lengths in memory are larger than ``m``, so that a wrong stride gives a wrong result.
     """
     b, h, g, n, m, d = 3, 4, 2, 65, 130, 64
     randn, worst = bench.randn(item), {}
@@ -229,7 +229,7 @@ def lengths_of_any_layout(bench: Bench, item: str) -> Row:
 
 
 def rows_far_apart(bench: Bench, item: str) -> Row:
-    """Rows so far apart that the last begins past 2^31 numbers: in each input, and in the gradient of the output."""
+    """Check strides so large that the last row begins past 2^31 numbers, in each input and in the upstream gradient."""
     far, n, h, d = bench.sizes.far, 5, 2, 64
     needed = 2 * (far * (n - 1) + h * d)  # bytes
     if bench.machine.free_bytes() < 1.2 * needed:
@@ -254,7 +254,7 @@ def rows_far_apart(bench: Bench, item: str) -> Row:
 
 
 def inside_torch_compile(bench: Bench, item: str) -> Row:
-    """A compiled function gives what the function gives, gradients too."""
+    """Check that a compiled function returns the same result and gradients as the function."""
     qkv, upstream = _small(bench, item)
 
     def kernels(q: Tensor, k: Tensor, v: Tensor) -> Any:
@@ -267,17 +267,17 @@ def inside_torch_compile(bench: Bench, item: str) -> Row:
 
 
 def decoding_in_a_cuda_graph(bench: Bench, item: str) -> Row:
-    """A captured step, played again on other numbers in the same memory, gives what the step gives."""
+    """Check that a captured step, replayed with new numbers in the same memory, equals the step."""
     return _captured(bench, item, None)
 
 
 def decoding_in_a_cuda_graph_with_lengths(bench: Bench, item: str) -> Row:
-    """So with a cache that is not full: the lengths lie on the device, and grow from step to step."""
+    """Check a captured step with a partly filled cache, whose lengths are on the device and grow."""
     return _captured(bench, item, "key_lengths")
 
 
 def decoding_in_a_cuda_graph_with_caches(bench: Bench, item: str) -> Row:
-    """So where each sequence's query stands at the end of its own cache, and looks a window back."""
+    """Check a captured step with cache lengths and a window."""
     return _captured(bench, item, "cache_lengths", window=500)
 
 
@@ -304,7 +304,7 @@ def _captured(bench: Bench, item: str, counted: str | None, **options: Any) -> R
 
 
 def under_autocast(bench: Bench, item: str) -> Row:
-    """Single-precision inputs under autocast give finite results, no worse than half precision, and their gradients."""
+    """Check that float32 inputs under autocast give results and gradients as accurate as in half precision."""
     qkv, upstream = _small(bench, item)
     qkv = [x.float() for x in qkv]
 
@@ -320,7 +320,7 @@ def under_autocast(bench: Bench, item: str) -> Row:
 
 
 def two_streams_at_once(bench: Bench, item: str) -> Row:
-    """Work on two streams at once gives the bits that it gives one after the other."""
+    """Check that two streams at the same time give the same bits as one after the other."""
     inputs = [_small(bench, f"{item} {i}", n=bench.sizes.long) for i in range(2)]
 
     def kernels(q: Tensor, k: Tensor, v: Tensor) -> Any:
@@ -341,7 +341,7 @@ def two_streams_at_once(bench: Bench, item: str) -> Row:
 
 
 def same_bits_twice(bench: Bench, item: str) -> Row:
-    """The same input gives the same bits, backward too."""
+    """Check that the same input gives the same bits, forward and backward."""
     qkv, upstream = _small(bench, item, n=bench.sizes.long)
 
     def kernels(q: Tensor, k: Tensor, v: Tensor) -> Any:
@@ -361,13 +361,13 @@ REGRESSIONS = (
     under_autocast,
     two_streams_at_once,
     same_bits_twice,
-    rows_far_apart,  # last: a kernel that goes wrong here takes the device with it
+    rows_far_apart,  # last, because an error here makes the device unusable
 )
-LOOSE = 2e-2  # half precision errs a third of this; what these find is off by far more
+LOOSE = 2e-2  # three times the error of half precision; the errors that these checks look for are far larger
 
 
 def judged(row: Row, worst: float) -> Row:
-    """Complete a row by whether its worst error is one of rounding."""
+    """Add to a row whether its largest error is a rounding error."""
     return {**row, "error": worst, "allowed": LOOSE, "right": worst <= LOOSE}
 
 
@@ -377,9 +377,9 @@ def _small(bench: Bench, item: str, n: int = 300) -> tuple[list[Tensor], list[Te
     return qkv, [randn(2, 4, n, 64).to(torch.bfloat16), randn(2, 4, n)]
 
 
-# --- with another program -------------------------------------------------------------------------------------------
+# --- with other programs --------------------------------------------------------------------------------------------
 
-SMALL = """
+_SANITIZED_CALLS = """
 import torch
 from lessons_lib.flash import flash_attention
 lengths = torch.tensor([300, 117])
@@ -394,18 +394,18 @@ torch.cuda.synchronize()
 
 
 def memory_sanitized(bench: Bench, item: str, program: str = "compute-sanitizer") -> Row:
-    """Let NVIDIA's checker watch every access of one small problem to memory, forward, backward and decoding."""
-    command = [program, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, "-c", SMALL]
+    """Check every memory access of one small problem with NVIDIA's sanitizer: forward, backward and decoding."""
+    command = [program, "--tool", "memcheck", "--error-exitcode", "9", sys.executable, "-c", _SANITIZED_CALLS]
     done = run_beside(command, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}, seconds=150)
     said = [line.strip("= ") for line in done.stdout.splitlines() if "ERROR SUMMARY" in line or "Invalid" in line]
     if done.returncode not in (0, 9) or not said:
-        last = (done.stdout + done.stderr).strip().splitlines()[-1:] or ["it said nothing"]
-        raise Unmeasured(f"{program} did not do its work, exit status {done.returncode}: {last[0]}"[:300])
+        last = (done.stdout + done.stderr).strip().splitlines()[-1:] or ["it printed nothing"]
+        raise Unmeasured(f"{program} failed, exit status {done.returncode}: {last[0]}"[:300])
     return {"said": said[:5], "right": done.returncode == 0}
 
 
 def run_beside(command: list[str], environment: dict[str, str], seconds: float) -> subprocess.CompletedProcess:
-    """Run a program of the toolkit; Unmeasured if it is not there or does not come to an end."""
+    """Run a program of the CUDA toolkit; raise Unmeasured if the program is missing or takes too long."""
     try:
         return subprocess.run(
             command,

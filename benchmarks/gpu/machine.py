@@ -1,4 +1,4 @@
-"""The GPU: its clock, its memory, its state. All that the benchmark asks of a device goes through this class."""
+"""The GPU: its timer, its memory, its state. The benchmark accesses the device through this class only."""
 
 import contextlib
 import gc
@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from lessons_lib.flash import flash_attention
-from lessons_lib.flash.band import Band
+from lessons_lib.flash.band import KernelBand
 from lessons_lib.flash.configurations import Configuration
 
-ASKED = {  # nvidia-smi's name: ours
+FIELDS = {  # the name in nvidia-smi: the name in the record
     "driver_version": "driver",
     "clocks.sm": "sm_mhz",
     "clocks.max.sm": "sm_mhz_at_most",
@@ -26,44 +26,49 @@ ASKED = {  # nvidia-smi's name: ours
 
 
 class Machine:
-    """An NVIDIA GPU. The tests put a machine in its place that needs none."""
+    """An NVIDIA GPU. Tests replace it by a machine that needs no GPU."""
 
     device = "cuda"
     compiler = "inductor"
 
     def available(self) -> bool:
-        """Whether there is a GPU that the kernels can run on."""
+        """Return whether there is a GPU that can run the kernels."""
         return torch.cuda.is_available() and torch.version.cuda is not None
 
     def name(self) -> str:
-        """The device's name, as its maker gives it."""
+        """Return the name of the device."""
         return torch.cuda.get_device_name()
 
     def capability(self) -> tuple[int, int]:
-        """The device's compute capability."""
+        """Return the compute capability of the device."""
         return torch.cuda.get_device_capability()
 
     def versions(self) -> dict[str, Any]:
-        """What takes part in a measurement. Triton is asked itself: its package has several names."""
+        """Return the versions of all software. Triton's comes from its module: the package has several names."""
         try:
             import triton
 
-            its_version = triton.__version__
+            triton_version = triton.__version__
         except ImportError:
-            its_version = None
+            triton_version = None
         return {
             "python": platform.python_version(),
             "torch": torch.__version__,
-            "triton": its_version,
+            "triton": triton_version,
             "cuda": torch.version.cuda,
             "cudnn": torch.backends.cudnn.version(),
         }
 
     def state(self) -> dict[str, Any]:
-        """Clocks, power, temperature and driver as nvidia-smi tells them; what it does not tell is ``unknown``."""
+        """Return clocks, power, temperature and driver from nvidia-smi, or the reason under ``unknown``."""
         try:
             done = subprocess.run(
-                ["nvidia-smi", f"--query-gpu={','.join(ASKED)}", "--format=csv,noheader,nounits", f"--id={self.id()}"],
+                [
+                    "nvidia-smi",
+                    f"--query-gpu={','.join(FIELDS)}",
+                    "--format=csv,noheader,nounits",
+                    f"--id={self.id()}",
+                ],
                 capture_output=True,
                 text=True,
                 check=True,
@@ -71,20 +76,20 @@ class Machine:
             )
         except (OSError, subprocess.SubprocessError) as error:
             return {"unknown": f"{type(error).__name__}: {error}"[:200]}
-        told = [part.strip() for part in done.stdout.strip().splitlines()[0].split(",")] if done.stdout.strip() else []
-        if len(told) != len(ASKED):
-            return {"unknown": f"nvidia-smi said {done.stdout.strip()!r}"[:200]}
-        return {name: _number(part) for name, part in zip(ASKED.values(), told, strict=True)}
+        found = [part.strip() for part in done.stdout.strip().splitlines()[0].split(",")] if done.stdout.strip() else []
+        if len(found) != len(FIELDS):
+            return {"unknown": f"nvidia-smi printed {done.stdout.strip()!r}"[:200]}
+        return {name: _number(part) for name, part in zip(FIELDS.values(), found, strict=True)}
 
     def id(self) -> str:
-        """How nvidia-smi calls the device that PyTorch counts as its first."""
+        """Return the name that nvidia-smi has for PyTorch's first device."""
         uuid = getattr(torch.cuda.get_device_properties(0), "uuid", None)
         return "0" if uuid is None else f"GPU-{uuid}"
 
     def time(self, work: Callable[[], object], milliseconds: int = 200) -> tuple[float, float, float]:
-        """Milliseconds of a call: the median, and what 20 % and 80 % of the calls stay below.
+        """Return the milliseconds of a call: the median, the 20th and the 80th percentile.
 
-        Between events on the device, the second-level cache emptied before each call.
+        The time is measured between events on the device; the second-level cache is emptied before each call.
         """
         from triton.testing import do_bench
 
@@ -93,7 +98,7 @@ class Machine:
         return median, low, high
 
     def launched(self, work: Callable[[], object]) -> dict[str, Any]:
-        """The kernel that takes the most time in one call, which is who really ran, and how many are launched."""
+        """Return the kernel that takes the most time in one call, and the number of kernels launched."""
         activities = [torch.profiler.ProfilerActivity.CUDA]
         with torch.profiler.profile(activities=activities) as profile:
             work()
@@ -105,7 +110,7 @@ class Machine:
         return {"kernel": longest.key, "launches": sum(event.count for event in events)}
 
     def extra_mib(self, work: Callable[[], object]) -> float:
-        """How far the peak of allocated memory rises during a call: outputs and gradients count, inputs do not."""
+        """Return the rise of the allocation peak during a call: outputs and gradients count, inputs do not."""
         gc.collect()
         self.settle()
         torch.cuda.reset_peak_memory_stats()
@@ -115,24 +120,24 @@ class Machine:
         return (torch.cuda.max_memory_allocated() - before) / 2**20
 
     def free_bytes(self) -> int:
-        """Memory that is not taken."""
+        """Return the number of bytes of free memory."""
         gc.collect()
         self.settle()
         return torch.cuda.mem_get_info()[0]
 
     def settle(self) -> None:
-        """Wait for all work and give back memory; raises if the device can do nothing more in this process."""
+        """Wait for all work and free the memory cache; raises if the device is unusable in this process."""
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
 
     def captured(self, work: Callable[[], object]) -> Callable[[], object]:
-        """Record a call as a CUDA graph; return what plays it."""
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
+        """Record a call as a CUDA graph and return the function that replays it."""
+        warm_up = torch.cuda.Stream()
+        warm_up.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(warm_up):
             for _ in range(3):
                 work()
-        torch.cuda.current_stream().wait_stream(aside)
+        torch.cuda.current_stream().wait_stream(warm_up)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             work()
@@ -140,7 +145,7 @@ class Machine:
 
     @contextlib.contextmanager
     def streams(self, n: int) -> Iterator[list[contextlib.AbstractContextManager]]:
-        """``n`` streams that begin after what is under way; what follows begins after them."""
+        """Return ``n`` streams that begin after the current work; later work begins after them."""
         streams = [torch.cuda.Stream() for _ in range(n)]
         for stream in streams:
             stream.wait_stream(torch.cuda.current_stream())
@@ -149,13 +154,13 @@ class Machine:
             torch.cuda.current_stream().wait_stream(stream)
 
     def flash(self, q: Tensor, k: Tensor, v: Tensor, *, tiles: Configuration | None = None, **options: Any) -> Any:
-        """``flash_attention`` by the kernels; with ``tiles``, cut so and not as the library's table says."""
+        """Return ``flash_attention`` of the kernels, with the library's tiles or the given ones."""
         if tiles is None:
             return flash_attention(q, k, v, **options, backend="triton")
-        return _cut(q, k, v, tiles, **options)
+        return _flash_with_tiles(q, k, v, tiles, **options)
 
 
-def _cut(
+def _flash_with_tiles(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -166,9 +171,9 @@ def _cut(
     key_lengths: Tensor | None = None,
     return_lse: bool = False,
 ) -> Any:
-    from lessons_lib.flash.launch import triton_attention  # needs triton
+    from lessons_lib.flash.autograd import triton_attention  # needs triton
 
-    band = Band.of(q.shape[2], k.shape[2], is_causal=is_causal, window=window)
+    band = KernelBand.of(q.shape[2], k.shape[2], is_causal=is_causal, window=window)
     out, lse = triton_attention(q, k, v, band, q.shape[-1] ** -0.5, key_lengths, tiles)
     return (out, lse) if return_lse else out
 

@@ -1,4 +1,4 @@
-"""What there is to measure, part by part and item by item, and the loop that measures it."""
+"""The items to measure, part by part, and the loop that measures them."""
 
 import itertools
 import sys
@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from lessons_lib.flash.table import table_of
+from lessons_lib.flash.block_mask import make_tile_table
 
 from . import checks, rivals, tuning
 from .bench import Bench, Unmeasured, measure_rounded
-from .patterns import PATTERNS, pairs
+from .patterns import PATTERNS, count_pairs
 from .record import Row, reason
 from .report import lines
 from .tiles import candidates, parse_tile, tile_text
@@ -18,29 +18,29 @@ from .timing import time_decoding, time_shape
 
 
 class Item(NamedTuple):
-    """Something that is measured as a whole. ``measure(rows)`` appends what it finds, as it finds it."""
+    """The unit of measurement. ``measure(rows)`` appends each row as soon as it is measured."""
 
     name: str
     measure: Callable[[list[Row]], None]
-    seconds: float = 10.0  # it is not begun with less time left than this
+    seconds: float = 10.0  # the item is not started with less time left
 
 
 Part = Callable[[Bench], Iterator[Item]]
 
 
 def check(bench: Bench) -> Iterator[Item]:
-    """Every problem of :mod:`.checks`."""
+    """Yield every problem of :mod:`.checks`."""
     for name, function in checks.problems():
         yield Item(name, lambda rows, name=name, function=function: rows.append(function(bench, name)))
 
 
 def sanitizer(bench: Bench) -> Iterator[Item]:
-    """One problem under NVIDIA's checker of memory accesses."""
+    """Yield one problem under NVIDIA's memory sanitizer."""
     yield Item("memcheck", lambda rows: rows.append(checks.memory_sanitized(bench, "memcheck")), seconds=100)
 
 
 def dense(d: int) -> Part:
-    """The table of one width: every length, full and causal, against PyTorch's kernels."""
+    """Return the part of one width: every length, full and causal, compared with PyTorch's kernels."""
 
     def part(bench: Bench) -> Iterator[Item]:
         return _shapes(bench, (d,), bench.sizes.lengths, lambda is_causal, d, n: rivals.fused(bench, is_causal, d))
@@ -49,43 +49,43 @@ def dense(d: int) -> Part:
 
 
 def baseline(bench: Bench) -> Iterator[Item]:
-    """The narrow tables at few lengths: a first look."""
+    """Yield the widths 128 and 64 at a few lengths, for a first overview."""
     fused = lambda is_causal, d, n: rivals.fused(bench, is_causal, d)  # noqa: E731
     return _shapes(bench, (128, 64), bench.sizes.few_lengths, fused)
 
 
 def short(bench: Bench) -> Iterator[Item]:
-    """The kernels alone at few lengths: what two versions of them are compared by."""
+    """Yield the kernels alone at a few lengths, to compare two versions of the kernels."""
     alone = lambda is_causal, d, n: rivals.alone(bench, is_causal, d)  # noqa: E731
     return _shapes(bench, (128, 64), bench.sizes.few_lengths, alone)
 
 
 def flex(bench: Bench) -> Iterator[Item]:
-    """Against FlexAttention at width 128, which compiles for every shape."""
+    """Yield the comparison with FlexAttention at width 128; FlexAttention compiles for every shape."""
     everyone = lambda is_causal, d, n: rivals.flexible(bench, is_causal, d, n)  # noqa: E731
     return _shapes(bench, (128,), bench.sizes.flex_lengths, everyone, seconds=90)
 
 
 def plain(bench: Bench) -> Iterator[Item]:
-    """Against attention that holds all scores, and the same tiles in PyTorch: the memory is what matters here."""
+    """Yield the comparison with attention that stores all scores, and with the tiled backend: for their memory."""
     everyone = lambda is_causal, d, n: rivals.plain(bench, is_causal, d, n)  # noqa: E731
     return _shapes(bench, (128,), bench.sizes.few_lengths, everyone, seconds=40)
 
 
 def rules(bench: Bench) -> Iterator[Item]:
-    """Led by a table at width 128: the causal band, packed documents, a prefix; FlexAttention at the last length."""
+    """Yield rules as tile tables at width 128: causal, packed documents, prefix; FlexAttention at the last length."""
     lengths, names = bench.sizes.flex_lengths, ("causal", "documents", "prefix")
     for n, name in itertools.product(lengths, names):
-        with_flex = n == lengths[-1] and name != "causal"  # of which it compiles each anew, and one it has in its part
+        with_flex = n == lengths[-1] and name != "causal"  # it compiles for each rule; the part flex has the causal one
 
         def measure(rows: list[Row], name: str = name, n: int = n, with_flex: bool = with_flex) -> None:
-            _ruled(bench, rows, name, n, with_flex)
+            _measure_rule(bench, rows, name, n, with_flex)
 
         yield Item(f"{name}, d 128, n {n}", measure, seconds=90 if with_flex else 20)
 
 
 def winners(bench: Bench) -> Iterator[Item]:
-    """The library's tiles beside the tuner's, in whole passes and in decoding."""
+    """Yield the comparison of the library's tiles with the tuner's, in whole passes and in decoding."""
     widths = sorted({d for kernel, d in bench.tuned if kernel != "attend_part"}, key=[128, 64, 256].index)
     tuned = lambda is_causal, d, n: rivals.tuned(bench, is_causal, d)  # noqa: E731
     yield from _shapes(bench, widths, bench.sizes.few_lengths, tuned)
@@ -95,12 +95,12 @@ def winners(bench: Bench) -> Iterator[Item]:
 
 
 def decode(bench: Bench) -> Iterator[Item]:
-    """One query over a long cache, against the speed at which the device copies."""
+    """Yield decoding, one query over a long cache, compared with the copy speed of the device."""
     return _decoding(bench, 128, rivals.decoders(bench, 128))
 
 
 def tune(bench: Bench, only: tuple[str, ...] = ()) -> Iterator[Item]:
-    """Every tile that is worth it, kernel by kernel; the best two and the library's once more."""
+    """Yield every candidate tile of each kernel; then the best two and the library's once more."""
     for key in tuning.ORDER:
         if only and key[0] not in only and f"{key[0]}:{key[1]}" not in only:
             continue
@@ -109,12 +109,12 @@ def tune(bench: Bench, only: tuple[str, ...] = ()) -> Iterator[Item]:
             name = tile_text(key, tile)
             yield Item(name, lambda rows, name=name, key=key, tile=tile: tuning.try_tile(bench, name, rows, key, tile))
         name = f"again {key[0]}:{key[1]}"
-        yield Item(name, lambda rows, name=name, key=key, own=tiles[0]: _again(bench, name, rows, key, own))
+        yield Item(name, lambda rows, name=name, key=key, own=tiles[0]: _time_again(bench, name, rows, key, own))
 
 
 def counters(bench: Bench) -> Iterator[Item]:
-    """What Nsight Compute counts while ``attend`` runs once at width 128: whose turn it is to wait, and for what."""
-    yield Item("attend at 4096", lambda rows: rows.append(_counted(bench)), seconds=60)
+    """Yield the hardware counters of Nsight Compute for one run of ``attend`` at width 128."""
+    yield Item("attend at 4096", lambda rows: rows.append(_hardware_counters(bench)), seconds=60)
 
 
 PARTS: dict[str, Part] = {
@@ -133,13 +133,13 @@ PARTS: dict[str, Part] = {
     "tune": tune,
     "winners": winners,
 }
-WHOLE, NOTHING, WRONG, UNMEASURED, LOST = range(5)  # exit statuses: benchmarks/flash_gpu.py says what they mean
+WHOLE, NOTHING, WRONG, UNMEASURED, LOST = range(5)  # exit statuses, explained in benchmarks/flash_gpu.py
 
 
 def run(items: Iterator[Item], bench: Bench, deadline: float, only: str = "") -> int:
-    """Measure what has not been measured and write it down; return LOST if the device can do no more in this process.
+    """Measure and record the items that are missing; return LOST if the device becomes unusable in this process.
 
-    ``deadline`` is on the clock of ``time.monotonic``; what there is no time for is named in the record.
+    ``deadline`` is on the clock of ``time.monotonic``. The record lists the items for which there was no time.
     """
     record = bench.record
     for item in items:
@@ -147,7 +147,7 @@ def run(items: Iterator[Item], bench: Bench, deadline: float, only: str = "") ->
             continue
         left = deadline - time.monotonic()
         if left < item.seconds:
-            record.leave_out(item.name, f"{max(left, 0):.0f} s were left, it wants {item.seconds:.0f} s")
+            record.leave_out(item.name, f"{max(left, 0):.0f} s were left, it needs {item.seconds:.0f} s")
             continue
         record.begin(item.name)
         rows: list[Row] = []
@@ -166,7 +166,7 @@ def run(items: Iterator[Item], bench: Bench, deadline: float, only: str = "") ->
         record.add(item.name, rows, bench.machine.state() if timed and lost is None else None)
         print(lines(item.name, rows), flush=True)
         if lost is not None:
-            print(f"the device can do no more in this process, {lost}; run this again to go on", flush=True)
+            print(f"the device is unusable in this process, {lost}; run this again to continue", flush=True)
             return LOST
     for name, why in record.content["left_out"].items():
         print(f"left out: {name}: {why}", flush=True)
@@ -186,16 +186,16 @@ def _shapes(bench: Bench, widths, lengths, everyone: Callable, seconds: float = 
         yield Item(name, measure, seconds)
 
 
-def _ruled(bench: Bench, rows: list[Row], name: str, n: int, with_flex: bool) -> None:
-    """One rule at one length, and the seconds that the host takes to write its table."""
+def _measure_rule(bench: Bench, rows: list[Row], name: str, n: int, with_flex: bool) -> None:
+    """Measure one rule at one length, and the seconds in which the host makes its tile table."""
     d, device = 128, bench.machine.device
     b, _ = bench.heads(n, d)
-    pattern = PATTERNS[name](b, n, device)
+    rule = PATTERNS[name](b, n, device)
     began = time.perf_counter()
-    table_of(pattern.rule, n, n, device=device)
+    make_tile_table(rule, n, n, device=device)
     seconds = measure_rounded(time.perf_counter() - began)
-    share = pairs(pattern.rule, b, n, device) / n**2
-    everyone = rivals.ruled(bench, pattern, d, n, with_flex=with_flex)
+    share = count_pairs(rule, b, n, device) / n**2
+    everyone = rivals.ruled(bench, rule, d, n, with_flex=with_flex)
     time_shape(bench, f"{name}, d {d}, n {n}", rows, everyone, d, n, False, rule=(name, share))
     for row in rows:
         if row["implementation"] == "triton":
@@ -208,8 +208,8 @@ def _decoding(bench: Bench, d: int, everyone: dict[str, Callable]) -> Iterator[I
         yield Item(name, lambda rows, name=name, b=b: time_decoding(bench, name, rows, everyone, b, d))
 
 
-def _again(bench: Bench, name: str, rows: list[Row], key: tuple[str, int], own) -> None:
-    """Time the best two tiles and the library's in turns."""
+def _time_again(bench: Bench, name: str, rows: list[Row], key: tuple[str, int], own) -> None:
+    """Time the best two tiles and the library's tile in turns."""
     wanted = f"{key[0]}:{key[1]}="
     earlier = [row for row in bench.record.rows if row.get("tile", "").startswith(wanted) and not row.get("again")]
     best = [parse_tile(text)[1] for text in list(tuning.summary(earlier))[:2]]
@@ -222,7 +222,7 @@ def _again(bench: Bench, name: str, rows: list[Row], key: tuple[str, int], own) 
     rows.append({"winner": text, "gain": round(gain, 3)})
 
 
-COUNTED = """
+PROFILED_CALLS = """
 import torch
 from lessons_lib.flash import flash_attention
 q, k, v = (torch.randn(4, 16, 4096, 128, device="cuda", dtype=torch.bfloat16) for _ in range(3))
@@ -232,14 +232,14 @@ torch.cuda.synchronize()
 """
 
 
-def _counted(bench: Bench, program: str = "ncu") -> Row:
-    """The report of Nsight Compute lies beside the record; the clocks are left as they are."""
+def _hardware_counters(bench: Bench, program: str = "ncu") -> Row:
+    """Run Nsight Compute without changing the clocks, and save its report beside the record."""
     command = [program, "--clock-control", "none", "--set", "full", "--kernel-name", "attend"]
     command += ["--launch-skip", "2", "--launch-count", "1"]
-    done = checks.run_beside([*command, sys.executable, "-c", COUNTED], {}, seconds=90)
+    done = checks.run_beside([*command, sys.executable, "-c", PROFILED_CALLS], {}, seconds=90)
     report = bench.record.path.with_suffix(".txt")
     report.write_text(done.stdout + done.stderr)
-    told = [line.strip() for line in done.stdout.splitlines() if "Throughput" in line or "Duration" in line]
-    if done.returncode or not told:
-        raise Unmeasured(f"{program} counted nothing, exit status {done.returncode}: see {report.name}")
-    return {"said": told, "report": report.name}
+    printed = [line.strip() for line in done.stdout.splitlines() if "Throughput" in line or "Duration" in line]
+    if done.returncode or not printed:
+        raise Unmeasured(f"{program} reported no counters, exit status {done.returncode}: see {report.name}")
+    return {"said": printed, "report": report.name}

@@ -1,4 +1,4 @@
-"""What one part has found, on disk: whatever ends the process, what was measured before stays."""
+"""The measurements of one part, on disk; they survive the end of the process."""
 
 import json
 import os
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 Row = dict[str, Any]
-SAME = ("part", "device", "kernels", "tiles", "versions")  # what must agree for a file to be gone on with
+SAME = ("part", "device", "kernels", "tiles", "versions")  # a file is continued only if these agree
 
 
 def write(path: Path, content: dict[str, Any]) -> None:
-    """Write a JSON file, so that at any moment the old content is there or the new, never half of one."""
+    """Write a JSON file atomically: at any moment the file holds the old content or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.draft")
     draft.write_text(json.dumps(content, indent=2) + "\n")
@@ -19,7 +19,7 @@ def write(path: Path, content: dict[str, Any]) -> None:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """Return what a file holds; None if there is none, or nothing that can be read."""
+    """Return the content of a JSON file, or None if the file is missing or invalid."""
     try:
         return json.loads(path.read_text())
     except (OSError, ValueError):
@@ -27,16 +27,16 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def reason(error: BaseException) -> str:
-    """Say in one line what was raised."""
+    """Return an exception as one line of text."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"[:300]
 
 
 class Record:
-    """The file of one part: rows, which items they came from, and what is being measured.
+    """The file of one part: its rows, the items done, and the item that is being measured.
 
-    A file that is there already is gone on with if it is of the same kernels, device, versions and tiles; else it is
-    kept beside as ``PART.before.json``.
+    An existing file is continued if kernels, device, versions and tiles are the same; otherwise it is renamed to
+    ``PART.before.json``.
     """
 
     def __init__(self, path: Path, about: dict[str, Any]) -> None:
@@ -47,25 +47,25 @@ class Record:
             found = None
         empty = {"rates": {}, "running": None, "done": {}, "left_out": {}, "rows": []}
         self.content = about | empty if found is None else found
-        self.content["left_out"] = {}  # what the time did not suffice for may be measured today
+        self.content["left_out"] = {}  # items without time may be measured in this run
         self.save()
 
     @property
     def rows(self) -> list[Row]:
-        """All rows, in the order of their measurement."""
+        """The rows in the order of their measurement."""
         return self.content["rows"]
 
     def has(self, item: str) -> bool:
-        """Whether the item has been measured, or has failed."""
+        """Return whether the item has been measured or has failed."""
         return item in self.content["done"]
 
     def begin(self, item: str) -> None:
-        """Note what is being measured: a process that dies cannot say it any more."""
+        """Save the name of the item that is being measured, in case the process dies."""
         self.content["running"] = {"item": item, "since": time.time()}
         self.save()
 
     def add(self, item: str, rows: list[Row], state: dict[str, Any] | None = None) -> None:
-        """Keep what came of an item."""
+        """Save the rows of an item."""
         running = self.content["running"]
         took = round(time.time() - running["since"], 1) if running else None
         self.rows.extend({"item": item, **row} for row in rows)
@@ -74,12 +74,12 @@ class Record:
         self.save()
 
     def rate(self, name: str, value: float) -> None:
-        """Keep a figure of the machine itself, one more time."""
+        """Save one more measurement of a rate of the machine."""
         self.content["rates"].setdefault(name, []).append(value)
         self.save()
 
     def leave_out(self, item: str, why: str) -> None:
-        """Say why an item was not measured; next time it may be."""
+        """Save why an item was not measured; the next run tries again."""
         self.content["left_out"][item] = why
         self.save()
 
@@ -89,7 +89,7 @@ class Record:
 
 
 def give_up(path: Path, why: str) -> str | None:
-    """Note that the item that a dead process was measuring has failed; return its name, None if there was none."""
+    """Record the failure of the item that a dead process was measuring; return its name, or None without an item."""
     content = read(path)
     if content is None or content["running"] is None:
         return None

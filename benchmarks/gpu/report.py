@@ -1,4 +1,4 @@
-"""Tables, and whether the targets are met."""
+"""Tables of measurements, and whether the targets are met."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ from .record import Row
 
 
 class Target(NamedTuple):
-    """What the kernels must reach: at every length from 4096 to 16384, or at every batch of decoding."""
+    """A speed that the kernels must reach at each of the ``places``: sequence lengths, or batch sizes of decoding."""
 
     direction: str
     d: int
@@ -37,14 +37,14 @@ TARGETS = (
     Target("decode", 128, None, "copy", 0.7, "decode", (4,)),
     Target("decode", 128, None, "copy", 0.7, "decode", (16,)),
 )
-# A target is about a row of the kernels and one of its figures, or about a rival's row and our speed beside it.
+# The field of a row of the kernels for a target. Other targets use the field speed_of_triton of the rival's row.
 FIGURES = {"matmul": "of_matmul", "copy": "of_copy"}
 
 
 def judge(rows: Iterable[Row], parts: Iterable[str] | None = None) -> list[dict[str, Any]]:
-    """For each target of the ``parts``, the worst ratio, and whether it is met, missed or unmeasured.
+    """Return for each target of the ``parts`` the worst ratio, and whether it is met, missed or unmeasured.
 
-    One that is below is missed whatever else was measured; one is met only if every place was measured.
+    A target is missed if one measured place is below it. It is met only if every place was measured.
     """
     rows = list(rows)
     return [
@@ -81,7 +81,7 @@ def _judged(target: Target, rows: list[Row]) -> dict[str, Any]:
 
 
 def verdicts(found: Iterable[dict[str, Any]]) -> str:
-    """A line for each target."""
+    """Return one line for each target."""
     said = []
     for verdict in found:
         mask = {None: "", True: "causal ", False: "full "}[verdict["is_causal"]]
@@ -93,7 +93,7 @@ def verdicts(found: Iterable[dict[str, Any]]) -> str:
 
 
 def lines(item: str, rows: Iterable[Row]) -> str:
-    """An item of any part in a few lines; the speeds beside a row are of the Triton kernels on the same pass."""
+    """Return the rows of an item as lines of text, with the relative speed of the Triton kernels on the same pass."""
     rows = list(rows)
     ours = {
         row["pass"]: row["milliseconds"]

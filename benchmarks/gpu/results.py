@@ -1,4 +1,4 @@
-"""The parts joined into one file, whether it is out of date, and what it comes to."""
+"""The parts joined into one result file, whether the file is out of date, and the exit status."""
 
 import re
 from collections.abc import Iterable
@@ -14,17 +14,17 @@ from .timing import with_speeds
 
 FOLDER = Path(__file__).resolve().parents[1] / "results"
 TABLES = ("d128", "d64", "d256", "flex", "plain", "rules")
-KEPT = ("checks", "sanitizer", *TABLES, "decode")  # what a result is made of; the other parts are for its makers
+KEPT = ("checks", "sanitizer", *TABLES, "decode")  # the parts of a result file; the others serve development
 Content = dict[str, Any]
 
 
 def file_name(device: str) -> str:
-    """``NVIDIA H200`` becomes ``flash-nvidia-h200.json``."""
+    """Return the name of a result file: ``flash-nvidia-h200.json`` for ``NVIDIA H200``."""
     return f"flash-{re.sub('[^a-z0-9]+', '-', device.lower()).strip('-')}.json"
 
 
 def status(contents: Iterable[Content], wanted: Iterable[str]) -> int:
-    """Whether what was ``wanted`` is whole, right and on target: the exit status of the command."""
+    """Return the exit status of the command: whether the parts ``wanted`` are complete, right and on target."""
     found = {content["part"]: content for content in contents}
     wanted = list(wanted)
     rows = [row | {"part": part} for part in wanted if part in found for row in found[part]["rows"]]
@@ -33,7 +33,7 @@ def status(contents: Iterable[Content], wanted: Iterable[str]) -> int:
     targets = judge(with_speeds(rows), wanted)
     if any(row.get("right") is False for row in rows) or any(one["verdict"] == "missed" for one in targets):
         return WRONG
-    if any(row["part"] == "checks" and "reason" in row for row in rows):  # it should have run, and did not
+    if any(row["part"] == "checks" and "reason" in row for row in rows):  # a check that raised
         return WRONG
     missing = [part for part in wanted if part not in found or found[part]["left_out"]]
     failed = [row for row in rows if "reason" in row and row.get("implementation", "triton") == "triton"]
@@ -43,7 +43,7 @@ def status(contents: Iterable[Content], wanted: Iterable[str]) -> int:
 
 
 def gather(folders: Iterable[Path]) -> list[Content]:
-    """The parts in these folders, of each the one that was begun last."""
+    """Return the parts in these folders; of several records of a part, the one that was begun last."""
     found: dict[str, Content] = {}
     for folder in folders:
         for part in KEPT:
@@ -54,7 +54,7 @@ def gather(folders: Iterable[Path]) -> list[Content]:
 
 
 def join(contents: list[Content], root: Path = ROOT) -> Content:
-    """Make one result of the parts; those that measured something else than the newest are left out, and named.
+    """Return one result of the parts. Parts that measured other code than the newest are left out, with a reason.
 
     Raises:
         ValueError: if there is no part to join.
@@ -65,9 +65,9 @@ def join(contents: list[Content], root: Path = ROOT) -> Content:
     newest = max(usual, key=lambda content: content["began"])
     parts, left_out = {}, {}
     for content in contents:
-        strange = [key for key in ("device", "kernels", "versions", "tiles") if content[key] != newest[key]]
-        if strange:
-            left_out[content["part"]] = f"measured with other {' and '.join(strange)} than {newest['part']}"
+        different = [key for key in ("device", "kernels", "versions", "tiles") if content[key] != newest[key]]
+        if different:
+            left_out[content["part"]] = f"measured with other {' and '.join(different)} than {newest['part']}"
         else:
             parts[content["part"]] = content
     every = with_speeds([row | {"part": part} for part, content in parts.items() for row in content["rows"]])
@@ -97,7 +97,7 @@ def join(contents: list[Content], root: Path = ROOT) -> Content:
 
 
 def stale(result: Content, root: Path = ROOT) -> str | None:
-    """Say which sources of the kernels have changed since they were measured, or None if none has."""
+    """Return which sources of the kernels have changed since the measurement, or None if none has."""
     files = changed(result["kernels"], root)
     if not files:
         return None
@@ -107,7 +107,7 @@ def stale(result: Content, root: Path = ROOT) -> str | None:
 
 
 def mark(folder: Path | None = None, root: Path = ROOT) -> list[str]:
-    """Write into every result whether it is out of date; return the names of the files that had it wrong."""
+    """Update the stale flag of every result file; return the names of the files that changed."""
     marked = []
     for path in sorted((folder or FOLDER).glob("flash-*.json")):
         result = read(path)
@@ -121,7 +121,7 @@ def mark(folder: Path | None = None, root: Path = ROOT) -> list[str]:
 
 
 def _commit(contents: Iterable[Content], kernels: dict[str, str], root: Path) -> str | None:
-    """The commit that the parts name; if there was no git to ask, the present one, if its kernels are the same."""
+    """Return the commit of the parts; without one, the current commit if its kernels are the same."""
     named = {content["commit"] for content in contents} - {None}
     if named:
         return named.pop() if len(named) == 1 else ", ".join(sorted(named))
@@ -130,7 +130,7 @@ def _commit(contents: Iterable[Content], kernels: dict[str, str], root: Path) ->
 
 
 def _rates(contents: Iterable[Content]) -> dict[str, Any]:
-    """The machine's own figures: the median of all processes, and each."""
+    """Return the rates of the machine: the median over all processes, and each value."""
     found: dict[str, list[float]] = {}
     for content in contents:
         for name, values in content["rates"].items():
@@ -140,7 +140,7 @@ def _rates(contents: Iterable[Content]) -> dict[str, Any]:
 
 
 def _states(content: Content) -> list[Any]:
-    """The device's state behind the first item and the last."""
+    """Return the state of the device after the first item and after the last."""
     states = [done["state"] for done in content["done"].values() if done["state"] is not None]
     return states if len(states) < 2 else [states[0], states[-1]]
 

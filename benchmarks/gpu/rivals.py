@@ -1,4 +1,4 @@
-"""Who is timed: the library's kernels, PyTorch's fused kernels each by name, FlexAttention, and two plain ways."""
+"""The timed implementations: the Triton kernels, PyTorch's fused kernels, FlexAttention, and two in plain PyTorch."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,12 +8,12 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from lessons_lib.attention import attention
+from lessons_lib.attention.attention import attention
+from lessons_lib.attention.masks import causal
+from lessons_lib.attention.rules import Causal, Rule
 from lessons_lib.flash import flash_attention
-from lessons_lib.masks import causal
 
 from .bench import Bench, Tiles
-from .patterns import Pattern, Sees
 from .timing import Attend, Everyone
 
 FORCED = {
@@ -24,13 +24,13 @@ FORCED = {
 
 
 def ours(bench: Bench, is_causal: bool, d: int, tiles: Tiles | None = None) -> Attend:
-    """The kernels, with other tiles if they are to be tried."""
+    """Return the kernels, with other tiles if they are given."""
     configured = bench.configured(d, tiles)
     return lambda q, k, v: bench.machine.flash(q, k, v, is_causal=is_causal, tiles=configured)
 
 
 def fused(bench: Bench, is_causal: bool, d: int) -> Everyone:
-    """The kernels beside PyTorch's, each of them forced."""
+    """Return the kernels and each of PyTorch's fused kernels."""
 
     def forced(backend: SDPBackend) -> Callable:
         def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -43,39 +43,38 @@ def fused(bench: Bench, is_causal: bool, d: int) -> Everyone:
 
 
 def flexible(bench: Bench, is_causal: bool, d: int, n: int) -> Everyone:
-    """The kernels beside FlexAttention."""
-    sees = (lambda b, h, i, j: i >= j) if is_causal else None
-    return {"triton": ours(bench, is_causal, d), "flex": flex(bench, sees, None, n)}
+    """Return the kernels and FlexAttention."""
+    return {"triton": ours(bench, is_causal, d), "flex": flex(bench, Causal() if is_causal else None, None, n)}
 
 
-def flex(bench: Bench, sees: Sees | None, b: int | None, n: int) -> Attend:
-    """FlexAttention, compiled by default: its own search for tiles (max-autotune) is not run."""
-    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+def flex(bench: Bench, rule: Rule | None, b: int | None, n: int) -> Attend:
+    """Return FlexAttention, compiled with default options, without its search for tiles (max-autotune)."""
+    from torch.nn.attention.flex_attention import flex_attention
 
     torch.compiler.reset()
     compiled: Any = torch.compile(flex_attention, dynamic=False, backend=bench.machine.compiler)
-    mask: Any = None if sees is None else create_block_mask(sees, b, None, n, n, device=bench.machine.device)
+    mask = None if rule is None else rule.block_mask(n, batch=b, device=bench.machine.device)
     return lambda q, k, v: compiled(q, k, v, block_mask=mask)
 
 
-def ruled(bench: Bench, pattern: Pattern, d: int, n: int, *, with_flex: bool) -> Everyone:
-    """The kernels led by a table, beside themselves on the causal band, PyTorch's with a mask, and FlexAttention."""
-    mask = pattern.rule.tensor(n, device=bench.machine.device)
+def ruled(bench: Bench, rule: Rule, d: int, n: int, *, with_flex: bool) -> Everyone:
+    """Return the kernels with a tile table and with the causal band, PyTorch's with a mask, and FlexAttention."""
+    mask = rule.to_mask(n, device=bench.machine.device)
 
     def masked(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         with sdpa_kernel(SDPBackend.EFFICIENT_ATTENTION):
             return scaled_dot_product_attention(q, k, v, attn_mask=mask)
 
     everyone: Everyone = {
-        "triton": lambda q, k, v: bench.machine.flash(q, k, v, mask=pattern.rule),
+        "triton": lambda q, k, v: bench.machine.flash(q, k, v, mask=rule),
         "triton-band": ours(bench, True, d),
         "sdpa-mask": masked,
     }
-    return everyone | ({"flex": flex(bench, pattern.sees, bench.heads(n, d)[0], n)} if with_flex else {})
+    return everyone | ({"flex": flex(bench, rule, bench.heads(n, d)[0], n)} if with_flex else {})
 
 
 def plain(bench: Bench, is_causal: bool, d: int, n: int) -> Everyone:
-    """The kernels beside the specification, which holds all scores, and beside the same tiles in PyTorch."""
+    """Return the kernels, the specification, which stores all scores, and the tiled backend."""
     mask = causal(n, device=bench.machine.device) if is_causal else None
     return {
         "triton": ours(bench, is_causal, d),
@@ -85,12 +84,12 @@ def plain(bench: Bench, is_causal: bool, d: int, n: int) -> Everyone:
 
 
 def alone(bench: Bench, is_causal: bool, d: int) -> Everyone:
-    """The kernels only."""
+    """Return the kernels only."""
     return {"triton": ours(bench, is_causal, d)}
 
 
 def tuned(bench: Bench, is_causal: bool, d: int) -> Everyone:
-    """The library's tiles beside those that the tuner found."""
+    """Return the kernels with the library's tiles and with the tuner's."""
     return {"triton": ours(bench, is_causal, d, {}), "triton-tuned": ours(bench, is_causal, d, bench.tuned)}
 
 
@@ -98,7 +97,7 @@ def tuned(bench: Bench, is_causal: bool, d: int) -> Everyone:
 
 
 def decoders(bench: Bench, d: int) -> dict[str, Callable]:
-    """Who decodes: each takes q, k and v and returns the work. A graph spares the time to launch kernels."""
+    """Return the decoders: each takes q, k and v and returns the step. A CUDA graph saves the launch time."""
 
     def theirs(q: Tensor, k: Tensor, v: Tensor) -> Callable:
         def work() -> Tensor:
@@ -114,7 +113,7 @@ def decoders(bench: Bench, d: int) -> dict[str, Callable]:
 
 
 def decoder(bench: Bench, d: int, tiles: Tiles | None = None) -> Callable:
-    """The kernels' decoding step."""
+    """Return the decoding step of the kernels."""
     configured = bench.configured(d, tiles)
 
     def prepare(q: Tensor, k: Tensor, v: Tensor) -> Callable:

@@ -1,4 +1,4 @@
-"""Which code is measured: its commit, and a fingerprint of each file that makes the kernels."""
+"""The measured code: its commit, and a fingerprint of each file of the kernels."""
 
 import ast
 import hashlib
@@ -12,11 +12,11 @@ FLASH = "lessons_lib/flash"
 
 
 def fingerprint(root: Path = ROOT) -> dict[str, str]:
-    """Return a hash for each file of the package that :mod:`lessons_lib.flash.launch` is made of, itself included.
+    """Return a hash of :mod:`lessons_lib.flash.autograd` and of each file of its package that it imports.
 
-    Comments and docstrings do not count: what they change cannot change a kernel.
+    Imports are followed further. Comments and docstrings are left out, because they cannot change a kernel.
     """
-    found, waiting = {}, ["launch"]
+    found, waiting = {}, ["autograd"]
     while waiting:
         name = waiting.pop()
         path = root / FLASH / f"{name}.py"
@@ -28,18 +28,18 @@ def fingerprint(root: Path = ROOT) -> dict[str, str]:
 
 
 def digest(source: str) -> str:
-    """Sixteen hexadecimal digits for a source, comments and docstrings left out."""
+    """Return the hash of a source without its comments and docstrings, as 16 hexadecimal digits."""
     return hashlib.sha256(_code(source).encode()).hexdigest()[:16]
 
 
 def changed(measured: dict[str, str], root: Path = ROOT) -> list[str]:
-    """The files that are not as they were when they were measured, come or gone since included."""
+    """Return the files that have changed since the measurement, including new and deleted ones."""
     now = fingerprint(root)
     return sorted(name for name in now.keys() | measured.keys() if now.get(name) != measured.get(name))
 
 
 def commit(root: Path = ROOT) -> str | None:
-    """The commit that is checked out, ``+`` behind it if the kernels differ from it; None without git or a history."""
+    """Return the current commit, with a ``+`` if the kernels differ from it; None without git or a history."""
     head = _git(root, "rev-parse", "HEAD")
     if head is None:
         return None
@@ -63,7 +63,7 @@ def _code(source: str) -> str:
 
 
 def _neighbours(source: str) -> list[str]:
-    """The files of the same package that a source imports."""
+    """Return the files of the same package that a source imports."""
     names, package = [], FLASH.replace("/", ".")
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module == package:

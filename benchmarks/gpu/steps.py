@@ -1,4 +1,4 @@
-"""The parts in an order that fits ten minutes a time, and what a command line asks for."""
+"""The parts in groups that take at most ten minutes each, and the options of the command line."""
 
 import dataclasses
 import datetime
@@ -28,7 +28,7 @@ BUILD = Path(__file__).resolve().parents[2] / "_build" / "gpu"
 
 
 class Step(NamedTuple):
-    """Parts that are run together, and the seconds that they have."""
+    """Parts that are run together, and their time in seconds."""
 
     title: str
     parts: tuple[str, ...]
@@ -47,7 +47,7 @@ STEPS = {
 
 @dataclass(frozen=True)
 class Options:
-    """What a command line asks for."""
+    """The options of the command line."""
 
     out: Path = BUILD
     seconds: float = 540.0
@@ -56,13 +56,13 @@ class Options:
     tuned: Path | None = None
     only: str = ""
     commit: str | None = None
-    name: str | None = None  # of the record, if not the part's
+    name: str | None = None  # name of the record, if not that of the part
 
 
 def measure(part: str, items: Part, options: Options, machine: Machine, sizes: Sizes | None = None) -> Record:
-    """Run one part in this process, and return its record. Its exit status stands in ``record.content["status"]``."""
+    """Run one part in this process and return its record, with the exit status in ``record.content["status"]``."""
     began = time.monotonic()
-    torch.backends.cuda.matmul.allow_tf32 = False  # plain float32 is a yardstick
+    torch.backends.cuda.matmul.allow_tf32 = False  # plain float32 is a reference
     home = Path(str(lessons_lib.__file__)).resolve().parents[1]
     about = {
         "part": part,
@@ -93,7 +93,7 @@ def measure(part: str, items: Part, options: Options, machine: Machine, sizes: S
 
 
 def winners(path: Path) -> Tiles:
-    """The tiles that a tuner's record proposes, without those that are the library's already."""
+    """Return the tiles that a tuner's record proposes, without tiles of the library."""
     content = read(path) or {"rows": []}
     return parse_tiles(row["winner"] for row in content["rows"] if "winner" in row and row["gain"] > 1)
 
@@ -102,7 +102,7 @@ Start = Callable[[str, float, str | None, Path | None], int]  # part, seconds, n
 
 
 def run_step(number: int, options: Options, start: Start, other: Path | None = None) -> int:
-    """Run a step's parts, each with the time that is left; print what they come to, and return the exit status."""
+    """Run the parts of a step, each with the time that is left; print a summary and return the exit status."""
     step = STEPS[number]
     end = time.monotonic() + step.seconds
     print(f"== step {number}: {step.title}", flush=True)
@@ -113,11 +113,11 @@ def run_step(number: int, options: Options, start: Start, other: Path | None = N
             continue
         print(f"-- {part}", flush=True)
         start(part, end - time.monotonic(), None, None)
-    return told(number, step.parts, options)
+    return summarize(number, step.parts, options)
 
 
-def told(number: int, parts: tuple[str, ...], options: Options) -> int:
-    """Print the short table that ends a step."""
+def summarize(number: int, parts: tuple[str, ...], options: Options) -> int:
+    """Print the summary of a step and return the exit status."""
     contents = [content for part in parts if (content := read(options.out / f"{part}.json")) is not None]
     wanted = [part for part in parts if part in ("checks", *results.TABLES, "decode", "tune", "winners", "baseline")]
     rows = with_speeds([row | {"part": content["part"]} for content in contents for row in content["rows"]])
@@ -140,7 +140,7 @@ def told(number: int, parts: tuple[str, ...], options: Options) -> int:
 
 
 def versions(options: Options, start: Callable[[str, Path | None], int], other: Path) -> None:
-    """Time the kernels of this library and of another in turns, here, there, there, here; print the ratios."""
+    """Time the kernels of this library and of another one in the order here, there, there, here; print the ratios."""
     order = (("here-1", None), ("there-1", other), ("there-2", other), ("here-2", None))
     for name, library in order:
         start(name, library)
@@ -158,17 +158,17 @@ def versions(options: Options, start: Callable[[str, Path | None], int], other: 
 
 
 def here(options: Options, machine: Machine, sizes: Sizes | None) -> Start:
-    """A ``start`` that runs each part in this process, with the library that is imported already."""
+    """Return a ``start`` that runs each part in this process, with the imported library."""
 
     def start(part: str, seconds: float, name: str | None, library: Path | None) -> int:
-        asked = dataclasses.replace(options, seconds=seconds, name=name)
-        return measure(part, PARTS[part], asked, machine, sizes).content["status"]
+        part_options = dataclasses.replace(options, seconds=seconds, name=name)
+        return measure(part, PARTS[part], part_options, machine, sizes).content["status"]
 
     return start
 
 
 def supervised(script: Path, options: Options) -> Start:
-    """A ``start`` that runs each part in a watched process of its own."""
+    """Return a ``start`` that runs each part in a supervised process of its own."""
 
     def start(part: str, seconds: float, name: str | None, library: Path | None) -> int:
         command = [sys.executable, str(script), "--part", part, "--out", str(options.out), "--seed", str(options.seed)]

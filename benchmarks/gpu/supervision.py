@@ -1,8 +1,8 @@
-"""A part in a process of its own, watched: what it does to the device, or to itself, ends with it.
+"""A part in a supervised process of its own, so that its errors do not affect other parts.
 
-After an illegal access to memory the device answers nothing more in that process; a kernel may also never end. The
-item that was being measured is then noted as failed, and the part goes on with the next in a new process. If the
-watcher ends, so does the process.
+After an illegal memory access the device is unusable in that process; a kernel may also never end. The item that was
+being measured is then recorded as failed, and the part continues with the next item in a new process. The process ends
+with its supervisor.
 """
 
 import os
@@ -15,37 +15,38 @@ from pathlib import Path
 from .parts import LOST, NOTHING, UNMEASURED, WHOLE, WRONG
 from .record import give_up, read
 
-TOLD = (WHOLE, NOTHING, WRONG, UNMEASURED)
-FEWEST = 30.0  # seconds: with less no process is begun
-GRACE = 15.0  # what a process gets beyond its time
+REPORTED = (WHOLE, NOTHING, WRONG, UNMEASURED)
+MIN_SECONDS = 30.0  # no process is started with less time
+GRACE = 15.0  # seconds that a process gets beyond its time
 
 
 def watch(command: list[str], path: Path, seconds: float, item_seconds: float = 180.0, poll: float = 1.0) -> int:
-    """Run ``command --seconds S --watched`` until the part whose record is ``path`` is whole or the time is over.
+    """Run ``command --seconds S --watched`` until the part whose record is ``path`` is complete or the time is over.
 
-    The process ends by itself when it is told how long it has; what takes longer than ``item_seconds`` is ended.
-    Returns the last process's exit status, LOST if it could do nothing.
+    The process ends by itself after S seconds; it is killed if one item takes longer than ``item_seconds``. Return the
+    exit status of the last process, or LOST if that process measured nothing.
     """
     end = time.monotonic() + seconds
     while True:
         left = end - time.monotonic()
-        if left < min(FEWEST, seconds / 2):
+        if left < min(MIN_SECONDS, seconds / 2):
             return UNMEASURED
         before = _done(path)
-        status, why = _one(command, path, left, item_seconds, poll)
-        if status in TOLD and why is None and (read(path) or {}).get("running") is None:
+        status, why = _run_once(command, path, left, item_seconds, poll)
+        if status in REPORTED and why is None and (read(path) or {}).get("running") is None:
             return status
-        item = give_up(path, why or f"the process that measured it ended: {_said(status)}")
-        print(f"{path.stem}: the process ended ({why or _said(status)}){f' while it measured {item}' if item else ''}")
-        if _done(path) == before:  # it would only happen again
+        item = give_up(path, why or f"the process that measured it ended: {_describe_status(status)}")
+        during = f" while it measured {item}" if item else ""
+        print(f"{path.stem}: the process ended ({why or _describe_status(status)}){during}")
+        if _done(path) == before:  # the next process would fail in the same way
             return LOST
 
 
-def _one(command: list[str], path: Path, left: float, item_seconds: float, poll: float) -> tuple[int, str | None]:
-    """One process: its exit status, and why it was ended if it was."""
+def _run_once(command: list[str], path: Path, left: float, item_seconds: float, poll: float) -> tuple[int, str | None]:
+    """Run one process; return its exit status, and why it was killed, or None."""
     begun, why = time.monotonic(), None
-    told = ["--seconds", f"{left - 5:.0f}", "--watched"]
-    process = subprocess.Popen([*command, *told], stdin=subprocess.PIPE, process_group=0)
+    options = ["--seconds", f"{left - 5:.0f}", "--watched"]
+    process = subprocess.Popen([*command, *options], stdin=subprocess.PIPE, process_group=0)
     try:
         while process.poll() is None and why is None:
             time.sleep(poll)
@@ -62,7 +63,7 @@ def _one(command: list[str], path: Path, left: float, item_seconds: float, poll:
 
 
 def end_with_parent() -> None:
-    """End this process when the one that watches it ends, however that came about: its end of the pipe closes."""
+    """End this process when its supervisor ends for whatever reason, which closes the pipe."""
 
     def wait() -> None:
         while os.read(0, 1):
@@ -76,7 +77,7 @@ def _done(path: Path) -> int:
     return len((read(path) or {"done": ()})["done"])
 
 
-def _said(status: int) -> str:
+def _describe_status(status: int) -> str:
     try:
         return signal.Signals(-status).name if status < 0 else f"exit status {status}"
     except ValueError:

@@ -1,4 +1,4 @@
-"""Tiles to try: which are worth timing, and how they are written on a command line."""
+"""Candidate tiles, and their notation on the command line."""
 
 from collections.abc import Iterable
 
@@ -6,10 +6,10 @@ from lessons_lib.flash import configurations
 from lessons_lib.flash.configurations import Configuration, Tile, configuration
 
 KERNELS = Configuration._fields
-CHOICES = set(Tile._field_defaults)  # what a tile does or does not, beside its sizes
+CHOICES = set(Tile._field_defaults)  # the Boolean options of a tile
 Tiles = dict[tuple[str, int], Tile]  # by kernel and width of the head
-# What to time beside the library's own where its list holds no other: Hopper's, and for decoding these. Elsewhere some
-# will not fit, and are recorded as such.
+# The candidates if the library's list has no more than its default: those of Hopper, and these for decoding. Some of
+# them do not fit on other devices, which is recorded.
 PROPOSED: dict[tuple[str, int], tuple[Tile, ...]] = {
     (kernel, width): tuple(configurations.candidates(kernel, width, 2, (9, 0))[1:])
     for kernel in KERNELS
@@ -23,7 +23,7 @@ PROPOSED: dict[tuple[str, int], tuple[Tile, ...]] = {
 
 
 def candidates(kernel: str, width: int, capability: tuple[int, int]) -> list[Tile]:
-    """The tiles worth timing, the library's own first; the library's list where it keeps one that is longer."""
+    """Return the candidates, the library's default first; the library's own list if it has more than one entry."""
     kept = getattr(configurations, "candidates", None)
     listed = [] if kept is None else list(kept(kernel, width, 2, capability))
     if len(listed) > 1:
@@ -33,10 +33,10 @@ def candidates(kernel: str, width: int, capability: tuple[int, int]) -> list[Til
 
 
 def parse_tile(text: str) -> tuple[tuple[str, int], Tile]:
-    """Read ``attend:128=128,64,8,3``; what a tile chooses to do follows by name: ``attend:128=128,64,4,3,specialize``.
+    """Parse ``attend:128=128,64,8,3``; Boolean options follow by name: ``attend:128=128,64,4,3,specialize``.
 
     Raises:
-        ValueError: if it says anything else.
+        ValueError: if the text has another form.
     """
     where, _, said = text.partition("=")
     kernel, _, width = where.partition(":")
@@ -52,11 +52,11 @@ def parse_tile(text: str) -> tuple[tuple[str, int], Tile]:
 
 
 def tile_text(key: tuple[str, int], tile: Tile) -> str:
-    """Write a tile as :func:`parse_tile` reads it."""
+    """Return a tile in the notation of :func:`parse_tile`."""
     chosen = [name for name in sorted(CHOICES) if getattr(tile, name)]
     return f"{key[0]}:{key[1]}={','.join([*map(str, tile[:4]), *chosen])}"
 
 
 def parse_tiles(texts: Iterable[str]) -> Tiles:
-    """Read several; the last one for a kernel and a width holds."""
+    """Parse several tiles; the last one for a kernel and a width counts."""
     return dict(map(parse_tile, texts))

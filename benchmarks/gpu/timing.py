@@ -1,4 +1,4 @@
-"""Everyone's passes over one shape: time, spread, memory, and who really ran. What one cannot do, the others can."""
+"""The passes of all implementations for one shape: time, spread, memory and kernel. A failure affects one only."""
 
 from collections.abc import Callable
 from statistics import fmean
@@ -16,7 +16,7 @@ Everyone = dict[str, Attend]
 
 
 def flops(direction: str, b: int, h: int, n: int, d: int, is_causal: bool) -> float:
-    """What the pass costs by the usual count, :math:`4 b h n^2 d`, halved if causal."""
+    """Return the FLOPs of a pass by the usual count, :math:`4 b h n^2 d` forward, half of it if causal."""
     return PASSES[direction] * 4 * b * h * n**2 * d / (2 if is_causal else 1)
 
 
@@ -32,12 +32,12 @@ def time_shape(
     rounds: int = 2,
     rule: tuple[str, float] | None = None,
 ) -> None:
-    """Time everyone's passes over one shape and append a row for each, in order of who is named first.
+    """Time the passes of all implementations for one shape and append a row for each.
 
-    Everyone has a turn in each round, the second in reverse order: who comes early finds the device cooler. A ``rule``
-    is told by its name and the share of all pairs that it shows, which then is what counts.
+    Every implementation has a turn in each round. The second round is in reverse order, because the device is cooler
+    early in a round. A ``rule`` is its name and the share of visible pairs; FLOPs then count visible pairs only.
     """
-    told = {"is_causal": is_causal} if rule is None else {"rule": rule[0], "share": measure_rounded(rule[1])}
+    mask_fields = {"is_causal": is_causal} if rule is None else {"rule": rule[0], "share": measure_rounded(rule[1])}
     b, h = bench.heads(n, d)
     randn = bench.randn(item)
     qkv = [randn(b, h, n, d, dtype=torch.bfloat16).requires_grad_() for _ in range(3)]
@@ -48,8 +48,8 @@ def time_shape(
     )
     for name in everyone:
         for direction in PASSES:
-            row = {"implementation": name, "b": b, "h": h, "n": n, "d": d, **told, "pass": direction}
-            row |= joined([turn[direction] for turn in turns[name]])
+            row = {"implementation": name, "b": b, "h": h, "n": n, "d": d, **mask_fields, "pass": direction}
+            row |= merge_turns([turn[direction] for turn in turns[name]])
             if "milliseconds" in row:
                 count = (
                     flops(direction, b, h, n, d, is_causal)
@@ -63,9 +63,10 @@ def time_shape(
 
 
 def take_turns(bench: Bench, everyone: dict[str, Any], turn: Callable[[Any, Any], Any], *, rounds: int) -> dict:
-    """Give everyone a turn in each round, every second round backwards; ``turn(what, earlier)`` knows the first one.
+    """Give every implementation a turn in each round, every second round in reverse order.
 
-    After an error that takes the device with it the others get no turn, and their rows say so.
+    ``turn(implementation, first)`` receives the result of the first turn, or None. After an error that makes the device
+    unusable the others get no turn, which their rows record.
     """
     turns, lost = {name: [] for name in everyone}, None
     order = list(everyone)
@@ -81,7 +82,7 @@ def take_turns(bench: Bench, everyone: dict[str, Any], turn: Callable[[Any, Any]
 
 
 class Absent(dict):
-    """A turn that never was: whatever is asked of it has the same reason."""
+    """A turn that did not take place: every item of it has the same reason."""
 
     def __init__(self, why: str | None) -> None:
         super().__init__(reason=why or "it had no turn")
@@ -91,9 +92,9 @@ class Absent(dict):
 
 
 def passes(bench: Bench, attend: Attend, qkv: list[Tensor], upstream: Tensor, known: Any = None) -> dict[str, Row]:
-    """One turn: each pass timed, or the reason why it was not. A forward pass that works does not need a backward.
+    """Return the time of each pass, or the reason of its failure; forward is kept if backward fails.
 
-    Memory and kernels are looked at in the first turn only, when nothing is ``known``.
+    Memory and kernels are measured in the first turn only, when ``known`` is None.
     """
     found: dict[str, Row] = {}
     found["forward"] = timed(bench, lambda: attend(*qkv), known)
@@ -132,7 +133,7 @@ def timed(
     memory_of: Callable[[], object] | None = None,
     milliseconds: int = 200,
 ) -> Row:
-    """Milliseconds of a call, its memory and its kernel; of what failed the reason, of the rest the figures."""
+    """Return the milliseconds, memory and kernel of a call, or the reasons of failed measurements."""
     try:
         median, low, high = bench.machine.time(work, milliseconds)
     except Exception as error:
@@ -150,8 +151,8 @@ def timed(
     return row
 
 
-def joined(turns: list[Row]) -> Row:
-    """One row of several turns: their mean, each of them, and the widest spread; a failure in any turn is told."""
+def merge_turns(turns: list[Row]) -> Row:
+    """Return one row for several turns: their mean, each value, the widest spread, and a failure of any turn."""
     times = [turn for turn in turns if "milliseconds" in turn]
     failures = [turn["reason"] for turn in turns if "reason" in turn]
     if not times:
@@ -168,7 +169,7 @@ def joined(turns: list[Row]) -> Row:
 
 
 def time_decoding(bench: Bench, item: str, rows: list[Row], everyone: dict[str, Callable], b: int, d: int) -> None:
-    """Time one query a sequence over a long cache, which each implementation in ``everyone`` prepares from q, k, v."""
+    """Time decoding, one query a sequence over a long cache; each implementation prepares a step from q, k, v."""
     h, g, m = 32, 8, bench.sizes.cache
     copy = bench.copy()
     randn = bench.randn(item)
@@ -184,7 +185,7 @@ def time_decoding(bench: Bench, item: str, rows: list[Row], everyone: dict[str, 
     turns = take_turns(bench, everyone, turn, rounds=2)
     for name in everyone:
         row = {"implementation": name, "b": b, "h": h, "g": g, "m": m, "d": d, "pass": "decode"}
-        row |= joined(turns[name])
+        row |= merge_turns(turns[name])
         if "milliseconds" in row:
             rate = 2 * k.numel() * k.element_size() / row["milliseconds"] / 1e6
             row["gb_per_s"] = measure_rounded(rate)
@@ -193,7 +194,7 @@ def time_decoding(bench: Bench, item: str, rows: list[Row], everyone: dict[str, 
 
 
 def with_speeds(rows: list[Row]) -> list[Row]:
-    """Add to each row how many times faster the Triton kernels are on the same pass of the same item and part."""
+    """Add to each row the relative speed of the Triton kernels on the same pass of the same item and part."""
 
     def place(row: Row) -> tuple:
         return row.get("part"), row.get("item"), row.get("pass")

@@ -1,7 +1,7 @@
-"""Tiles beside one another: each is checked against float64, then timed; the best two of a kernel once more, in turns.
+"""Comparison of tiles: each is checked against float64 and timed, then the best two of a kernel are timed in turns.
 
-A tile of a backward kernel is timed in the whole backward pass, the others as the library has them: what a tile gains
-there is what a model gains.
+A tile of a backward kernel is timed in the whole backward pass, with the library's tiles for the other kernels: this
+is the gain that a model has.
 """
 
 import math
@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lessons_lib.attention.masks import causal
 from lessons_lib.flash.configurations import Tile
-from lessons_lib.masks import causal
 
 from .bench import Bench, measure_rounded
 from .checks import LOOSE, error, gradients, plain
@@ -21,7 +21,7 @@ from .rivals import decoder, ours
 from .tiles import Tiles, tile_text
 from .timing import flops, take_turns, timed
 
-# What is likely to gain most comes first: the time may end the list.
+# The kernels with the largest expected gain come first, because the time may not suffice for all.
 ORDER = (
     ("attend", 128),
     ("key_value_gradients", 128),
@@ -40,22 +40,22 @@ ENOUGH = 1.02  # a tile must be faster than the library's by this to be proposed
 
 def try_tile(bench: Bench, item: str, rows: list[Row], key: tuple[str, int], tile: Tile) -> None:
     """Check one tile and time it at every length, with and without a causal mask."""
-    told = {"tile": tile_text(key, tile)}
+    name_fields = {"tile": tile_text(key, tile)}
     try:
-        worst = wrongness(bench, key, {key: tile})
+        worst = largest_error(bench, key, {key: tile})
     except Exception as failure:
-        rows.append({**told, "reason": reason(failure)})
+        rows.append({**name_fields, "reason": reason(failure)})
         return
     if not worst <= LOOSE:
-        rows.append({**told, "reason": f"wrong: its relative error is {worst:.1e}", "wrong": True})
+        rows.append({**name_fields, "reason": f"wrong: its relative error is {worst:.1e}", "wrong": True})
         return
     for shape, work in works(bench, item, key, {key: tile}):
         row = timed(bench, work, {}, milliseconds=150)
-        rows.append({**told, **shape, "error": worst, **with_rate(bench, key, shape, row)})
+        rows.append({**name_fields, **shape, "error": worst, **with_rate(bench, key, shape, row)})
 
 
 def try_again(bench: Bench, item: str, rows: list[Row], key: tuple[str, int], best: list[Tile]) -> None:
-    """Time the best tiles in turns, the library's among them."""
+    """Time the best tiles and the library's tile in turns."""
     everyone = {tile_text(key, tile): dict(enumerate(works(bench, item, key, {key: tile}))) for tile in best}
     shapes = range(len(next(iter(everyone.values()))))
 
@@ -73,7 +73,7 @@ def try_again(bench: Bench, item: str, rows: list[Row], key: tuple[str, int], be
 
 
 def works(bench: Bench, item: str, key: tuple[str, int], tiles: Tiles) -> list[tuple[Row, Callable[[], object]]]:
-    """What is timed of a kernel: for each shape, a function to call. Inputs are made in it, and kept for the next."""
+    """Return a function to time for each shape of a kernel. The function makes its inputs once."""
     kernel, d = key
     if kernel == "attend_part":
         return [({"b": b, "m": bench.sizes.cache}, _decode(bench, item, d, b, tiles)) for b in bench.sizes.batches]
@@ -83,8 +83,8 @@ def works(bench: Bench, item: str, key: tuple[str, int], tiles: Tiles) -> list[t
     ]
 
 
-def wrongness(bench: Bench, key: tuple[str, int], tiles: Tiles) -> float:
-    """The largest relative error against float64, forward and backward, full and causal."""
+def largest_error(bench: Bench, key: tuple[str, int], tiles: Tiles) -> float:
+    """Return the largest relative error against float64, forward and backward, full and causal."""
     kernel, d = key
     h, n = 2, bench.sizes.tune_check
     randn = bench.randn(f"check of {kernel} {d}")
@@ -108,7 +108,7 @@ def wrongness(bench: Bench, key: tuple[str, int], tiles: Tiles) -> float:
 
 
 def with_rate(bench: Bench, key: tuple[str, int], shape: Row, row: Row) -> Row:
-    """Round the time, and add TFLOP/s to what computes a table of scores."""
+    """Round the time, and add TFLOP/s except for decoding."""
     row = {name: value for name, value in row.items() if name not in ("low", "high")}
     if "milliseconds" in row:
         row["milliseconds"] = measure_rounded(row["milliseconds"])
@@ -121,7 +121,7 @@ def with_rate(bench: Bench, key: tuple[str, int], shape: Row, row: Row) -> Row:
 
 
 def summary(rows: list[Row]) -> dict[str, float]:
-    """For each tile that ran everywhere, the geometric mean of its milliseconds, the fastest first."""
+    """Return the geometric mean of the milliseconds of each tile that ran for all shapes, the fastest first."""
     times: dict[str, list[float]] = {}
     failed = {row["tile"] for row in rows if "reason" in row and "tile" in row}
     for row in rows:
@@ -135,7 +135,7 @@ def summary(rows: list[Row]) -> dict[str, float]:
 
 
 def winner(rows: list[Row], default: str) -> tuple[str, float]:
-    """The fastest tile and how many times faster than the library's it is; the library's, if that is hardly more."""
+    """Return the fastest tile and its gain over the library's tile; the library's if the gain is below ``ENOUGH``."""
     means = summary([row for row in rows if row.get("again")])
     if default not in means:
         return default, 1.0
@@ -145,9 +145,9 @@ def winner(rows: list[Row], default: str) -> tuple[str, float]:
 
 
 def table(rows: list[Row]) -> str:
-    """A line for each tile that ran everywhere, kernel by kernel, fastest first: how it compares with the library's.
+    """Return a line for each tile that ran for all shapes, by kernel and speed, with its gain over the library's.
 
-    The library's is the one that was tried first.
+    The library's tile is the one that was tried first.
     """
     tiles = [row for row in rows if "tile" in row and not row.get("again")]
     said = []

@@ -1,4 +1,4 @@
-"""What several pages are made of: the contents' chapters, their text, and a page filled in as the book is built."""
+"""Helpers for pages that are generated from the chapters: list the chapters, read their text, fill in a page."""
 
 import json
 from collections.abc import Callable
@@ -8,20 +8,23 @@ import yaml
 
 
 def chapters(root: Path) -> dict[str, Path]:
-    """The notebooks of the contents that are chapters, by the titles that the contents give them."""
+    """Return the notebooks of the chapters by their titles in ``_toc.yml``."""
     parts = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))["parts"]
     pages = [page for part in parts for page in part["chapters"] if "title" in page]
     return {page["title"]: root / f"{page['file']}.ipynb" for page in pages}
 
 
-def texts(chapter: Path) -> list[str]:
-    """The Markdown cells of the chapter."""
+def markdown_cells(chapter: Path) -> list[str]:
+    """Return the sources of a chapter's Markdown cells."""
     cells = json.loads(chapter.read_text(encoding="utf-8"))["cells"]
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
 
 
-def filling(page: str, filled: Callable[[str, Path], str]) -> Callable:
-    """Return a listener that fills in the page's Markdown, and has it made again when a chapter changes."""
+def page_filler(page: str, filled: Callable[[str, Path], str]) -> Callable:
+    """Return a listener for ``source-read`` that replaces the page's Markdown by ``filled(markdown, root)``.
+
+    Sphinx builds the page again when a chapter changes.
+    """
 
     def fill(app, docname, source) -> None:
         if docname != page:

@@ -1,32 +1,33 @@
-"""The page *Claims you will meet*: the tables of claims of all chapters, gathered when the book is built.
+"""The page *Claims you will meet*: the tables of claims of all chapters, collected when the book is built.
 
 Each chapter ends with a table of two columns, what is said and what holds, written by hand beside the cells that show
-it. Links into the chapter become links to it, and a citation by number names its source.
+it. On this page, links within the chapter become links to the chapter, and a numbered citation becomes authors and
+year.
 """
 
 import re
 from pathlib import Path
 
-from chapters import chapters, filling, texts
-from sources import listed
+from chapters import chapters, markdown_cells, page_filler
+from sources import sources_of
 
 PAGE = "book/back/errata"
 MARK = "<!-- claims -->"
 HEADING = "## The claims in one table"
 COLUMNS = "| what is said | what holds |"
-HERE = re.compile(r"\]\(#")
+LOCAL_LINK = re.compile(r"\]\(#")
 CITED = re.compile(r"\[(\d+)\](?![(\[])")
 ROLE = re.compile(r"\{[a-z:]+\}`")
 
 
-def claimed(chapter: Path) -> list[str]:
-    """The rows of the chapter's table, as they stand there.
+def claims_of(chapter: Path) -> list[str]:
+    """Return the rows of a chapter's table of claims, unchanged.
 
     Raises:
-        ValueError: if the chapter has no such table or more than one, or a row has not two cells, or holds a number of
-            the run or a reference that only the chapter itself can resolve.
+        ValueError: if the chapter has no such table or more than one, or a row has not two cells, or contains a
+            computed number or a reference that only the chapter itself can resolve.
     """
-    tables = [text for text in texts(chapter) if text.startswith(HEADING)]
+    tables = [text for text in markdown_cells(chapter) if text.startswith(HEADING)]
     if len(tables) != 1:
         raise ValueError(f"{chapter.name} must have one table under {HEADING!r}, got {len(tables)}")
     lines = [line for line in tables[0].splitlines() if line.startswith("|")]
@@ -40,34 +41,35 @@ def claimed(chapter: Path) -> list[str]:
     return lines[2:]
 
 
-def elsewhere(row: str, chapter: Path, root: Path) -> str:
-    """The row as it reads outside of its chapter."""
+def outside_chapter(row: str, chapter: Path, root: Path) -> str:
+    """Return a row with links and citations that also work outside of its chapter."""
     page = f"/{chapter.relative_to(root)}"
 
     def source(number: re.Match) -> str:
-        entry = listed(chapter)[int(number[1])]
+        entry = sources_of(chapter)[int(number[1])]
         first = re.split(r",| et al\.| and ", entry.authors)[0]
         others = "" if first == entry.authors else " et al."
         return f"([{first}{others} {entry.year}]({entry.address}))"
 
-    return CITED.sub(source, HERE.sub(f"]({page}#", row))
+    return CITED.sub(source, LOCAL_LINK.sub(f"]({page}#", row))
 
 
-def gathered(root: Path) -> dict[str, list[str]]:
-    """The rows of each chapter, by the link to it."""
+def claims_by_chapter(root: Path) -> dict[str, list[str]]:
+    """Return the rows of each chapter, by the Markdown link to the chapter."""
     return {
-        f"[{title}](/{path.relative_to(root)})": [elsewhere(row, path, root) for row in claimed(path)]
+        f"[{title}](/{path.relative_to(root)})": [outside_chapter(row, path, root) for row in claims_of(path)]
         for title, path in chapters(root).items()
     }
 
 
-def written(root: Path) -> str:
-    """What stands in the place of the mark, in Markdown."""
-    parts = ("\n".join((f"## {chapter}\n", COLUMNS, "|---|---|", *rows)) for chapter, rows in gathered(root).items())
+def tables(root: Path) -> str:
+    """Return the Markdown of all tables, which replaces ``MARK`` on the page."""
+    rows_of = claims_by_chapter(root)
+    parts = ("\n".join((f"## {chapter}\n", COLUMNS, "|---|---|", *rows)) for chapter, rows in rows_of.items())
     return "\n\n".join(parts)
 
 
 def setup(app) -> dict:
     """Register with Sphinx."""
-    app.connect("source-read", filling(PAGE, lambda text, root: text.replace(MARK, written(root))))
+    app.connect("source-read", page_filler(PAGE, lambda text, root: text.replace(MARK, tables(root))))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,20 +1,20 @@
-"""The page *How this book is made*: its tables of versions, records and shipped weights, read off when it is built."""
+"""The page *How this book is made*: its tables of versions, records and weights, generated when the book is built."""
 
 import json
 import re
 from pathlib import Path
 from typing import NamedTuple
 
-from chapters import chapters, filling
+from chapters import chapters, page_filler
 
 PAGE = "book/back/colophon"
-RECORDS, SCRIPTS = "benchmarks/results", "lessons_lib/widgets/static"
+RECORDS, SCRIPTS = "benchmarks/results", "lessons_lib/page/widgets/static"
 COMMAND = re.compile(r'"command": "([^"]*)"')
 MAKER = re.compile(r"^/\*\* .*\bby (tools/\w+\.py)")
 
 
 class Recorded(NamedTuple):
-    """A file of runs: what made it, when, on what, and the titles of the chapters that read it."""
+    """A file of recorded runs: its command, date, device and versions, and the titles of the chapters that read it."""
 
     command: str
     date: str
@@ -24,7 +24,7 @@ class Recorded(NamedTuple):
 
 
 def pins(root: Path) -> dict[str, dict[str, str]]:
-    """What is asked for by name, by purpose, with its version: the upper part of ``requirements.txt``."""
+    """Return the direct requirements and their versions by purpose: the upper part of ``requirements.txt``."""
     groups: dict[str, dict[str, str]] = {}
     for line in (root / "requirements.txt").read_text(encoding="utf-8").splitlines():
         if line.startswith("# what these bring"):
@@ -38,17 +38,17 @@ def pins(root: Path) -> dict[str, dict[str, str]]:
 
 
 def records(root: Path) -> dict[str, Recorded]:
-    """The records that chapters read, by the name of their file.
+    """Return the records that chapters read, by file name.
 
     Raises:
-        ValueError: if one of them does not say how, when, on what and with which versions it was made.
+        ValueError: if a record does not state its command, date, device and versions.
     """
     found = {}
     sources = {title: path.read_text(encoding="utf-8") for title, path in chapters(root).items()}
     for path in sorted((root / RECORDS).glob("*.json")):
         read_in = [title for title, source in sources.items() if path.name in source]
         about = json.loads(path.read_text(encoding="utf-8"))
-        if not read_in or isinstance(about, list):  # a list is no run: it is what compilers say of the kernels
+        if not read_in or isinstance(about, list):  # a list is the compilers' output on the kernels, not a run
             continue
         missing = {"command", "date", "device", "versions"} - set(about)
         if missing:
@@ -58,8 +58,8 @@ def records(root: Path) -> dict[str, Recorded]:
     return found
 
 
-def shipped(root: Path) -> dict[str, tuple[str, int]]:
-    """The command that wrote each script of numbers in the page, and the script's bytes, by its name."""
+def generated_scripts(root: Path) -> dict[str, tuple[str, int]]:
+    """Return, for each generated script of weights or numbers, the command that wrote it and its size in bytes."""
     found = {}
     for path in sorted((root / SCRIPTS).glob("*.js")):
         text = path.read_text(encoding="utf-8")
@@ -70,7 +70,7 @@ def shipped(root: Path) -> dict[str, tuple[str, int]]:
 
 
 def tables(root: Path) -> dict[str, str]:
-    """What stands in the place of each mark, in Markdown."""
+    """Return the Markdown table that replaces each mark on the page."""
     links = {title: f"[{title}](/{path.relative_to(root)})" for title, path in chapters(root).items()}
     versions = [
         f"| {purpose} | {', '.join(f'{name} {version}' for name, version in named.items())} |"
@@ -81,7 +81,8 @@ def tables(root: Path) -> dict[str, str]:
         f"| {run.device}; {run.versions} |"
         for run in records(root).values()
     ]
-    weights = [f"| `{name}` | `{command}` | {size / 1000:.0f} |" for name, (command, size) in shipped(root).items()]
+    scripts = generated_scripts(root)
+    weights = [f"| `{name}` | `{command}` | {size / 1000:.0f} |" for name, (command, size) in scripts.items()]
     return {
         "<!-- versions -->": "\n".join(("| for | pinned |", "|---|---|", *versions)),
         "<!-- records -->": "\n".join(("| read in | made by | on | device, versions |", "|---|---|---|---|", *runs)),
@@ -89,8 +90,8 @@ def tables(root: Path) -> dict[str, str]:
     }
 
 
-def filled(text: str, root: Path) -> str:
-    """The page with its tables."""
+def with_tables(text: str, root: Path) -> str:
+    """Return the page's Markdown with each mark replaced by its table."""
     for mark, table in tables(root).items():
         text = text.replace(mark, table)
     return text
@@ -98,5 +99,5 @@ def filled(text: str, root: Path) -> str:
 
 def setup(app) -> dict:
     """Register with Sphinx."""
-    app.connect("source-read", filling(PAGE, filled))
+    app.connect("source-read", page_filler(PAGE, with_tables))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

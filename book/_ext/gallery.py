@@ -1,88 +1,89 @@
-"""Pictures that lead on: the hero and the chapters as cards on the first page, the explorers as cards on theirs.
+"""The galleries: the hero and the chapters' cards on the first page, and the explorers' cards on the explorers' page.
 
-The cards are made of what is there: the chapters of ``_toc.yml`` and the sections of the explorers' page, each with its
-drawing from ``thumbnails`` if there is one. So no new one can be forgotten.
+Cards are generated from the chapters in ``_toc.yml`` and the sections of the explorers' page, each with its drawing
+from ``thumbnails`` if there is one, so that a new chapter or explorer cannot be forgotten.
 """
 
 import re
 from html import escape, unescape
 
 from docutils import nodes
-from sharing import chapters, subject_of
+from opengraph import chapters, short_title
 from sphinx.util.docutils import SphinxDirective
 from thumbnails import thumbnail
 
-from lessons_lib.widgets import Hero
+from lessons_lib.page.widgets import Hero
 
 EXPLORERS = "book/explorers"
-# What each chapter asks, in a line; of one that is not here its heading is shown.
+# The question of each chapter, in one line. A chapter that is not here is shown with its heading.
 QUESTIONS = {
     "why-attention": "What does a memory of fixed size forget?",
-    "information": "What is it that a softmax maximises?",
-    "geometry": "What counts for more, a key's length or its angle?",
+    "information": "Which quantity does a softmax maximise?",
+    "geometry": "Which matters more, a key's length or its angle?",
     "scaling": "Why divide by the square root of the width?",
     "matrix": "Where does the content of an output come from?",
-    "masks": "Who may look at whom?",
+    "masks": "Which keys may each query attend to?",
     "multi-head": "What can several heads do that one cannot?",
-    "positions": "How is a set of words told their order?",
-    "dynamics": "How does training break, and what holds it?",
-    "block": "What becomes of a word, besides looking around?",
+    "positions": "How does attention know the order of the words?",
+    "dynamics": "How does training fail, and what keeps it stable?",
+    "block": "What does a block do to a word, besides attention?",
     "train-gpt": "How good can a language model get, and how would you know?",
     "patterns": "You see a bright line in an attention map. What do you know?",
-    "modern": "Of eight changes since 2017, which can one see?",
+    "modern": "Which of eight changes since 2017 make a measurable difference?",
     "complexity": "At which length do pairs of words cost more than the words?",
     "sparse-and-linear": "What can a cheaper attention not do?",
     "flash": "Why is attention slow, if it computes so little?",
     "long-context": "A model trained at 64 reads 512. What breaks first?",
-    "vision-and-language": "Pictures, captions, gaps, dates, spots: does attention beat what costs nothing?",
-    "sequences-graphs-decisions": "Vowels, imports, sunspots, code, graphs, a corridor: who beats the cheap rival?",
+    "vision-and-language": "Pictures, captions, gaps, dates, spots: does attention beat a baseline without cost?",
+    "sequences-graphs-decisions": "Vowels, imports, sunspots, code, graphs, a corridor: what beats a cheap baseline?",
 }
 
 
 class ShowHero(SphinxDirective):
-    """The trained model that reads a sentence, as HTML."""
+    """The directive ``hero``: the figure of a trained model that reads a sentence."""
 
     def run(self) -> list[nodes.Node]:
-        """Return it."""
+        """Return the hero's HTML."""
         return [_html(Hero().to_html())]
 
 
 class Chapters(nodes.General, nodes.Element):
-    """The place of the chapters' cards, until their numbers are known."""
+    """A placeholder for the chapters' cards, until the chapters' numbers are known."""
 
 
 class ShowChapters(SphinxDirective):
-    """A card for each numbered chapter of ``_toc.yml``, in its order."""
+    """The directive ``chapters``: a card for each numbered chapter of ``_toc.yml``, in its order."""
 
     def run(self) -> list[nodes.Node]:
-        """Return the place."""
+        """Return the placeholder."""
         return [Chapters()]
 
 
-def fill(app, doctree, docname) -> None:
-    """Put the chapters' cards in their place."""
+def add_chapter_cards(app, doctree, docname) -> None:
+    """Replace the placeholder by the chapters' cards."""
     for place in list(doctree.findall(Chapters)):
         cards = []
         for number, name in enumerate(chapters(app.env), 1):
-            stem, title = name.rsplit("/", 1)[-1], subject_of(app.env, name)
+            stem, title = name.rsplit("/", 1)[-1], short_title(app.env, name)
             question = QUESTIONS.get(stem) or app.env.titles[name].astext()
             address = app.builder.get_relative_uri(docname, name)
             cards.append(card(address, thumbnail(stem), f"{number}. {title}", question))
         place.replace_self(gallery("chapters", cards))
 
 
-def lead_to_explorers(app, doctree) -> None:
-    """Give each explorer of their page a short address, such as ``#clocks``, and put a card for each above them all.
+def add_explorer_cards(app, doctree) -> None:
+    """Give each explorer on their page a short anchor, such as ``#clocks``, and put a card for each at the top.
 
-    The name is what stands before the colon in the heading. A card asks what the explorer's own card asks, or says what
-    stands behind the colon; it has the drawing of the explorer or of the chapter that the section leads to.
+    The explorer's name is the part of the heading before the colon. A card shows the question on the explorer's own
+    card, or else the part of the heading after the colon. Its drawing is that of the explorer, or else of the chapter
+    to which the section links.
     """
     if app.env.docname != EXPLORERS:
         return
     sections = [
         section
         for section in doctree.findall(nodes.section)
-        if any('class="explorer' in raw for raw in written(section))
+        if any('class="explorer' in raw for raw in output_html(section))
     ]
     sections = [section for section in sections if not list(section.findall(nodes.section))[1:]]
     cards = []
@@ -90,13 +91,13 @@ def lead_to_explorers(app, doctree) -> None:
         name, _, rest = section[0].astext().partition(": ")
         anchor = name.lower()
         section["ids"].append(anchor)
-        found = re.search(r'class="x-question">(.*?)</p>', "".join(written(section)))
+        found = re.search(r'class="x-question">(.*?)</p>', "".join(output_html(section)))
         question = unescape(found[1]) if found else (rest[:1].upper() + rest[1:]).replace("d_k", "dₖ")
-        leads = [
+        linked = [
             xref.get("reftarget", "").rsplit("/", 1)[-1]
             for xref in section.findall(lambda n: "reftarget" in getattr(n, "attributes", {}))
         ]
-        drawing = next(filter(None, map(thumbnail, [anchor, *leads])), "")
+        drawing = next(filter(None, map(thumbnail, [anchor, *linked])), "")
         cards.append(card(f"#{anchor}", drawing, name, question))
     if sections:
         top = sections[0].parent
@@ -104,33 +105,33 @@ def lead_to_explorers(app, doctree) -> None:
         top.insert(below, gallery("explorers", cards))
 
 
-def written(section: nodes.section) -> list[str]:
-    """Return the HTML that a section's outputs hold."""
+def output_html(section: nodes.section) -> list[str]:
+    """Return the HTML outputs in a section."""
     return [raw.astext() for raw in section.findall(nodes.raw) if raw.get("format") == "html"]
 
 
 def card(address: str, drawing: str, title: str, question: str) -> str:
-    """Write one card, which is a link."""
+    """Return the HTML of one card, which is a link."""
     picture = drawing or "<i></i>"
-    said = f"<b>{escape(title)}</b><span>{escape(question)}</span>"
-    return f'<li><a href="{escape(address)}">{picture}{said}</a></li>'
+    text = f"<b>{escape(title)}</b><span>{escape(question)}</span>"
+    return f'<li><a href="{escape(address)}">{picture}{text}</a></li>'
 
 
 def gallery(kind: str, cards: list[str]) -> nodes.raw:
-    """Put cards side by side."""
+    """Return the list of cards, which the style sheet shows side by side."""
     return _html(f'<ul class="gallery of-{kind}">{"".join(cards)}</ul>')
 
 
-def leave_mathjax_out(app, pagename, templatename, context, doctree) -> None:
-    """Load MathJax, half of a page's weight, on pages that hold a formula: Sphinx brings it to those above them too."""
+def drop_unused_mathjax(app, pagename, templatename, context, doctree) -> None:
+    """Remove MathJax, half of a page's size, from pages without a formula; Sphinx adds it to parent pages too."""
     if 'class="math' not in (context.get("body") or ""):
         context["script_files"] = [
             script for script in context["script_files"] if "mathjax" not in str(getattr(script, "filename", ""))
         ]
 
 
-def bring_styles(app, pagename, templatename, context, doctree) -> None:
-    """Load the style sheet on pages that need it."""
+def add_stylesheet(app, pagename, templatename, context, doctree) -> None:
+    """Load the style sheet on pages with a gallery or the hero."""
     if re.search(r'class="(?:gallery|hero)\b', context.get("body") or ""):
         app.add_css_file("gallery.css")
 
@@ -144,8 +145,8 @@ def setup(app) -> dict:
     app.add_node(Chapters)
     app.add_directive("hero", ShowHero)
     app.add_directive("chapters", ShowChapters)
-    app.connect("doctree-read", lead_to_explorers)
-    app.connect("doctree-resolved", fill)
-    app.connect("html-page-context", bring_styles)
-    app.connect("html-page-context", leave_mathjax_out, priority=900)
+    app.connect("doctree-read", add_explorer_cards)
+    app.connect("doctree-resolved", add_chapter_cards)
+    app.connect("html-page-context", add_stylesheet)
+    app.connect("html-page-context", drop_unused_mathjax, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,4 +1,4 @@
-"""Keep the built site off the network, and light: MathJax from a package, no CDN, few icons and none twice."""
+"""Keep the built site independent of the network, and small: MathJax from a package, no CDN, only the icons in use."""
 
 import re
 import shutil
@@ -8,20 +8,21 @@ from pathlib import Path
 from fontTools import subset
 
 PACKAGE = "sphinx-mathjax-offline"
-# What a page can ask for: the script, its fonts, and the TeX extensions that \require loads. The rest is 22 MB.
+# The files that a page can request: the script, its fonts, and the TeX extensions that \require loads. The rest is
+# 22 MB.
 WANTED = ("tex-mml-chtml.js", "output/chtml/fonts/woff-v2", "input/tex/extensions")
 
 ICON_RULE = re.compile(r'((?:\.fa-[\w-]+::?before,?)+)\{(?:content|--fa):"\\([0-9a-f]+)"\}')
 
 
 def mathjax_folder() -> Path:
-    """Find MathJax inside the package, whose name is not one that Python can import."""
+    """Return MathJax's folder in the package, which cannot be imported because of its name."""
     script = next(f for f in files(PACKAGE) or [] if f.name == WANTED[0])
     return Path(str(script.locate())).parent
 
 
 def copy_mathjax(app, exception) -> None:
-    """Copy the wanted two megabytes beside the pages."""
+    """Copy the needed files, two megabytes, to the site."""
     if exception is not None or app.builder.format != "html":
         return
     source, target = mathjax_folder(), Path(app.outdir, "_static", "vendor", "mathjax")
@@ -34,13 +35,13 @@ def copy_mathjax(app, exception) -> None:
 
 
 def drop_icon_script(app, exception) -> None:
-    """Empty the theme's half megabyte of script that draws the icons: its style sheet brings the same ones as fonts."""
+    """Empty the theme's icon script of half a megabyte; the style sheet has the same icons as fonts."""
     if exception is None and app.builder.format == "html":
         Path(app.outdir, "_static", "scripts", "fontawesome.js").write_text("")
 
 
 def keep_used_icons(app, exception) -> None:
-    """Cut the theme's icon fonts, a quarter of a megabyte, down to the icons that some page or style sheet shows."""
+    """Reduce the theme's icon fonts, a quarter of a megabyte, to the icons that a page or a style sheet uses."""
     if exception is not None or app.builder.format != "html":
         return
     static = Path(app.outdir, "_static")
@@ -61,7 +62,7 @@ def keep_used_icons(app, exception) -> None:
 
 
 def drop_thebe(app, pagename, templatename, context, doctree) -> None:
-    """Leave out sphinx-thebe, which nobody asked for: its scripts clash with themselves and name a CDN."""
+    """Remove sphinx-thebe, which the book does not use: its scripts conflict with each other and refer to a CDN."""
 
     def is_thebe(asset) -> bool:
         body = getattr(asset, "attributes", {}).get("body") or ""

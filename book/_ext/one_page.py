@@ -1,8 +1,8 @@
-"""Make one page alone: what ``make page`` asks for (``tools/build_page.py``)."""
+"""Build a single page, for ``make page`` (``tools/build_page.py``)."""
 
 
-def read_it_alone(app, env, docnames) -> None:
-    """Read no other page, though others may have changed too."""
+def read_only_that_page(app, env, docnames) -> None:
+    """Restrict the pages that Sphinx reads to the one in the setting ``one_page``, even if others have changed."""
     if app.config.one_page:
         docnames[:] = [app.config.one_page]
 
@@ -10,5 +10,5 @@ def read_it_alone(app, env, docnames) -> None:
 def setup(app) -> dict:
     """Register with Sphinx."""
     app.add_config_value("one_page", "", "")
-    app.connect("env-before-read-docs", read_it_alone, priority=900)
+    app.connect("env-before-read-docs", read_only_that_page, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,4 +1,4 @@
-"""The API reference: autodoc with the sources of every docstring kept apart."""
+"""The API reference: autodoc with footnotes that are numbered separately for every docstring."""
 
 import enum
 import re
@@ -6,10 +6,10 @@ import re
 FOOTNOTE = re.compile(r"(?P<define>^\s*\.\. )?\[(?P<number>\d+)\](?P<refer>_?)", re.MULTILINE)
 
 
-def own_footnotes(app, what, name, obj, options, lines) -> None:
-    """Give footnotes the name of the docstring that defines them, so that many [1] can share a page.
+def make_footnotes_unique(app, what, name, obj, options, lines) -> None:
+    """Add the name of the defining docstring to each footnote's label, so that a page can have several [1].
 
-    A number that a docstring uses without defining it is its module's.
+    A number that a docstring uses without defining it refers to the footnote of its module.
     """
     text = "\n".join(lines)
     defined = {match["number"] for match in FOOTNOTE.finditer(text) if match["define"]}
@@ -24,8 +24,8 @@ def own_footnotes(app, what, name, obj, options, lines) -> None:
     lines[:] = FOOTNOTE.sub(relabel, text).split("\n")
 
 
-def choices_are_not_called(app, what, name, obj, options, signature, returns) -> tuple[str, str | None] | None:
-    """Show an enumeration by its name alone: nobody makes one by calling it."""
+def hide_enum_signature(app, what, name, obj, options, signature, returns) -> tuple[str, str | None] | None:
+    """Show an enumeration without a signature, since its members are not created by a call."""
     return ("", None) if isinstance(obj, type) and issubclass(obj, enum.Enum) else None
 
 
@@ -33,6 +33,6 @@ def setup(app) -> dict:
     """Register with Sphinx."""
     app.setup_extension("sphinx.ext.autodoc")
     app.setup_extension("sphinx.ext.napoleon")
-    app.connect("autodoc-process-docstring", own_footnotes, priority=900)
-    app.connect("autodoc-process-signature", choices_are_not_called)
+    app.connect("autodoc-process-docstring", make_footnotes_unique, priority=900)
+    app.connect("autodoc-process-signature", hide_enum_signature)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

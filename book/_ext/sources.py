@@ -1,8 +1,8 @@
-"""The page *Sources*: what the chapters cite, gathered from their own lists when the book is built.
+"""The page *Sources*: the sources of all chapters, collected from the chapters' lists when the book is built.
 
-The lists are written by hand, at the end of each chapter, so that they read well in any notebook. An entry reads
-``[1] Authors, *Title*, 2017, [arXiv:1706.03762](https://arxiv.org/abs/1706.03762)``; a DOI or, where a source has
-neither, another address may stand in place of the number. What follows up to the next entry is a remark on it.
+The lists are written by hand at the end of each chapter, so that they read well in any notebook. An entry reads
+``[1] Authors, *Title*, 2017, [arXiv:1706.03762](https://arxiv.org/abs/1706.03762)``. A DOI may stand in place of the
+arXiv number, and another address if a source has neither. The text up to the next entry is a remark.
 """
 
 import re
@@ -11,12 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from chapters import chapters, filling, texts
+from chapters import chapters, markdown_cells, page_filler
 
 PAGE = "book/references"
 MARK = "<!-- sources -->"
 HEADING = "**Sources.**"
-START = re.compile(r"(?:^|(?<=\n)|(?<=\* )|(?<=[.)] ))(?=\[\d+\] )")  # of a text, a line, a point or a sentence
+START = re.compile(
+    r"(?:^|(?<=\n)|(?<=\* )|(?<=[.)] ))(?=\[\d+\] )"
+)  # at the start of a text, a line, a list item or a sentence
 ENTRY = re.compile(
     r"\[(?P<number>\d+)\] (?P<authors>[^*\[\]]+?), \*(?P<title>[^*]+)\*,(?P<edition> [^*\[\]]+?,)? "
     r"(?P<year>(?:19|20)\d\d), \[(?P<label>[^\]]+)\]\((?P<address>https://[^\s)]+)\)"
@@ -27,7 +29,7 @@ IDS = {"arXiv:": "https://arxiv.org/abs/", "doi:": "https://doi.org/"}
 
 @dataclass(frozen=True)
 class Source:
-    """What one entry says, without its number."""
+    """One entry of a list of sources, without its number."""
 
     authors: str
     title: str
@@ -40,20 +42,20 @@ class Source:
         return f"{self.authors}, *{self.title}*,{self.edition} {self.year}, [{self.label}]({self.address})"
 
     @property
-    def place(self) -> tuple[str, str, str]:
-        """Where it stands in an alphabet: by the first author's name, accents left aside, then by year and title."""
+    def sort_key(self) -> tuple[str, str, str]:
+        """Return the key for alphabetical order: the authors without accents, the year, the title."""
         name = unicodedata.normalize("NFKD", self.authors).encode("ascii", "ignore").decode()
         return name.casefold(), self.year, self.title.casefold()
 
 
-def listed(chapter: Path) -> dict[int, Source]:
-    """The chapter's entries by their numbers.
+def sources_of(chapter: Path) -> dict[int, Source]:
+    """Return a chapter's sources by their numbers.
 
     Raises:
-        ValueError: if the chapter has no list or more than one, a number comes twice or out of order, or an entry is
-            not of the form.
+        ValueError: if the chapter has no list or more than one, the numbers do not count from 1, or an entry has not
+            the required form.
     """
-    lists = [text.split(HEADING, 1)[1] for text in texts(chapter) if HEADING in text]
+    lists = [text.split(HEADING, 1)[1] for text in markdown_cells(chapter) if HEADING in text]
     if len(lists) != 1:
         raise ValueError(f"{chapter.name} must have one list after {HEADING}, got {len(lists)}")
     found = {}
@@ -66,48 +68,50 @@ def listed(chapter: Path) -> dict[int, Source]:
             raise ValueError(
                 f"an entry of {chapter.name} must read [1] Authors, *Title*, 2017, [arXiv:…](https://…), got {text!r}"
             )
-        said = entry.groupdict(default="")
-        number = int(said.pop("number"))
+        fields = entry.groupdict(default="")
+        number = int(fields.pop("number"))
         if number != len(found) + 1:
             raise ValueError(f"the entries of {chapter.name} must count from 1, got {number} after {len(found)}")
-        prefix = next((prefix for prefix in IDS if said["label"].startswith(prefix)), "")
-        if prefix and said["address"] != IDS[prefix] + said["label"].removeprefix(prefix):
-            raise ValueError(f"{said['label']} in {chapter.name} must lead to its own page, got {said['address']}")
-        found[number] = Source(**said)
+        prefix = next((prefix for prefix in IDS if fields["label"].startswith(prefix)), "")
+        if prefix and fields["address"] != IDS[prefix] + fields["label"].removeprefix(prefix):
+            raise ValueError(f"{fields['label']} in {chapter.name} must lead to its own page, got {fields['address']}")
+        found[number] = Source(**fields)
     return found
 
 
-def cited(chapter: Path) -> set[int]:
-    """The numbers in square brackets that the chapter's text holds; formulas, code and the list itself left out."""
-    plain = (re.sub(r"\$\$.*?\$\$|\$[^$]*\$|`[^`]*`", "", t.split(HEADING)[0], flags=re.DOTALL) for t in texts(chapter))
+def cited_numbers(chapter: Path) -> set[int]:
+    """Return the numbers of the citations in a chapter's text, outside of formulas, code and the list itself."""
+    texts = (text.split(HEADING)[0] for text in markdown_cells(chapter))
+    plain = (re.sub(r"\$\$.*?\$\$|\$[^$]*\$|`[^`]*`", "", text, flags=re.DOTALL) for text in texts)
     return {int(number) for text in plain for group in CITED.findall(text) for number in group.split(",")}
 
 
-def with_lists(root: Path) -> dict[str, Path]:
-    """The chapters that have a list, by their titles."""
-    return {title: path for title, path in chapters(root).items() if any(HEADING in text for text in texts(path))}
+def chapters_with_sources(root: Path) -> dict[str, Path]:
+    """Return the chapters that have a list of sources, by their titles."""
+    found = chapters(root).items()
+    return {title: path for title, path in found if any(HEADING in text for text in markdown_cells(path))}
 
 
-def gathered(root: Path) -> dict[Source, list[str]]:
-    """Every source once, in alphabetical order, with the titles of the chapters that have it."""
+def chapters_by_source(root: Path) -> dict[Source, list[str]]:
+    """Return every source once, in alphabetical order, with the titles of the chapters that list it."""
     found: dict[Source, list[str]] = {}
-    for title, path in with_lists(root).items():
-        for source in listed(path).values():
+    for title, path in chapters_with_sources(root).items():
+        for source in sources_of(path).values():
             found.setdefault(source, []).append(title)
-    return dict(sorted(found.items(), key=lambda item: item[0].place))
+    return dict(sorted(found.items(), key=lambda item: item[0].sort_key))
 
 
-def written(root: Path) -> str:
-    """The list of the page, in Markdown."""
-    links = {title: f"[{title}](/{path.relative_to(root)})" for title, path in with_lists(root).items()}
+def markdown_list(root: Path) -> str:
+    """Return the Markdown list of all sources, which replaces ``MARK`` on the page."""
+    links = {title: f"[{title}](/{path.relative_to(root)})" for title, path in chapters_with_sources(root).items()}
 
     def line(source: Source, titles: Iterable[str]) -> str:
         return f"* {source}. In {', '.join(links[title] for title in titles)}."
 
-    return "\n".join(line(source, titles) for source, titles in gathered(root).items())
+    return "\n".join(line(source, titles) for source, titles in chapters_by_source(root).items())
 
 
 def setup(app) -> dict:
     """Register with Sphinx."""
-    app.connect("source-read", filling(PAGE, lambda text, root: text.replace(MARK, written(root))))
+    app.connect("source-read", page_filler(PAGE, lambda text, root: text.replace(MARK, markdown_list(root))))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

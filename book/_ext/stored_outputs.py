@@ -1,7 +1,7 @@
-"""Put the outputs of a notebook's stored run into its page; nothing is executed while pages are made.
+"""Add the outputs of a notebook's stored run to its page, so that nothing is executed while pages are built.
 
-``_build/runs.json`` names the run of each notebook (``tools/runs.py``). What an explorer or a guess shows is made anew
-from the state that its output carries: so a page has the scripts and styles of today, without another run.
+``_build/runs.json`` names the run of each notebook (``tools/runs.py``). The HTML of explorers and guesses is rendered
+again from the state in their output, so that a page has the current scripts and styles without another run.
 """
 
 import importlib
@@ -15,8 +15,8 @@ from sphinx.util.build_phase import BuildPhase
 LOG = logging.getLogger(__name__)
 
 
-def fill(app, docname, source) -> None:
-    """Fill in the outputs of the notebook that is read."""
+def add_outputs(app, docname, source) -> None:
+    """Add the outputs of its stored run to the notebook that Sphinx reads."""
     path = Path(app.env.doc2path(docname))
     if path.suffix != ".ipynb" or app.phase is not BuildPhase.READING:
         return
@@ -33,32 +33,32 @@ def fill(app, docname, source) -> None:
 
 
 def with_outputs(notebook: dict, ran: dict) -> bool:
-    """Give the notebook the outputs of its run in place; return False if that was a run of other code."""
+    """Add the outputs of the run ``ran`` to the notebook, in place; return False if the run has other code."""
     cells, cells_that_ran = ([c for c in n["cells"] if c["cell_type"] == "code"] for n in (notebook, ran))
     if ["".join(c["source"]) for c in cells] != ["".join(c["source"]) for c in cells_that_ran]:
         return False
     for cell, cell_that_ran in zip(cells, cells_that_ran, strict=True):
-        cell["outputs"] = [renewed(output) for output in cell_that_ran["outputs"]]
+        cell["outputs"] = [rerendered(output) for output in cell_that_ran["outputs"]]
         cell["execution_count"] = cell_that_ran["execution_count"]
     notebook["metadata"]["language_info"] = ran["metadata"].get("language_info", {"name": "python"})
     return True
 
 
-def renewed(output: dict) -> dict:
-    """Return the output; the page of an explorer or a guess is made again from its state."""
+def rerendered(output: dict) -> dict:
+    """Return the output, with the HTML of an explorer or a guess rendered again from its state."""
     made_from = output.get("metadata", {}).get("text/html", {}).get("made_from")
     if made_from is None:
         return output
-    html = made(made_from["class"], made_from["state"])
+    html = rendered(made_from["class"], made_from["state"])
     return {**output, "data": {**output["data"], "text/html": html}}
 
 
 @cache
-def made(name: str, state: str) -> str:
-    """Make the page of a class of the library from its state.
+def rendered(name: str, state: str) -> str:
+    """Return the HTML of a class of the library, given its state as JSON.
 
     Raises:
-        ValueError: if it is no class of the library.
+        ValueError: if the class is not in the library.
     """
     module, _, kind = name.partition(":")
     if module.split(".")[0] != "lessons_lib":
@@ -68,5 +68,5 @@ def made(name: str, state: str) -> str:
 
 def setup(app) -> dict:
     """Register with Sphinx."""
-    app.connect("source-read", fill)
+    app.connect("source-read", add_outputs)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

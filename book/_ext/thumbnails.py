@@ -1,8 +1,8 @@
-"""Small drawings for the cards of chapters and explorers: one function each, which returns what lies in the picture.
+"""Small SVG drawings for the cards of chapters and explorers, by one function each.
 
-They are drawn in the palette's four colours for query, key, value and output, and in the colour of the page's text, so
-that a page in the dark needs no others. What stands for numbers is computed, not drawn by hand. A chapter or an
-explorer of which there is no drawing here has a card without one.
+They use the palette's four colours for query, key, value and output, and the text colour of the page, so that they fit
+the light and the dark theme. Shapes that represent numbers are computed. A chapter or explorer without a drawing here
+has a card without one.
 """
 
 import math
@@ -11,31 +11,31 @@ from itertools import product
 
 import torch
 
-from lessons_lib.datasets import load
-from lessons_lib.softmax import softmax
-from lessons_lib.widgets.birth import birth_record
-from lessons_lib.widgets.budget import PRESETS, parts
-from lessons_lib.widgets.cost import CostExplorer
-from lessons_lib.widgets.drawing import element
-from lessons_lib.widgets.gpt import GPTExplorer
-from lessons_lib.widgets.patches import PatchesExplorer
-from lessons_lib.widgets.reader import PatternExplorer
-from lessons_lib.widgets.routing import EXPERTS, RoutingExplorer
-from lessons_lib.widgets.stretch import StretchExplorer
+from lessons_lib.attention.softmax import softmax
+from lessons_lib.page.widgets.birth import birth_record
+from lessons_lib.page.widgets.budget import PRESETS, parts
+from lessons_lib.page.widgets.cost import CostExplorer
+from lessons_lib.page.widgets.drawing import element
+from lessons_lib.page.widgets.gpt import GPTExplorer
+from lessons_lib.page.widgets.patches import PatchesExplorer
+from lessons_lib.page.widgets.reader import PatternExplorer
+from lessons_lib.page.widgets.routing import EXPERTS, RoutingExplorer
+from lessons_lib.page.widgets.stretch import StretchExplorer
+from lessons_lib.training.datasets import load
 
 WIDTH, HEIGHT = 160, 90
 QUERY, KEY, VALUE, OUTPUT, INK = (f"var(--{name})" for name in ("query", "key", "value", "output", "ink"))
 
 
 def thumbnail(name: str) -> str:
-    """Return the drawing of a chapter or an explorer as SVG, for the eye alone, or nothing if there is none."""
+    """Return the SVG of a chapter or an explorer, hidden from screen readers, or an empty string if there is none."""
     if name not in DRAWINGS:
         return ""
     return element("svg", DRAWINGS[name](), viewBox=f"0 0 {WIDTH} {HEIGHT}", aria_hidden="true", focusable="false")
 
 
 def why_attention() -> str:
-    """What the first word said fades on its way from word to word; the last one asks each of them."""
+    """Draw information of the first word that fades in a chain of words, and the last word's attention to each."""
     places = [18 + 25 * i for i in range(6)]
     chain = _line([(places[0], 66), (places[-1], 66)], INK, 1.5)
     words = [_dot(x, 66, 7, VALUE, 0.6**i) for i, x in enumerate(places)]
@@ -46,14 +46,14 @@ def why_attention() -> str:
 
 
 def retrieval() -> str:
-    """Four winds, and a query between two of them."""
+    """Draw four keys on a circle, and a query between two of them."""
     winds = [(80, 12), (113, 45), (80, 78), (47, 45)]
     circle = element("circle", cx=80, cy=45, r=33, fill="none", stroke=INK, stroke_opacity=0.3)
     return circle + "".join(_dot(x, y, 6, KEY) for x, y in winds) + _arrow(80, 45, 101, 67, QUERY)
 
 
 def information() -> str:
-    """The same five scores at three temperatures."""
+    """Draw the softmax of the same five scores at three temperatures."""
     scores = torch.tensor([2.0, 1.5, 0.5, 0.0, -1.0], dtype=torch.float64)
     bars = []
     for i, temperature in enumerate((0.2, 1.0, 5.0)):
@@ -63,7 +63,7 @@ def information() -> str:
 
 
 def geometry() -> str:
-    """A long key far from the query, and a short one that is near."""
+    """Draw a query, a long key at a large angle, and a short key."""
     turn = f"M{50 + 24:g} 70A24 24 0 0 0 {50 + 24 * math.cos(0.9):.4g} {70 - 24 * math.sin(0.9):.4g}"
     angle = element("path", d=turn, fill="none", stroke=INK, stroke_opacity=0.4, stroke_width=1.5)
     plane = element("path", d="M50 70L112 2L160 2L160 88L34 88Z", fill=KEY, fill_opacity=0.1)
@@ -71,13 +71,13 @@ def geometry() -> str:
 
 
 def scaling() -> str:
-    """Scores spread with the width of a head; divided by its root they do not."""
+    """Draw distributions of scores that widen with the width of a head, and one divided by its root."""
     curves = [_bell(spread, KEY, 0.35 + 0.25 * i) for i, spread in enumerate((36, 22, 14))]
     return "".join(curves) + _bell(9, QUERY, 1) + _line([(8, 80), (152, 80)], INK, 1)
 
 
 def matrix() -> str:
-    """Powers of one row-stochastic matrix: its rows become one row."""
+    """Draw powers of a row-stochastic matrix, whose rows become equal."""
     n = 5
     scores = [[2 * math.sin(3.1 * i + 1.7 * j * j) for j in range(n)] for i in range(n)]
     once = softmax(torch.tensor(scores, dtype=torch.float64))
@@ -88,7 +88,7 @@ def matrix() -> str:
 
 
 def walk() -> str:
-    """A walker steps from word to word, one layer further in each row."""
+    """Draw a random walk over words, with one layer for each row."""
     steps = [(5, 0), (2, 1), (3, 2), (0, 3)]
     spots = [_dot(22 + 23 * c, 12 + 22 * r, 3, INK, 0.3) for r, c in product(range(4), range(6))]
     path = [(22 + 23 * c, 12 + 22 * r) for c, r in steps]
@@ -96,14 +96,14 @@ def walk() -> str:
 
 
 def masks() -> str:
-    """A causal mask, and a window with one token that all may see."""
+    """Draw a causal mask, and a sliding window with one global token."""
     causal = [[0.9 * (c <= r) for c in range(8)] for r in range(8)]
     window = [[0.9 * (r - 3 < c <= r or c == 0) for c in range(8)] for r in range(8)]
     return _table(10, 12, 8.2, causal) + _table(86, 12, 8.2, window)
 
 
 def multi_head() -> str:
-    """One width cut into four heads, each with a pattern of its own, and put together again."""
+    """Draw a vector split into four heads with different patterns, and their concatenation."""
     before = [[float(c == max(r - 1, 0)) for c in range(4)] for r in range(4)]
     itself = [[float(c == r) for c in range(4)] for r in range(4)]
     first = [[float(c == 0) for c in range(4)] for r in range(4)]
@@ -117,7 +117,7 @@ def multi_head() -> str:
 
 
 def positions() -> str:
-    """Four clocks, each slower than the one before: the hands of a query at 20 and of a key at 12."""
+    """Draw four rotation frequencies as clocks, with hands for a query at position 20 and a key at position 12."""
     parts = []
     for i in range(4):
         x, speed = 24 + 37.5 * i, 10 ** (-i / 2)
@@ -131,14 +131,14 @@ def positions() -> str:
 
 
 def dynamics() -> str:
-    """Two runs: one comes down, one breaks on its way."""
+    """Draw the losses of two runs, one of which diverges."""
     held = [(12 + 2.0 * i, 74 - 60 * math.exp(-i / 22)) for i in range(69)]
     broken = [(x, y - 5 - max(0.0, i - 30) ** 1.8 / 3) for i, (x, y) in enumerate(held[:44])]
     return _line([(8, 8), (8, 82), (152, 82)], INK, 1) + _line(broken, KEY, 2.5) + _line(held, QUERY, 2.5)
 
 
 def collapse() -> str:
-    """Nine tokens become one."""
+    """Draw nine tokens that converge to the same vector."""
     ways = [
         [(14 + 2.2 * i, 45 + 9 * k * math.exp(-i / 14)) for i in range(0, 61, 4)]
         for k in (-4, -3, -2, -1, 0, 1, 2, 3, 4)
@@ -147,7 +147,7 @@ def collapse() -> str:
 
 
 def block() -> str:
-    """A stream to which attention and a feed-forward layer add, each time a little more."""
+    """Draw a residual stream to which attention and a feed-forward layer add."""
     parts = [_line([(8, 67), (152, 67)], INK, 1.5)]
     for x, colour, thick in ((30, QUERY, 5), (92, VALUE, 8)):
         parts += [
@@ -160,7 +160,7 @@ def block() -> str:
 
 
 def patterns() -> str:
-    """A map: weight on the first token, on the token before, and where a passage comes again a second line."""
+    """Draw an attention map with weight on the first token, the previous token, and a repeated passage."""
     n = 8
     weights = [[0.15 * (j <= i) for j in range(n)] for i in range(n)]
     for i in range(n):
@@ -173,14 +173,14 @@ def patterns() -> str:
 
 
 def train_gpt() -> str:
-    """A loss that falls through the lines of what counting reaches, on to a floor."""
+    """Draw a loss that falls below the losses of n-gram models, towards the entropy."""
     falling = [(14 + 2 * i, 12 + 66 * (1 - 0.5 ** (i / 9))) for i in range(67)]
     lines = [_line([(14, y), (148, y)], colour, 1) for y, colour in ((44, KEY), (60, KEY), (80, INK))]
     return "".join(lines) + _line(falling, QUERY, 2.5)
 
 
 def modern() -> str:
-    """A word goes to two of four experts, and what they say is added up."""
+    """Draw a token that is routed to two of four experts, whose outputs are added."""
     parts = [_rectangle(10, 33, 10, 24, QUERY), element("circle", cx=140, cy=45, r=7, fill=OUTPUT)]
     for i, weight in enumerate((0.0, 3.5, 0.0, 2.0)):
         y = 8 + 20 * i
@@ -191,7 +191,7 @@ def modern() -> str:
 
 
 def budget() -> str:
-    """The weights of GPT-2 small as areas: dictionary, attention, feed-forward layers."""
+    """Draw the parameters of GPT-2 small as areas: embedding, attention, feed-forward layers."""
     of = parts(PRESETS["GPT-2 small"])
     total, x, drawn = sum(of.values()), 12.0, []
     for column, colours in (
@@ -209,7 +209,7 @@ def budget() -> str:
 
 
 def complexity() -> str:
-    """The work of a block for three lengths: what its weights do, and beside it a square of pairs."""
+    """Draw the cost of a block for three sequence lengths: products with weights, and the square of pairs."""
     parts, x = [], 10.0
     for n in (1, 2, 3):
         high, wide = 21.0 * n, 2.4
@@ -222,7 +222,7 @@ def complexity() -> str:
 
 
 def sparse_and_linear() -> str:
-    """A causal window with one global key, and beside it the small state that a linear method keeps instead."""
+    """Draw a causal window with one global key, and the small state of linear attention."""
     n, side = 9, 8.4
     cells = [
         _rectangle(10 + side * j, 7 + side * i, side - 1, side - 1, KEY if j else QUERY, 0.9 if i - j < 3 else 0.6)
@@ -237,20 +237,20 @@ def sparse_and_linear() -> str:
 
 
 def sequences_graphs_decisions() -> str:
-    """A node and its neighbours, the edges as wide as its weights, and beside them a series that goes on."""
+    """Draw a node and its neighbours, with edges as wide as its weights, and a series with its forecast."""
     centre = (42.0, 46.0)
     ends = [(14.0, 20.0), (70.0, 16.0), (78.0, 52.0), (56.0, 78.0), (16.0, 72.0)]
     edges = [_line([centre, end], KEY, width) for end, width in zip(ends, (1, 5, 1.5, 3, 1), strict=True)]
     known = [(94 + 4.0 * i, 46 - 22 * math.sin(0.9 * i)) for i in range(9)]
-    told = [(126 + 4.0 * i, 46 - 22 * math.sin(0.9 * (8 + i))) for i in range(7)]
+    forecast = [(126 + 4.0 * i, 46 - 22 * math.sin(0.9 * (8 + i))) for i in range(7)]
     return "".join([
         *edges, *(_dot(x, y, 5, VALUE) for x, y in ends), _dot(*centre, 7, QUERY), _line(known, INK, 1.8),
-        _line(told, OUTPUT, 2.6),
+        _line(forecast, OUTPUT, 2.6),
     ])  # fmt: skip
 
 
 def cost() -> str:
-    """What Llama 3 8B takes to write, for 1, 64 and 256 texts: arithmetic above, weights and caches below."""
+    """Draw the decoding time of Llama 3 8B for batch sizes 1, 64 and 256: arithmetic above, memory traffic below."""
     bars = []
     for i, texts in enumerate((1, 64, 256)):
         took = CostExplorer(texts=texts).seconds()
@@ -264,7 +264,7 @@ def cost() -> str:
 
 
 def flash() -> str:
-    """A matrix in tiles: of a few queries and a few keys one tile is at hand."""
+    """Draw a matrix in tiles, of which one is being computed."""
     parts = []
     for i in range(4):
         parts += [
@@ -276,21 +276,21 @@ def flash() -> str:
 
 
 def long_context() -> str:
-    """Five clocks: the part of the dial that each has shown in training, and the hand where a longer text puts it."""
+    """Draw five rotation frequencies as clocks: the angles seen in training, and the angle in a longer text."""
     parts = []
-    for i, (shown, asked) in enumerate(((360, 250), (360, 80), (150, 330), (60, 200), (25, 95))):
+    for i, (shown, angle) in enumerate(((360, 250), (360, 80), (150, 330), (60, 200), (25, 95))):
         x, y, r = (30, 80, 130, 55, 105)[i], (26, 26, 26, 66, 66)[i], 17
         parts.append(element("circle", cx=x, cy=y, r=r, fill=INK, fill_opacity=0.08))
         ends = [(x + r * math.sin(math.radians(a)), y - r * math.cos(math.radians(a))) for a in range(0, shown + 1, 5)]
         path = "M" + "L".join(f"{px:.4g} {py:.4g}" for px, py in [(x, y), *ends]) + "Z"
         parts.append(element("path", d=path, fill=KEY, fill_opacity=0.5))
-        hand = x + r * math.sin(math.radians(asked)), y - r * math.cos(math.radians(asked))
-        parts.append(_line([(x, y), hand], QUERY if shown >= asked else VALUE, 2.5))
+        hand = x + r * math.sin(math.radians(angle)), y - r * math.cos(math.radians(angle))
+        parts.append(_line([(x, y), hand], QUERY if shown >= angle else VALUE, 2.5))
     return "".join(parts)
 
 
 def vision_and_language() -> str:
-    """A handwritten digit in patches of two by two pixels, drawn apart; the summary token looks at four of them."""
+    """Draw a digit in patches of two by two pixels, and the summary token, which attends to four of them."""
     image = load("digits").values[0] / 16
     parts, middles = [], {}
     for r, c in product(range(8), range(8)):
@@ -302,7 +302,7 @@ def vision_and_language() -> str:
 
 
 def gpt() -> str:
-    """The next words that a model expects, and under each bar the grammar's own."""
+    """Draw a model's next-word probabilities, and below each bar the grammar's probability."""
     explorer = GPTExplorer("the king", query=1)
     p, exact = explorer.next_word(), explorer.grammar()
     bars = []
@@ -313,7 +313,7 @@ def gpt() -> str:
 
 
 def birth() -> str:
-    """What three runs get right, step by step, and the score of the head that makes the difference in the first."""
+    """Draw the accuracy of three runs during training, and the induction score in the first."""
     curves, parts = birth_record()["curves"], [_line([(12, 8), (12, 82), (152, 82)], INK, 1)]
     for seed, measure, colour, width in (
         ("2", "accuracy", QUERY, 1.2),
@@ -329,7 +329,7 @@ def birth() -> str:
 
 
 def reader() -> str:
-    """What eight heads look at before a verb: one layer's above, the next one's below."""
+    """Draw the attention maps of eight heads, four of each layer."""
     parts = []
     for i, rows in enumerate(PatternExplorer().weights().tolist()):
         left, top = 8 + 38 * (i % 4), 8 + 40 * (i // 4)
@@ -342,10 +342,10 @@ def reader() -> str:
 
 
 def routing() -> str:
-    """The words of a story on the left, and on the right the eight experts that were trained without balance."""
+    """Draw the words of a story, routed to eight experts that were trained without balancing."""
     experts = RoutingExplorer("none", story=4, words=9).routing().experts[:, 0].tolist()
-    asked = [experts.count(expert) for expert in range(EXPERTS)]
-    favourite = asked.index(max(asked))
+    tokens = [experts.count(expert) for expert in range(EXPERTS)]
+    favourite = tokens.index(max(tokens))
     drawn = []
     for i, expert in enumerate(experts):
         colour = KEY if expert == favourite else QUERY
@@ -353,13 +353,13 @@ def routing() -> str:
         drawn += [_line([(42, y), (110, door)], colour, 1.5), _rectangle(22, y - 3, 18, 6, colour)]
     doors = [
         _rectangle(112, 6 + 10 * expert, 8 + 5 * many, 8, KEY if expert == favourite else QUERY, 1 if many else 0.25)
-        for expert, many in enumerate(asked)
+        for expert, many in enumerate(tokens)
     ]
     return "".join([*drawn, *doors])
 
 
 def stretch() -> str:
-    """Eight clocks: how far each turned in training, by the logarithm, and above that what it never showed."""
+    """Draw, for eight frequencies on a logarithmic scale, the angle seen in training, and the unseen part above it."""
     bars = []
     for i, clock in enumerate(StretchExplorer().clocks()):
         seen, reach = (72 + 11 * math.log2(angle / (2 * math.pi)) / 1.6 for angle in (clock.seen, clock.reach))
@@ -371,7 +371,7 @@ def stretch() -> str:
 
 
 def patches() -> str:
-    """A digit in sixteen patches, and the three at which head 2.1 looks most from one of them."""
+    """Draw a digit in sixteen patches, and the three patches with the largest weights for a query in head 2.1."""
     explorer, asks = PatchesExplorer(size=2), 11
     place = [8.5 * i + 4 * (i // 2) for i in range(8)]
     corner = [(40 + place[2 * (i % 4)], 5 + place[2 * (i // 4)]) for i in range(16)]
@@ -431,7 +431,7 @@ def _rectangle(x: float, y: float, width: float, height: float, colour: str, opa
 
 
 def _table(left: float, top: float, side: float, weights: list[list[float]], colour: str = QUERY) -> str:
-    """A matrix of weights from 0 to 1, on a ground that shows where there is nothing."""
+    """Draw a matrix of weights from 0 to 1, with a light background for empty cells."""
     places: dict[float, str] = {}
     for r, row in enumerate(weights):
         for c, weight in enumerate(row):
@@ -461,7 +461,7 @@ def _arrow(x: float, y: float, to_x: float, to_y: float, colour: str) -> str:
 
 
 def _bell(spread: float, colour: str, opacity: float) -> str:
-    """A normal density about the middle, whose area is the same for every spread."""
+    """Draw a normal density, with the same area for every spread."""
     points = [(80 + 2 * i, 80 - 620 / spread * math.exp(-((2 * i / spread) ** 2) / 2)) for i in range(-36, 37)]
     path = "M" + "L".join(f"{x:.4g} {y:.4g}" for x, y in points)
     return element("path", d=path, fill="none", stroke=colour, stroke_width=2.5, stroke_opacity=opacity)

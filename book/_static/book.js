@@ -1,13 +1,15 @@
-/** What the book adds to the theme: menus that open, explorers whose state is in the address, and paper that is white. */
+/** Additions to the theme: menu buttons, lazy loading of models, explorers' state in the address, printing. */
 
 (() => {
-  /** @typedef {HTMLElement & { explorer?: Explorer }} Framed an element that lessons_lib/widgets/static/host.js filled */
+  /** @typedef {import("../../lessons_lib/page/widgets/static/page_model.js").Explorer} Explorer */
+  /** @typedef {import("../../lessons_lib/page/widgets/static/page_model.js").Rule} Rule */
+  /** @typedef {HTMLElement & { explorer?: Explorer }} Framed an element with an explorer, set by lessons_lib/page/widgets/static/page_model.js */
 
-  // The theme listens to the first button of each kind, in a bar that the book does not show.
+  // The theme handles only the first button of each kind, which is in a bar that the book hides.
   for (const kind of ["primary-toggle", "secondary-toggle"]) {
     const [first, ...shown] = /** @type {NodeListOf<HTMLElement>} */ (document.querySelectorAll(`.${kind}`));
     for (const button of shown) {
-      button.removeAttribute("data-bs-toggle"); // a title is enough: the theme's stays over other buttons after a tap
+      button.removeAttribute("data-bs-toggle"); // the title suffices: the theme's tooltip stays open after a tap
       button.addEventListener("click", (event) => {
         event.stopPropagation();
         first.click();
@@ -16,12 +18,12 @@
   }
 
   /**
-   * `#explore=scaling&width=1024` is the first scaling explorer of the page as far as the reader changed it;
-   * `#explore=scaling.2&...` the second.
+   * The address `#explore=scaling&width=1024` has the values that the reader changed in the page's first scaling
+   * explorer; `#explore=scaling.2&...` those in the second.
    */
   const cards = () =>
     /** @type {Framed[]} */ ([...document.querySelectorAll("div.explorer")]).filter((card) => card.explorer);
-  const asked = () => new URLSearchParams(location.hash.slice(1));
+  const fragment = () => new URLSearchParams(location.hash.slice(1));
   const nameOf = (/** @type {Framed} */ card) => {
     const kind = card.explorer?.name;
     const place = cards()
@@ -30,39 +32,43 @@
     return place ? `${kind}.${place + 1}` : String(kind);
   };
 
-  // What is heavy is fetched when the reader comes near; the scripts that wait for it name its address (_ext/later.py).
-  const asleep = () => /** @type {HTMLScriptElement[]} */ ([...document.querySelectorAll("script[data-later]")]);
+  // Large files are fetched when the reader scrolls near; scripts that need one are inactive and carry its address
+  // (book/_ext/lazy_weights.py).
+  const inactive = () => /** @type {HTMLScriptElement[]} */ ([...document.querySelectorAll("script[data-later]")]);
   /** @type {Map<string, Promise<unknown>>} */
   const fetched = new Map();
-  const brought = (/** @type {string} */ address) => {
-    const known = fetched.get(address);
-    if (known) return known;
+  const load = (/** @type {string} */ address) => {
+    const pending = fetched.get(address);
+    if (pending) return pending;
     const script = document.createElement("script");
     script.src = address;
     const done = new Promise((end) => {
       script.onload = () => end(true);
-      script.onerror = () => end(fetched.delete(address) && false); // and may be tried again
+      script.onerror = () => end(fetched.delete(address) && false); // so that it can be tried again
     });
     fetched.set(address, done);
     document.head.append(script);
     return done;
   };
 
-  // What an explorer asks for by itself (lessons_lib/widgets/assemble.py): nothing, where it cannot be fetched.
+  // Return a part that an explorer requests itself (lessons_lib/page/widgets/assemble.py), or undefined if that fails.
   const parts = /** @type {{ xParts?: Record<string, unknown> }} */ (/** @type {unknown} */ (window));
   const xLater = async (/** @type {string} */ key, /** @type {string | undefined} */ address) => {
-    if (address) await brought(address);
+    if (address) await load(address);
     return parts.xParts?.[key];
   };
   Object.assign(window, { xLater });
 
-  /** Fetch what a script needs, then run all that needed the same, in their order. @param {HTMLScriptElement} sleeper */
-  async function wake({ dataset: { later = "" } }) {
-    for (const address of later.split(" ")) if (!(await brought(address))) return;
-    for (const script of asleep().filter(({ dataset }) => dataset.later === later)) {
-      const awake = document.createElement("script");
-      awake.textContent = script.textContent;
-      script.replaceWith(awake);
+  /**
+   * Fetch the files that an inactive script needs, then run all scripts with the same needs, in their order.
+   * @param {HTMLScriptElement} script
+   */
+  async function activate({ dataset: { later = "" } }) {
+    for (const address of later.split(" ")) if (!(await load(address))) return;
+    for (const script of inactive().filter(({ dataset }) => dataset.later === later)) {
+      const active = document.createElement("script");
+      active.textContent = script.textContent;
+      script.replaceWith(active);
     }
   }
 
@@ -71,15 +77,15 @@
       for (const { target, isIntersecting } of seen)
         if (isIntersecting) {
           near.unobserve(target);
-          for (const script of asleep()) if (target.contains(script)) wake(script);
+          for (const script of inactive()) if (target.contains(script)) activate(script);
         }
     },
     { rootMargin: "1000px" },
   );
-  for (const script of asleep()) if (script.parentElement) near.observe(script.parentElement);
+  for (const script of inactive()) if (script.parentElement) near.observe(script.parentElement);
 
-  /** @param {Framed} card */
-  function intoAddress(card) {
+  /** Write an explorer's changed values into the page's address. @param {Framed} card */
+  function writeAddress(card) {
     if (!card.explorer) return;
     const { start, model } = card.explorer;
     const short = (/** @type {string} */ _, /** @type {unknown} */ x) =>
@@ -92,14 +98,15 @@
     try {
       history.replaceState(history.state, "", `#${written}`);
     } catch {
-      // where a page may not change its address, it keeps it
+      // the address stays as it is where a page may not change it
     }
   }
 
-  async function fromAddress() {
-    const wanted = asked();
+  /** Set the explorer that the page's address names to the values in the address, and scroll to it. */
+  async function readAddress() {
+    const wanted = fragment();
     const named = () => cards().find((one) => nameOf(one) === wanted.get("explore"));
-    if (wanted.has("explore") && !named()) await Promise.all(asleep().map(wake));
+    if (wanted.has("explore") && !named()) await Promise.all(inactive().map(activate));
     const card = named();
     if (!card?.explorer) return;
     const { start, rules, model } = card.explorer;
@@ -108,23 +115,23 @@
       for (const name of Object.keys(start)) {
         const text = wanted.get(name);
         if (text === null) continue;
-        const value = inside(typeof start[name] === "string" ? text : parsed(text), rules[name], start[name]);
+        const value = validated(typeof start[name] === "string" ? text : parsed(text), rules[name], start[name]);
         if (value !== undefined) model.set(name, value);
       }
       if (/NaN|Infinity|undefined/.test(String(card.querySelector(".x-body")?.innerHTML))) throw new Error("no figure");
     } catch {
-      // what nobody can draw
+      // values that cannot be drawn: restore the previous ones
       for (const name of Object.keys(before))
         try {
           model.set(name, before[name]);
         } catch {
-          // what is not back yet will draw it again
+          // fails until all values are restored; the last one draws the figure again
         }
     }
     card.scrollIntoView();
   }
 
-  /** @param {string} text */
+  /** Parse JSON; return undefined if it is invalid. @param {string} text */
   function parsed(text) {
     try {
       return /** @type {unknown} */ (JSON.parse(text));
@@ -134,12 +141,12 @@
   }
 
   /**
-   * A value from the address as the trait may have it: a number within its bounds, numbers as many as at the start;
-   * nothing where it cannot be.
+   * Return a value from the address if its trait allows it, or undefined. A number is clipped to its bounds; a list of
+   * numbers must have as many items as at the start.
    * @param {unknown} value @param {Rule | null | undefined} rule @param {unknown} start
    * @returns {unknown}
    */
-  function inside(value, rule, start) {
+  function validated(value, rule, start) {
     if (!rule) return undefined;
     if (typeof rule === "string") return typeof value === rule ? value : undefined;
     if (Array.isArray(rule)) {
@@ -151,7 +158,7 @@
     if (!Array.isArray(value) || value.length > rule.most) return undefined;
     const given = Array.isArray(start) && start.length && typeof start[0] !== "string" ? start : undefined;
     if (value.length < rule.least || (given && value.length !== given.length)) return undefined;
-    const all = value.map((one, i) => inside(one, rule.each, given?.[i]));
+    const all = value.map((one, i) => validated(one, rule.each, given?.[i]));
     return all.includes(undefined) ? undefined : all;
   }
 
@@ -162,13 +169,13 @@
     clearTimeout(waiting.get(card));
     waiting.set(
       card,
-      setTimeout(() => intoAddress(card), 300),
+      setTimeout(() => writeAddress(card), 300),
     );
   });
-  window.addEventListener("hashchange", fromAddress);
-  fromAddress();
+  window.addEventListener("hashchange", readAddress);
+  readAddress();
 
-  // On a phone a formula that is a little too wide is set smaller, until it fits or would be hard to read.
+  // On a phone, reduce the font size of formulas that are too wide, but not below what is legible.
   const fitFormulas = () => {
     if (window.innerWidth > 576) return;
     const formulas = /** @type {HTMLElement[]} */ ([...document.querySelectorAll("mjx-container[display]")]);
@@ -190,7 +197,7 @@
     fitFormulas();
   });
 
-  // Paper is white: a page in the dark theme is printed in the light one.
+  // A page in the dark theme is printed in the light theme.
   const root = document.documentElement;
   /** @type {string | undefined} */
   let theme;

@@ -1,35 +1,36 @@
-"""Checks that the exercises call: random inputs from a seed, and messages that name the likely mistake.
+"""Automatic checks of the exercises: random inputs from a seed, and messages that name the likely mistake.
 
-One file per chapter, one function per exercise. They are public: their strength is the random inputs (another seed
-when an assignment is graded), not their secrecy. References are bound when a file is imported, before any answer runs.
-An answer may run in another process, and what it gets and returns is plain data: gradients are taken inside the answer.
+There is one file for each chapter and one function for each exercise. The checks are public: they rely on random
+inputs (with another seed when an assignment is graded), not on secrecy. Reference functions are imported with the
+file, before any answer runs. An answer may run in another process, so its arguments and results are plain data, and
+gradients are computed inside the answer.
 
-A check draws inputs, has :func:`ask` call the answer, and hands :func:`compare` what is right and what each likely
-mistake would have given. Who fails reads its sentence and the lines of the own answer, never the check's, which hold
-what is right: :func:`check`.
-The files, in reading order, which is the book's::
+A check draws inputs, calls the answer through :func:`ask`, and passes the correct result and the result of each likely
+mistake to :func:`compare`. A student whose answer fails reads one message, or the traceback of the student's own code.
+The check's own code, which contains the solution, is never shown, see :func:`check`. The files, in reading order,
+which is the order of the chapters::
 
-    why_attention      a look-up, and a sentence that looks itself up
-    information        entropy, temperature, mutual information
-    geometry           lengths, angles, and which keys can win
-    scaling            the root, a softmax that does not overflow, the way back
-    matrix             the walk of attention
-    masks              who may look at whom
-    multi_head         several heads, shared keys, the cache
-    positions          rotations, biases, longer contexts
-    dynamics           what goes wrong in training
-    block              the weights of a GPT, what writes its logits, the way back through a norm
-    train_gpt          a text in pairs, counts that lean on fewer words, a cut by min-p
-    patterns           what a head looks at, the circuit that continues a passage, other maps with the same output
-    modern             the balance of a router, drafts, latent keys
-    complexity         what a block costs, enough to do for a device, steps joined
-    sparse_and_linear  keys before queries, what a step writes into a state, pairs of a pattern
-    flash              exact attention to keys that come in pieces
-    long_context       clocks that are caught out, how far a scaling reaches, the same targets
-    vision_and_language  patches, pairs of pictures and words, what a map proves
-    sequences_graphs_decisions  the first k offered, a leak between users, neighbours, what counts can say
-    build_attention    the assignment of Part I
-    build_flash        the assignment of Part III
+    why_attention               soft look-up, self-attention
+    information                 entropy, temperature, mutual information
+    geometry                    norms, angles, and which keys can have the largest score
+    scaling                     the scaling factor, a softmax that does not overflow, the backward pass
+    matrix                      attention as a random walk, stationary distribution, attention rollout
+    masks                       attention masks
+    multi_head                  several heads, grouped keys and values, the KV cache
+    positions                   rotary positions, ALiBi, longer contexts
+    dynamics                    token spread, learning-rate schedule, attention entropy
+    block                       the parameters of a GPT, contributions to the logits, the backward pass of a norm
+    train_gpt                   inputs and targets, discounted bigram probabilities, min-p sampling
+    patterns                    pattern scores, the induction circuit, other weights with the same output
+    modern                      the balance loss of a router, speculative decoding, latent keys
+    complexity                  the cost of a block, the batch size for a device, a scan
+    sparse_and_linear           linear attention, the delta rule, the pairs of a sparse pattern
+    flash                       attention to keys that arrive in pieces
+    long_context                rotary angles beyond training, NTK scaling, evaluation with the same targets
+    vision_and_language         patches, the contrastive loss, occlusion
+    sequences_graphs_decisions  hit rate, leakage between users, graph attention, decisions from counts
+    build_attention             the assignment of Part I
+    build_flash                 the assignment of Part III
 """
 
 import math
@@ -44,11 +45,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-Wrong = Tensor | Sequence[Tensor]  # what a mistake gives: one tensor, or one for each way to make it
-Given = ParamSpec("Given")
+Wrong = Tensor | Sequence[Tensor]  # the result of a mistake: one tensor, or one for each way to make the mistake
+Arguments = ParamSpec("Arguments")
 
-ROUNDING, SINGLE_ROUNDING = 1e-6, 1e-5  # of the largest entry: a part in single precision, and a whole answer in it
-OF_A_SCORE = 3e-7  # what single precision makes of a score: five roundings, each of up to 6e-8 of its size
+ROUNDING, SINGLE_ROUNDING = 1e-6, 1e-5  # shares of the largest entry: a part, or all of an answer, in float32
+ERROR_OF_A_SCORE = 3e-7  # relative error of a score in float32: five roundings of up to 6e-8 each
 SINGLE = (
     "nearly right; was a part computed in single precision? torch.sqrt(torch.tensor(d)) and "
     "torch.arange(n) / d are float32; math.sqrt(d) is not, nor is torch.arange(n, dtype=torch.float64) / d"
@@ -56,105 +57,106 @@ SINGLE = (
 
 
 class WrongAnswerError(AssertionError):
-    """What a check has to say about an answer. A notebook shows the sentence alone."""
+    """A wrong answer, with the message for the student. A notebook shows the message without a traceback."""
 
     def _render_traceback_(self, *_: object) -> list[str]:
         return [str(self)]
 
 
-class ByHandError(RuntimeError):
-    """What an answer raises that has a gradient computed where it is asked to compute it."""
+class AutogradUsedError(RuntimeError):
+    """Raised if an answer uses autograd in an exercise whose gradients must be computed by hand."""
 
 
 @contextmanager
-def by_hand() -> Iterator[None]:
-    """Switch autograd off for whoever switches it on again too, and for ``torch.func``.
+def without_autograd() -> Iterator[None]:
+    """Disable autograd and ``torch.func`` inside the ``with`` block, also for code that enables gradients again.
 
-    What all of them end in raises, so it does not matter how an answer came by them.
+    The internal functions that every backward pass and every forward-mode derivative call are replaced by a function
+    that raises.
 
     Raises:
-        ByHandError: in the answer.
+        AutogradUsedError: inside the block, if code computes a derivative.
     """
 
     def refuse(*_: object, **__: object) -> None:
-        raise ByHandError("the way back is computed by hand here, without autograd and without torch.func")
+        raise AutogradUsedError("the way back is computed by hand here, without autograd and without torch.func")
 
-    ends = [(torch.autograd, "_engine_run_backward"), (forward_ad, "make_dual")]
-    kept = [(module, name, getattr(module, name)) for module, name in ends if hasattr(module, name)]
+    entry_points = [(torch.autograd, "_engine_run_backward"), (forward_ad, "make_dual")]
+    originals = [(module, name, getattr(module, name)) for module, name in entry_points if hasattr(module, name)]
     try:
-        for module, name, _ in kept:
+        for module, name, _ in originals:
             setattr(module, name, refuse)
         with torch.inference_mode():
             yield
     finally:
-        for module, name, function in kept:
+        for module, name, function in originals:
             setattr(module, name, function)
 
 
-def check(judge: Callable[Given, None]) -> Callable[Given, None]:
-    """Let a check tell what it found without its own source, which computes what is right.
+def check(run_check: Callable[Arguments, None]) -> Callable[Arguments, None]:
+    """Decorate a check so that its errors do not show its own source, which contains the solution.
 
     Raises:
-        WrongAnswerError: with what the check asserts.
-        Exception: what the answer itself raises, with the frames of the answer alone.
+        WrongAnswerError: with the message of the check's assertion.
+        Exception: if the answer itself raises, with the traceback of the answer only.
     """
 
-    @wraps(judge)
-    def judged(*arguments: Given.args, **options: Given.kwargs) -> None:
+    @wraps(run_check)
+    def wrapped(*arguments: Arguments.args, **options: Arguments.kwargs) -> None:
         __tracebackhide__ = True
         try:
-            judge(*arguments, **options)
+            run_check(*arguments, **options)
         except Exception as error:
-            raised, frames = _in_the_answer(error)
-            if raised and not isinstance(error, ByHandError):
+            raised, frames = _raised_by_answer(error)
+            if raised and not isinstance(error, AutogradUsedError):
                 error.__traceback__ = frames
                 raise
-            if isinstance(error, (AssertionError, ByHandError)):
+            if isinstance(error, (AssertionError, AutogradUsedError)):
                 raise WrongAnswerError(str(error)) from None
             first = str(error).partition("\n")[0][:200]
             raise WrongAnswerError(f"what came back could not be read: {type(error).__name__}: {first}") from None
 
-    return judged
+    return wrapped
 
 
-def _in_the_answer(error: Exception) -> tuple[bool, TracebackType | None]:
-    """Whether an answer raised this, and from where on its frames are the answer's."""
+def _raised_by_answer(error: Exception) -> tuple[bool, TracebackType | None]:
+    """Return whether the answer raised this error, and the part of its traceback that lies in the answer."""
     frame, call = error.__traceback__, None
     while frame is not None:
-        call = frame if frame.tb_frame.f_code is _called.__code__ else call
+        call = frame if frame.tb_frame.f_code is _call_answer.__code__ else call
         frame = frame.tb_next
     return call is not None, call and call.tb_next
 
 
-def _called(answer: Callable[..., object], lent: Sequence[object]) -> object:
-    return answer(*lent)
+def _call_answer(answer: Callable[..., object], arguments: Sequence[object]) -> object:
+    return answer(*arguments)
 
 
 def ask(
     what: str, answer: Callable[..., object], *given: object, where: str, returns: str = "it", parts: int = 0
 ) -> Any:
-    """Call the answer on copies of what is given and return what it returns.
+    """Call the answer on copies of the arguments and return its result.
 
     Args:
-        what: the name of the answer, as the exercise calls it.
+        what: the name of the answer in the exercise.
         answer: the answer.
-        given: its arguments. Tensors, and lists and tuples of them, must be as before when it returns.
-        where: the input, in words.
-        returns: what has to be returned, in words.
-        parts: of how many parts that is, if it is a tuple.
+        given: its arguments. The answer must not modify tensors, nor lists and tuples of tensors.
+        where: a description of the input for the message.
+        returns: a description of the expected result for the message.
+        parts: number of elements of the result, if it is a tuple.
 
     Raises:
-        AssertionError: if the answer is no function, nothing is returned, or not that many parts, or an argument is
-            changed.
+        AssertionError: if the answer is not a function, returns None or another number of parts, or modifies an
+            argument.
     """
     assert callable(answer), f"{what} must be a function, got {type(answer).__name__}"
-    lent = [_copied(argument) for argument in given]
-    got = _called(answer, lent)
+    copies = [_copied(argument) for argument in given]
+    got = _call_answer(answer, copies)
     _check_returned(what, got, returns)
     if parts:
         assert isinstance(got, (tuple, list)), f"return {returns}, got one {type(got).__name__} ({where})"
         assert len(got) == parts, f"return {returns}, got {len(got)} things ({where})"
-    unchanged = all(_same(now, before) for now, before in zip(lent, given, strict=True))
+    unchanged = all(_same(now, before) for now, before in zip(copies, given, strict=True))
     several = sum(isinstance(argument, (Tensor, list, tuple)) for argument in given) > 1
     spoilt = "arguments; work on copies" if several else "argument; work on a copy"
     assert unchanged, f"{what} changed its {spoilt} ({where})"
@@ -172,75 +174,77 @@ def compare(
     of_numbers: bool = False,
     scores: Tensor | float = 0.0,
 ) -> None:
-    """Accept ``got`` if it equals ``wanted`` to rounding; else say which of the known mistakes gives it.
+    """Accept ``got`` if it equals ``wanted`` up to rounding; otherwise name the known mistake that gives it.
 
-    What is a hundred times nearer to a known mistake than to what is right is that mistake, however small the
-    difference. A result in single precision may be off by 1e-5, and by more where exponentials of large scores are
-    taken, or sines of large angles: see :func:`of_single_precision`. Only what that explains is asked whether it was
-    computed so.
+    A result that is a hundred times nearer to a known mistake than to the correct result counts as that mistake,
+    however small the difference. A result in single precision may have an error of 1e-5, and more if it contains
+    exponentials of large scores or sines of large angles, see :func:`single_precision_tolerance`. The message suggests
+    single precision as the cause only if it explains the error.
 
     Args:
-        what: the name of the quantity, as the exercise calls it.
-        got: what the answer returned.
-        wanted: what is right, in double precision.
-        mistakes: what each likely mistake would have returned, by the sentence that names it.
-        where: the input, in words.
-        rounding: how far off a result in double precision may be, as a share of the largest entry: a part of it may
-            have been computed in single precision.
-        of_numbers: whether the entries are separate results, so that the first wrong one is told.
-        scores: what exponentials, or sines, are taken of, or the largest of it.
+        what: the name of the quantity in the exercise.
+        got: the result of the answer.
+        wanted: the correct result, in double precision.
+        mistakes: the result of each likely mistake, by the sentence that names the mistake.
+        where: a description of the input for the message.
+        rounding: the permitted error of a result in double precision, as a share of the largest entry: a part of it
+            may have been computed in single precision.
+        of_numbers: whether the entries are separate results, so that the message names the first wrong one.
+        scores: the arguments of exponentials or sines in the result, or the largest of them.
 
     Raises:
         AssertionError: if ``got`` is not a real tensor, or differs from ``wanted`` in shape or by more than rounding.
     """
     got = _real_tensor(what, got, wanted.shape, where)
-    single, explained = got.dtype.itemsize < 8 and got.dtype.is_floating_point, of_single_precision(scores)
-    got, named = got.to(torch.float64), _by_sentence(mistakes)
-    off = _off(got, wanted, least=1.0)
+    single, explained = got.dtype.itemsize < 8 and got.dtype.is_floating_point, single_precision_tolerance(scores)
+    got, named = got.to(torch.float64), _flatten_mistakes(mistakes)
+    off = _relative_error(got, wanted, least=1.0)
 
-    def refuse_what_is(alike: Callable[[Tensor], bool]) -> None:
+    def reject_mistakes(matches: Callable[[Tensor], bool]) -> None:
         for sentence, wrong in named:
-            known = wrong.shape == wanted.shape and alike(wrong)
+            known = wrong.shape == wanted.shape and matches(wrong)
             assert not known, f"{what} is wrong: {sentence} ({where})"
 
     if off <= 1e-9:
         return
     if not single:
-        refuse_what_is(lambda wrong: _off(got, wrong, least=1.0) <= min(1e-9, off / 100))
-    if (single and off <= explained) or _off(got, wanted, least=1e-3) <= rounding:
+        reject_mistakes(lambda wrong: _relative_error(got, wrong, least=1.0) <= min(1e-9, off / 100))
+    if (single and off <= explained) or _relative_error(got, wanted, least=1e-3) <= rounding:
         return
-    refuse_what_is(lambda wrong: _off(got, wrong, least=1e-3) <= min(explained if single else 1e-5, off / 10))
+    reject_mistakes(
+        lambda wrong: _relative_error(got, wrong, least=1e-3) <= min(explained if single else 1e-5, off / 10)
+    )
     assert not bool(got.isnan().any()), f"{what} holds NaN ({where})"
-    apart = _apart(got, wanted)
+    apart = _differences(got, wanted)
     if not of_numbers:
         _refuse_what_is_nearly_right(what, got, wanted, apart, off, where)
     by_rounding = off <= explained or (single and not of_numbers and off <= 1e-3)
     assert not by_rounding, f"{what} is off by {off:.1g} of its size: {SINGLE} ({where})"
     if of_numbers:
         first = int((apart > 1e-6).nonzero()[0])
-        raise AssertionError(f"{what} is {_as_told(got[first], wanted[first])}, at {first} ({where})")
-    at = f" at {_place(apart == apart.max())}" if apart.shape else ""
+        raise AssertionError(f"{what} is {_got_and_wanted(got[first], wanted[first])}, at {first} ({where})")
+    at = f" at {_first_index(apart == apart.max())}" if apart.shape else ""
     raise AssertionError(f"{what} has the right shape and wrong values, off by up to {apart.max():.2g}{at} ({where})")
 
 
-def of_single_precision(scores: Tensor | float) -> float:
-    """How far off a result in single precision may be, as a share of its largest entry.
+def single_precision_tolerance(scores: Tensor | float) -> float:
+    """Return the permitted error of a result in single precision, as a share of its largest entry.
 
-    The exponential of a score is off by as large a share as the score is off, and single precision keeps a score only
-    to a share of its size: 6e-8 each time it is rounded, in the queries, in the sum, by the root. So of scores in the
-    thousands it makes weights that are off by 1e-3, whoever computes them. With the sine of an angle it is the same.
+    The relative error of the exponential of a score is the absolute error of the score. In single precision, each
+    rounding of a score (of the query, of the sum, by the root) has a relative error of up to 6e-8. So scores in the
+    thousands give weights with an error of 1e-3 in any correct answer. The same holds for the sine of an angle.
     """
     sizes = torch.as_tensor(scores, dtype=torch.float64).abs()
     finite = sizes[sizes.isfinite()]
-    return max(SINGLE_ROUNDING, OF_A_SCORE * float(finite.max())) if finite.numel() else SINGLE_ROUNDING
+    return max(SINGLE_ROUNDING, ERROR_OF_A_SCORE * float(finite.max())) if finite.numel() else SINGLE_ROUNDING
 
 
 def _refuse_what_is_nearly_right(what: str, got: Tensor, wanted: Tensor, apart: Tensor, off: float, where: str) -> None:
-    """Name what makes small differences and is no rounding: a zero that is none, a small number in a denominator."""
+    """Name two causes of small errors other than rounding: a nonzero entry that must be 0, an added epsilon."""
     spilt = (wanted == 0) & (apart > apart.max() / 100)
     if off <= 1e-2 and bool(spilt.any()):
-        value = float(got[tuple(_place(spilt))])
-        raise AssertionError(f"{what} is {value:.1g} at {_place(spilt)}, where it must be 0 ({where})")
+        value = float(got[tuple(_first_index(spilt))])
+        raise AssertionError(f"{what} is {value:.1g} at {_first_index(spilt)}, where it must be 0 ({where})")
     some = wanted != 0
     smaller = (got / wanted)[some] < 1
     assert off > 1e-3 or int(some.sum()) < 4 or not bool(smaller.all()), (
@@ -250,7 +254,7 @@ def _refuse_what_is_nearly_right(what: str, got: Tensor, wanted: Tensor, apart: 
 
 
 def compare_mask(what: str, got: object, wanted: Tensor, mistakes: Mapping[str, Wrong], *, where: str) -> None:
-    """Do the same for a mask, which must be Boolean."""
+    """Compare a Boolean mask with the correct one as :func:`compare` does, without tolerance."""
     _check_returned(what, got)
     received = got.dtype if isinstance(got, Tensor) else type(got).__name__
     boolean = f"{what} must be a Boolean tensor, got {received} ({where})"
@@ -259,7 +263,7 @@ def compare_mask(what: str, got: object, wanted: Tensor, mistakes: Mapping[str, 
     assert got.shape == wanted.shape, f"{what} must have shape {_shape(wanted)}, got {_shape(got)} ({where})"
     if torch.equal(got, wanted):
         return
-    for sentence, wrong in _by_sentence(mistakes):
+    for sentence, wrong in _flatten_mistakes(mistakes):
         assert not torch.equal(got, wrong), f"{what} is wrong: {sentence} ({where})"
     places = (got != wanted).nonzero().tolist()
     should = bool(wanted[tuple(places[0])])
@@ -278,10 +282,11 @@ def compare_number(
     where: str,
     least: float = 0.0,
 ) -> None:
-    """Do the same for an answer that is one number; a tensor without axes counts as one, and NumPy's do.
+    """Compare a number with the correct one as :func:`compare` does; tensors without axes and NumPy numbers count.
 
-    A whole number must be met exactly. Of others rounding is a share of ``least`` at least, which is the size of what
-    they are differences of. What is no finite number is near itself alone.
+    An integer must be equal. For other numbers, the permitted error is a share of the number's size, or of ``least`` if
+    that is larger. If the number is a difference, ``least`` is the size of its terms. An infinity matches only itself,
+    and NaN matches nothing.
     """
     value = number(what, got, where)
     exactly, rounding = (1e-15, 1e-15) if isinstance(wanted, int) else (1e-9, ROUNDING)
@@ -300,22 +305,22 @@ def compare_number(
             several = made if isinstance(made, Sequence) else (made,)
             assert not any(near(one, tolerance) for one in several), f"{what} is wrong: {sentence} ({where})"
     because = f": {SINGLE}" if rounding > exactly and near(wanted, SINGLE_ROUNDING) else ""
-    raise AssertionError(f"{what} is {_as_told(value, wanted)}{because} ({where})")
+    raise AssertionError(f"{what} is {_got_and_wanted(value, wanted)}{because} ({where})")
 
 
-def parts_in(names: Sequence[str], only: str | None) -> list[tuple[int, str]]:
-    """Number the parts of an answer that a check compares: all of them, or one that has points of its own."""
+def parts_to_compare(names: Sequence[str], only: str | None) -> list[tuple[int, str]]:
+    """Return (index, name) of the parts to compare: all, or the part ``only``, which is graded separately."""
     assert only is None or only in names, f"only must be one of {', '.join(names)}, got {only!r}"
     return [(i, name) for i, name in enumerate(names) if only in (None, name)]
 
 
 def is_finite(*parts: object) -> bool:
-    """Say whether no tensor among these holds an infinity or NaN; what is no tensor is for ``compare`` to refuse."""
+    """Return whether all tensors are finite. Other objects are ignored, because ``compare`` reports them."""
     return all(bool(part.isfinite().all()) for part in parts if isinstance(part, Tensor))
 
 
 def normal(*shape: int, generator: torch.Generator) -> Tensor:
-    """Draw standard normal numbers in double precision, whatever the default is."""
+    """Draw standard normal numbers in double precision, independent of the default type."""
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
@@ -348,7 +353,7 @@ def _real_tensor(what: str, got: object, shape: Sequence[int], where: str) -> Te
 
 
 def number(what: str, got: object, where: str) -> int | float:
-    """Read one number; a tensor without axes is one, and NumPy's are."""
+    """Convert a number, a NumPy number or a tensor without axes to a Python number."""
     _check_returned(what, got)
     if isinstance(got, Tensor):
         assert not got.shape, f"{what} must be a number; a tensor must have shape (), got {_shape(got)} ({where})"
@@ -359,37 +364,37 @@ def number(what: str, got: object, where: str) -> int | float:
 
 
 def as_tensor(value: float) -> Tensor:
-    """Make a tensor of a number, in single precision if it has no more digits than that holds."""
+    """Return a number as a tensor: float32 if that represents it exactly, otherwise float64."""
     whole = torch.tensor(value, dtype=torch.float64)
     return whole.float() if bool(whole.float() == whole) else whole
 
 
-def _as_told(value: int | float | Tensor, wanted: int | float | Tensor) -> str:
-    """Two numbers, with as many digits as tell them apart."""
+def _got_and_wanted(value: int | float | Tensor, wanted: int | float | Tensor) -> str:
+    """Format two numbers with enough digits to show their difference."""
     digits = 4 if abs(value - wanted) > 1e-2 * abs(wanted) and not isinstance(wanted, int) else 10
     return f"{float(value):.{digits}g}, wanted {float(wanted):.{digits}g}"
 
 
-def _by_sentence(mistakes: Mapping[str, Wrong]) -> list[tuple[str, Tensor]]:
-    """Each way to make a mistake, with the sentence that names it."""
+def _flatten_mistakes(mistakes: Mapping[str, Wrong]) -> list[tuple[str, Tensor]]:
+    """Return a pair of sentence and wrong result for each way to make each mistake."""
     several = ((why, [made] if isinstance(made, Tensor) else made) for why, made in mistakes.items())
     return [(why, one) for why, ways in several for one in ways]
 
 
-def _off(got: Tensor, wanted: Tensor, *, least: float) -> float:
-    """The largest difference, as a share of the largest finite entry, which counts as ``least`` if it is smaller."""
+def _relative_error(got: Tensor, wanted: Tensor, *, least: float) -> float:
+    """Return the largest difference relative to the largest finite entry, or to ``least`` if that is larger."""
     sizes = wanted.abs()
     size = float(sizes.masked_fill(~sizes.isfinite(), 0.0).max()) if sizes.numel() else 0.0
-    return float(_apart(got, wanted).max()) / max(size, least) if got.numel() else 0.0
+    return float(_differences(got, wanted).max()) / max(size, least) if got.numel() else 0.0
 
 
-def _apart(got: Tensor, wanted: Tensor) -> Tensor:
-    """How far entries are apart; equal infinities not at all, and what is not a number from anything."""
+def _differences(got: Tensor, wanted: Tensor) -> Tensor:
+    """Return the absolute differences: 0 for equal infinities, infinity where one entry is NaN."""
     return (got - wanted).abs().nan_to_num(nan=torch.inf, posinf=torch.inf).masked_fill(got == wanted, 0.0)
 
 
-def _place(chosen: Tensor) -> list[int]:
-    """The first place that is chosen."""
+def _first_index(chosen: Tensor) -> list[int]:
+    """Return the index of the first True entry."""
     return chosen.nonzero()[0].tolist()
 
 

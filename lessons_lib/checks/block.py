@@ -5,13 +5,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lessons_lib.checks import ask, by_hand, check, compare, compare_number, normal, parts_in
-from lessons_lib.gpt import GPTConfig
+from lessons_lib.checks import ask, check, compare, compare_number, normal, parts_to_compare, without_autograd
+from lessons_lib.transformer.gpt import GPTConfig
 
 
 @check
 def n_weights(answer: Callable[[int, int, int, int, int, bool], int], *, seed: int = 0, cases: int = 6) -> None:
-    """Check the number of weights of a GPT-2 of given sizes."""
+    """Check the number of parameters of a GPT-2 of given sizes."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         vocab, context, half, n_layers, d_ff = (torch.randperm(40, generator=generator)[:5] + 3).tolist()
@@ -54,7 +54,7 @@ def n_weights(answer: Callable[[int, int, int, int, int, bool], int], *, seed: i
 
 @check
 def logit_parts(answer: Callable[[Tensor, Tensor, Tensor, float], Tensor], *, seed: int = 0, cases: int = 4) -> None:
-    """Check what each write to the stream adds to the logits, behind an RMS norm."""
+    """Check the contribution of each write to the residual stream to the logits, after an RMS norm."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         writes, n, d, vocab = (torch.randperm(8, generator=generator)[:4] + 2).tolist()
@@ -114,8 +114,8 @@ def norm_backward(
     cases: int = 4,
     only: str | None = None,
 ) -> None:
-    """Check the way back through an RMS norm: the gradients of its input, of its gain, or both."""
-    compared = parts_in(("grad_x", "grad_gain"), only)
+    """Check the backward pass of an RMS norm: the gradient of its input, of its gain, or both."""
+    compared = parts_to_compare(("grad_x", "grad_gain"), only)
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         n, d = (torch.randperm(6, generator=generator)[:2] + 3).tolist()
@@ -125,7 +125,7 @@ def norm_backward(
         eps = float(torch.rand((), generator=generator, dtype=torch.float64)) + 0.1
         where = f"n={n}, d={d}, eps={eps:.3g}"
         returns = "the pair (grad_x, grad_gain)"
-        with by_hand():
+        with without_autograd():
             got = ask("norm_backward", answer, x, gain, grad, eps, where=where, returns=returns, parts=2)
         root = (x.square().mean(-1, keepdim=True) + eps).sqrt()
         hat, g = x / root, grad * gain

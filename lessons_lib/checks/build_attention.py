@@ -7,14 +7,14 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from lessons_lib import masks
-from lessons_lib.attention import attention
+from lessons_lib.attention import masks
+from lessons_lib.attention.attention import attention
+from lessons_lib.attention.positions import RotaryEmbedding
+from lessons_lib.attention.softmax import softmax
 from lessons_lib.checks import ask, check, compare, compare_mask, is_finite, normal
-from lessons_lib.checks.masks import wrongly_masked
-from lessons_lib.checks.positions import wrong_rotations
-from lessons_lib.checks.scaling import wrong_sums
-from lessons_lib.positions import RotaryEmbedding
-from lessons_lib.softmax import softmax
+from lessons_lib.checks.masks import masking_mistakes
+from lessons_lib.checks.positions import rotation_mistakes
+from lessons_lib.checks.scaling import denominator_mistakes
 
 Weights = tuple[Tensor, Tensor, Tensor, Tensor]
 Cache = tuple[Tensor, Tensor]
@@ -24,22 +24,22 @@ Cache = tuple[Tensor, Tensor]
 
 @check
 def weights(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
-    """Check the weights of scaled attention, on tame scores and on scores that overflow ``exp``."""
+    """Check the weights of scaled dot-product attention, for small scores and for scores that overflow ``exp``."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        b, n, m, d_k = _sizes(4, generator)
+        b, n, m, d_k = _distinct_sizes(4, generator)
         b, n = {2: (b, 1), 3: (1, n)}.get(case % 4, (b, n))
         leading = (b,) if case % 2 else ()
         q, k = normal(*leading, n, d_k, generator=generator), normal(*leading, m, d_k, generator=generator)
         where = f"n={n}, m={m}, d_k={d_k}, leading axes {leading}"
-        _one_matrix_of_weights(answer, q, k, f"scores near 0, {where}")
+        _check_weights(answer, q, k, f"scores near 0, {where}")
         high_q, high_k = (torch.cat([torch.full_like(x[..., :1], 60.0), x], dim=-1) for x in (q, k))
-        _one_matrix_of_weights(answer, high_q, high_k, f"scores in the thousands, {where}")
+        _check_weights(answer, high_q, high_k, f"scores in the thousands, {where}")
         q[..., 0, :] *= 3000
-        _one_matrix_of_weights(answer, q, k, f"one long query, {where}")
+        _check_weights(answer, q, k, f"one long query, {where}")
 
 
-def _one_matrix_of_weights(answer: Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Tensor, where: str) -> None:
+def _check_weights(answer: Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Tensor, where: str) -> None:
     scores = q @ k.mT
     d_k, m = k.shape[-1], k.shape[-2]
     s = scores / math.sqrt(d_k)
@@ -49,7 +49,7 @@ def _one_matrix_of_weights(answer: Callable[[Tensor, Tensor], Tensor], q: Tensor
         "under the root belongs the width d_k, not the number of keys": softmax(scores / math.sqrt(m)),
         "the scores are divided by sqrt(d_k), not multiplied": softmax(scores * math.sqrt(d_k)),
         "these are the scores; the softmax is missing": s,
-    } | wrong_sums(s)
+    } | denominator_mistakes(s)
     got = ask("weights", answer, q, k, where=where)
     cause = "subtract the maximum of each row" + (", not of the whole tensor" if "one long" in where else " first")
     assert is_finite(got), f"exp left the range of the numbers: {cause} ({where})"
@@ -87,7 +87,7 @@ def padding_mask(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, case
         b = 1 if case % 5 == 4 else int(torch.randint(2, 5, (), generator=generator))
         m = b + int(torch.randint(3, 7, (), generator=generator))
         lengths = torch.randperm(m + 1, generator=generator)[:b]
-        if case % 3 == 1:  # nothing but padding, and none of it
+        if case % 3 == 1:  # a sequence of padding only, and one without padding
             lengths[0], lengths[-1] = 0, m
         where = f"lengths={lengths.tolist()}, m={m}"
         got = ask("padding_mask", answer, lengths, m, where=where)
@@ -108,23 +108,23 @@ def padding_mask(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, case
 
 @check
 def attend(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 3) -> None:
-    """Check attention under a mask, also with rows that may attend nowhere."""
+    """Check attention under a mask, also with rows that are fully masked."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        q, k, v, mask, later, where = _a_masked_attention(case, generator)
-        _one_attention(answer, q, k, v, None, f"no mask, {where}")
-        _one_attention(answer, q, k, v, mask[0, 0], f"a mask over (n, m), {where}")
-        _one_attention(answer, q, k, v, mask, f"a mask over (b, 1, n, m), {where}")
-        _one_attention(answer, 3000 * q, k, v, mask, f"scores in the thousands, {where}")
-        _one_attention(answer, q, k, v, mask & later, f"row 0 without keys, {where}")
+        q, k, v, mask, later, where = _masked_attention_case(case, generator)
+        _check_attention(answer, q, k, v, None, f"no mask, {where}")
+        _check_attention(answer, q, k, v, mask[0, 0], f"a mask over (n, m), {where}")
+        _check_attention(answer, q, k, v, mask, f"a mask over (b, 1, n, m), {where}")
+        _check_attention(answer, 3000 * q, k, v, mask, f"scores in the thousands, {where}")
+        _check_attention(answer, q, k, v, mask & later, f"row 0 without keys, {where}")
 
 
 @check
 def gradients_of_attend(answer: Callable[..., tuple[Tensor, Tensor, Tensor]], *, seed: int = 0, cases: int = 3) -> None:
-    """Check the gradients of the sum of all outputs: finite, and right, with and without rows that attend nowhere."""
+    """Check that the gradients of the sum of all outputs are finite and correct, with and without fully masked rows."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        q, k, v, mask, later, where = _a_masked_attention(case, generator)
+        q, k, v, mask, later, where = _masked_attention_case(case, generator)
         for allowed, kind in ((mask, "every row sees a key"), (mask & later, "row 0 without keys")):
             given = tuple(tensor.clone().requires_grad_() for tensor in (q, k, v))
             wanted = torch.autograd.grad(attention(given[0], given[1], given[2], allowed).sum(), given)
@@ -138,18 +138,18 @@ def gradients_of_attend(answer: Callable[..., tuple[Tensor, Tensor, Tensor]], *,
                 compare(f"the gradient of {name}", one, right, {}, where=with_kind)
 
 
-def _a_masked_attention(case: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, str]:
-    """Queries, keys, values, a mask that leaves each row something, one that empties row 0, and the sizes in words."""
-    b, h, n, m, d_k, d_v = _sizes(6, generator)
+def _masked_attention_case(case: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, str]:
+    """Return queries, keys, values, a mask without empty rows, a mask that empties row 0, and a description."""
+    b, h, n, m, d_k, d_v = _distinct_sizes(6, generator)
     b, h, n = {1: (1, h, n), 2: (b, 1, 1)}.get(case % 3, (b, h, n))
     q, k, v = (normal(b, h, *size, generator=generator) for size in ((n, d_k), (m, d_k), (m, d_v)))
     mask = torch.rand(b, 1, n, m, generator=generator) < 0.5
-    mask[..., 0], mask[..., -1] = True, False  # no row is empty, and none is full
+    mask[..., 0], mask[..., -1] = True, False  # every row has visible and hidden keys
     later = torch.arange(n)[:, None] > 0
     return q, k, v, mask, later, f"b={b}, h={h}, n={n}, m={m}, d_k={d_k}, d_v={d_v}"
 
 
-def _one_attention(
+def _check_attention(
     answer: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, where: str
 ) -> None:
     allowed = torch.ones(q.shape[-2], k.shape[-2], dtype=torch.bool) if mask is None else mask
@@ -158,7 +158,7 @@ def _one_attention(
     mistakes = {
         "the mask is ignored": softmax(scores) @ v,
         "the scores are not divided by sqrt(d_k)": softmax(q @ k.mT, allowed) @ v,
-    } | {why: wrong @ v for why, wrong in wrongly_masked(scores, allowed).items()}
+    } | {why: wrong @ v for why, wrong in masking_mistakes(scores, allowed).items()}
     got = ask("attend", answer, q, k, v, mask, where=where)
     cause = (
         "0 / 0 in a row without keys: replace its sum before you divide"
@@ -177,7 +177,7 @@ def split(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int 
     """Check the split of the last axis into heads, which become an axis before the positions."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        b, n, h, d = _sizes(4, generator)
+        b, n, h, d = _distinct_sizes(4, generator)
         b, n, h = {2: (b, n, 1), 3: (1, 1, h)}.get(case % 4, (b, n, h))
         x = normal(b, n, h * d, generator=generator)
         mistakes = {
@@ -193,10 +193,10 @@ def split(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int 
 
 @check
 def merge(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
-    """Check the way back from heads to one vector for each position."""
+    """Check the inverse of the split: the heads of each position are concatenated to one vector."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        b, n, h, d = _sizes(4, generator)
+        b, n, h, d = _distinct_sizes(4, generator)
         b, n, h = {2: (b, n, 1), 3: (1, 1, h)}.get(case % 4, (b, n, h))
         x = normal(b, h, n, d, generator=generator)
         mistakes = {
@@ -213,7 +213,7 @@ def attend_shared(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 
     """Check attention of query heads that share key/value heads, consecutive ones together."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        b, n, m, d = _sizes(4, generator)
+        b, n, m, d = _distinct_sizes(4, generator)
         g, group = (2 + torch.randperm(3, generator=generator)[:2]).tolist()
         g, group = {2: (1, group), 3: (g, 1)}.get(case % 4, (g, group))
         q, k, v = (normal(b, *size, d, generator=generator) for size in ((g * group, n), (g, m), (g, m)))
@@ -239,10 +239,10 @@ def attend_shared(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 
 
 @check
 def rotate(answer: Callable[[Tensor, Tensor, float], Tensor], *, seed: int = 0, cases: int = 4) -> None:
-    """Check RoPE with the halves paired, at any positions."""
+    """Check RoPE with entry i paired with entry i + d/2, at any positions."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        b, h, n, pairs = _sizes(4, generator)
+        b, h, n, pairs = _distinct_sizes(4, generator)
         n, pairs = {2: (1, pairs), 3: (n, 1)}.get(case % 4, (n, pairs))
         base = 10.0 ** float(1 + 3 * torch.rand((), generator=generator))
         positions = torch.randperm(50, generator=generator)[:n] + 1
@@ -251,7 +251,7 @@ def rotate(answer: Callable[[Tensor, Tensor, float], Tensor], *, seed: int = 0, 
         got = ask("rotate", answer, x, positions, base, where=where)
         right = RotaryEmbedding(2 * pairs, base=base)
         other_pairs = "these pairs are neighbours, 2i and 2i + 1; here i goes with i + d/2"
-        mistakes = wrong_rotations(x, positions, right, other_pairs)
+        mistakes = rotation_mistakes(x, positions, right, other_pairs)
         compare("rotate", got, right(x, positions), mistakes, where=where, rounding=1e-5)
 
 
@@ -260,12 +260,12 @@ def rotate(answer: Callable[[Tensor, Tensor, float], Tensor], *, seed: int = 0, 
 
 @check
 def layer(answer: Callable[[Tensor, Weights, int, int], Tensor], *, seed: int = 0, cases: int = 4) -> None:
-    """Check causal self-attention with heads, shared keys and RoPE."""
+    """Check causal self-attention with several heads, grouped keys and values, and RoPE."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        x, w, h, g = _a_layer(case, generator)
+        x, w, h, g = _layer_case(case, generator)
         where = f"{tuple(x.shape)}, n_heads={h}, n_kv_heads={g}, d_head={w[0].shape[-1] // h}"
-        wanted, mistakes = _layer(x, w, h, g), _wrong_layers(x, w, h, g)
+        wanted, mistakes = _layer(x, w, h, g), _layer_mistakes(x, w, h, g)
         got = ask("layer", answer, x, w, h, g, where=where)
         compare("layer", got, wanted, mistakes, where=where, rounding=1e-5)
 
@@ -274,27 +274,27 @@ def layer(answer: Callable[[Tensor, Weights, int, int], Tensor], *, seed: int = 
 def decode(
     answer: Callable[[Tensor, Weights, int, int, Cache | None], tuple[Tensor, Cache]], *, seed: int = 0, cases: int = 4
 ) -> None:
-    """Check that the layer, fed in pieces with a cache, gives what it gives at once, and what the cache keeps."""
+    """Check that decoding in pieces with a KV cache equals one pass of the layer, and the contents of the cache."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        x, w, h, g = _a_layer(case, generator)
+        x, w, h, g = _layer_case(case, generator)
         sizes = [3, 1, *[2] * ((x.shape[1] - 4) // 2), *[1] * (x.shape[1] % 2)]
         where = f"{tuple(x.shape)} in pieces of {sizes}, n_heads={h}, n_kv_heads={g}"
-        wanted, mistakes = _layer(x, w, h, g), _wrong_decodings(x, w, h, g, sizes)
+        wanted, mistakes = _layer(x, w, h, g), _decode_mistakes(x, w, h, g, sizes)
         outs, cache, seen = [], None, 0
         for piece in x.split(sizes, dim=1):
             seen += piece.shape[1]
-            out, following = _one_step(answer, piece, w, h, g, cache, where)
-            twin, _ = _one_step(answer, piece, w, h, g, cache, where)
+            out, following = _run_decode_step(answer, piece, w, h, g, cache, where)
+            twin, _ = _run_decode_step(answer, piece, w, h, g, cache, where)
             stateless = out.shape == twin.shape and torch.allclose(out, twin, rtol=1e-5, atol=1e-5, equal_nan=True)
             assert stateless, f"the same step from the same cache gives another result: keep no state outside ({where})"
             cache = following
-            _check_kept(cache, (x.shape[0], g, seen, w[0].shape[-1] // h), h, where)
+            _check_cache(cache, (x.shape[0], g, seen, w[0].shape[-1] // h), h, where)
             outs.append(out)
         compare("decode", torch.cat(outs, dim=1), wanted, mistakes, where=where, rounding=1e-5)
 
 
-def _one_step(
+def _run_decode_step(
     answer: Callable[[Tensor, Weights, int, int, Cache | None], tuple[Tensor, Cache]],
     piece: Tensor,
     w: Weights,
@@ -312,7 +312,7 @@ def _one_step(
     return out, (kept[0], kept[1])
 
 
-def _check_kept(cache: Cache, wanted: tuple[int, ...], h: int, where: str) -> None:
+def _check_cache(cache: Cache, wanted: tuple[int, ...], h: int, where: str) -> None:
     b, g, seen, d_head = wanted
     for name, kept in zip(("keys", "values"), cache, strict=True):
         repeated = h != g and kept.shape == (b, h, seen, d_head)
@@ -322,10 +322,10 @@ def _check_kept(cache: Cache, wanted: tuple[int, ...], h: int, where: str) -> No
         )
 
 
-def _a_layer(case: int, generator: torch.Generator) -> tuple[Tensor, Weights, int, int]:
-    """Random rows and matrices: no two axes alike, an odd or even number of positions, widths that are even.
+def _layer_case(case: int, generator: torch.Generator) -> tuple[Tensor, Weights, int, int]:
+    """Draw inputs and matrices with axes of different sizes, even head widths and any number of positions.
 
-    One text, one head for keys, or as many for keys as for queries come too.
+    Some cases have a batch size of one, one key head, or as many key heads as query heads.
     """
     b, g, group = (2 + torch.randperm(3, generator=generator)[:3]).tolist()
     b, g, group = {1: (1, g, group), 2: (b, 1, group), 3: (b, g, 1)}.get(case % 4, (b, g, group))
@@ -343,18 +343,18 @@ def _heads(x: Tensor, w: Weights, h: int, g: int) -> tuple[Tensor, Tensor, Tenso
     return q, k, v
 
 
-def _merged(heads: Tensor) -> Tensor:
+def _merge_heads(heads: Tensor) -> Tensor:
     return rearrange(heads, "b h n d -> b n (h d)")
 
 
 def _layer(x: Tensor, w: Weights, h: int, g: int) -> Tensor:
     q, k, v = _heads(x, w, h, g)
     turn = RotaryEmbedding(q.shape[-1])
-    return _merged(attention(turn(q), turn(k), v, masks.causal(x.shape[1]))) @ w[3]
+    return _merge_heads(attention(turn(q), turn(k), v, masks.causal(x.shape[1]))) @ w[3]
 
 
-def _wrong_layers(x: Tensor, w: Weights, h: int, g: int) -> dict[str, Tensor]:
-    """What each likely mistake makes of the layer."""
+def _layer_mistakes(x: Tensor, w: Weights, h: int, g: int) -> dict[str, Tensor]:
+    """Return the output of the layer with each likely mistake."""
     q, k, v = _heads(x, w, h, g)
     past, turn = masks.causal(x.shape[1]), RotaryEmbedding(q.shape[-1])
     turned = turn(q), turn(k)
@@ -375,13 +375,13 @@ def _wrong_layers(x: Tensor, w: Weights, h: int, g: int) -> dict[str, Tensor]:
             turned[0], k_by_turns, v_by_turns, past
         ),
     }
-    return {why: _merged(heads) @ w[3] for why, heads in in_wrong_order.items()} | {
-        "merge the heads before w_o; a reshape alone mixes positions": right.reshape(_merged(right).shape) @ w[3],
+    return {why: _merge_heads(heads) @ w[3] for why, heads in in_wrong_order.items()} | {
+        "merge the heads before w_o; a reshape alone mixes positions": right.reshape(_merge_heads(right).shape) @ w[3],
     }
 
 
-def _wrong_decodings(x: Tensor, w: Weights, h: int, g: int, sizes: Sequence[int]) -> dict[str, Tensor]:
-    """What each likely mistake makes of the pieces put together again."""
+def _decode_mistakes(x: Tensor, w: Weights, h: int, g: int, sizes: Sequence[int]) -> dict[str, Tensor]:
+    """Return the concatenated output of decoding with each likely mistake."""
 
     def in_pieces(
         *,
@@ -400,14 +400,14 @@ def _wrong_decodings(x: Tensor, w: Weights, h: int, g: int, sizes: Sequence[int]
             here, start = torch.arange(seen, m), torch.arange(n)
             q = turn(q, start if restart_q else here)
             kept_v = torch.cat([kept_v, v], dim=-2)
-            if again:  # everything that is kept is rotated in every step
+            if again:  # the whole cache is rotated again in every step
                 kept_k = turn(torch.cat([kept_k, k], dim=-2))
             else:
                 kept_k = torch.cat([kept_k, turn(k, start if restart_k else here)], dim=-2)
             mask = masks.bidirectional(n, m) if blind else masks.causal(n, m)
             mask = masks.bidirectional(n, m).tril() if top_left else mask
             heads = attention(q, kept_k, kept_v, mask)
-            rows = _merged(heads)
+            rows = _merge_heads(heads)
             outs.append((heads.reshape(rows.shape) if unmerged else rows) @ w[3])
             seen = m
         return torch.cat(outs, dim=1)
@@ -425,13 +425,13 @@ def _wrong_decodings(x: Tensor, w: Weights, h: int, g: int, sizes: Sequence[int]
         "what is kept has been rotated already; rotate the new keys alone": in_pieces(again=True),
         "merge the heads before w_o; a reshape alone mixes positions": in_pieces(unmerged=True),
     }
-    of_layers = {why: wrong for why, wrong in _wrong_layers(x, w, h, g).items() if "nothing hides" not in why}
+    of_layers = {why: wrong for why, wrong in _layer_mistakes(x, w, h, g).items() if "nothing hides" not in why}
     return of_layers | mistakes
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
-def _sizes(n_axes: int, generator: torch.Generator) -> list[int]:
-    """Sizes from 2 on, no two alike."""
+def _distinct_sizes(n_axes: int, generator: torch.Generator) -> list[int]:
+    """Draw different sizes of at least 2."""
     return (2 + torch.randperm(n_axes + 2, generator=generator)[:n_axes]).tolist()

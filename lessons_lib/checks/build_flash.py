@@ -6,11 +6,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lessons_lib.attention import attention, attention_vjp
-from lessons_lib.checks import ask, by_hand, check, compare, is_finite, normal, parts_in
-from lessons_lib.checks.flash import far_below_zero
-from lessons_lib.masks import causal
-from lessons_lib.softmax import log_sum_exp
+from lessons_lib.attention.attention import attention, attention_vjp
+from lessons_lib.attention.masks import causal
+from lessons_lib.attention.softmax import log_sum_exp
+from lessons_lib.checks import ask, check, compare, is_finite, normal, parts_to_compare, without_autograd
+from lessons_lib.checks.flash import with_low_scores
 
 State = tuple[Tensor, Tensor, Tensor]
 Tile = tuple[int, int, bool]
@@ -23,8 +23,8 @@ NO_KEY_YET = "a row that has seen no key has peak -inf, and -inf - (-inf) is NaN
 def one_block(
     answer: Callable[[Tensor, Tensor], State], *, seed: int = 0, cases: int = 4, only: str | None = None
 ) -> None:
-    """Check what a softmax keeps of a single block of keys: ``peak``, ``total`` and ``summed``, or ``only`` one."""
-    compared = parts_in(("peak", "total", "summed"), only)
+    """Check the softmax state of a single block of keys: ``peak``, ``total`` and ``summed``, or ``only`` one."""
+    compared = parts_to_compare(("peak", "total", "summed"), only)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
         n, some, d = (2 + torch.randperm(6, generator=generator)[:3]).tolist()
@@ -39,10 +39,10 @@ def one_block(
             (scores.masked_fill(hidden, -torch.inf), "some keys hidden"),
             (scores.masked_fill(row_0, -torch.inf), "row 0 sees no key"),
         ):
-            _one_state(answer, given, values, compared, f"{kind}, {where}")
+            _check_state(answer, given, values, compared, f"{kind}, {where}")
 
 
-def _one_state(
+def _check_state(
     answer: Callable[[Tensor, Tensor], State],
     scores: Tensor,
     values: Tensor,
@@ -100,11 +100,11 @@ def update(
     cases: int = 4,
     only: str | None = None,
 ) -> None:
-    """Check how a running softmax takes in a few more keys, from the start, midway, and when it sees none of them.
+    """Check an update of the online softmax: at the start, midway, and with hidden keys.
 
     It compares ``peak``, ``total`` and ``summed``, or ``only`` one.
     """
-    compared = parts_in(("peak", "total", "summed"), only)
+    compared = parts_to_compare(("peak", "total", "summed"), only)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
         n, some, more, d = (2 + torch.randperm(6, generator=generator)[:4]).tolist()
@@ -122,10 +122,10 @@ def update(
             (start, scores, "at the start"),
             (start, hidden, "row 0 has seen no key yet"),
         ):
-            _one_update(answer, state, new, v, compared, f"{when}, {where}")
+            _check_update(answer, state, new, v, compared, f"{when}, {where}")
 
 
-def _one_update(
+def _check_update(
     answer: Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], State],
     state: State,
     scores: Tensor,
@@ -162,7 +162,7 @@ def _one_update(
 
 
 def _state(scores: Tensor, values: Tensor) -> State:
-    """Return what a running softmax knows after these keys."""
+    """Return the state of the online softmax after these keys."""
     peak = scores.amax(dim=-1)
     weights = (scores - peak.masked_fill(peak.isneginf(), 0.0)[:, None]).exp()
     return peak, weights.sum(dim=-1), weights @ values
@@ -177,19 +177,19 @@ def _ones(scores: Tensor) -> Tensor:
 
 @check
 def tiled(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor], *, seed: int = 0, cases: int = 4) -> None:
-    """Check attention over all keys, one block of keys after the other."""
+    """Check attention over all keys, computed block by block."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
-        q, k, v, block, _ = _tensors(generator)
+        q, k, v, block, _ = _random_case(generator)
         where = f"n={len(q)}, m={len(k)}, block={block}"
         late = "exp sees no score but minus the running peak"
-        _one_tiled(answer, q, k, v, block, late, f"scores near 0, {where}")
-        _one_tiled(answer, 3000 * q, k, v, block, late, f"scores in the thousands, {where}")
+        _check_tiled(answer, q, k, v, block, late, f"scores near 0, {where}")
+        _check_tiled(answer, 3000 * q, k, v, block, late, f"scores in the thousands, {where}")
         early = "before the first block the peak is -inf, not 0"
-        _one_tiled(answer, *far_below_zero(q, k), v, block, early, f"scores near -2000, {where}")
+        _check_tiled(answer, *with_low_scores(q, k), v, block, early, f"scores near -2000, {where}")
 
 
-def _one_tiled(
+def _check_tiled(
     answer: Callable[[Tensor, Tensor, Tensor, int], Tensor],
     q: Tensor,
     k: Tensor,
@@ -269,14 +269,14 @@ def flash(
     cases: int = 4,
     only: str | None = None,
 ) -> None:
-    """Check causal attention in tiles and its log-sum-exp, ``out``, ``lse`` or both, and that hidden tiles are let be.
+    """Check causal attention in tiles and its log-sum-exp, ``out``, ``lse`` or both, and that hidden tiles are skipped.
 
-    Who touches those spoils ``out``.
+    An answer that computes hidden tiles fails ``out``.
     """
-    compared = parts_in(("out", "lse"), only)
+    compared = parts_to_compare(("out", "lse"), only)
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
-        q, k, v, block_q, block_k = _tensors(generator, queries_at_most_keys=True)
+        q, k, v, block_q, block_k = _random_case(generator, queries_at_most_keys=True)
         n, m = len(q), len(k)
         where = f"n={n}, m={m}, block_q={block_q}, block_k={block_k}"
         got = ask("flash", answer, q, k, v, block_q, block_k, where=where, returns="out, lse", parts=2)
@@ -304,11 +304,11 @@ def flash(
         for i, name in compared:
             compare(name, got[i], (attention(q, k, v, mask), lse)[i], (outs, lses)[i], where=where)
         if (0, "out") in compared:
-            _check_untouched(answer, q, k, v, block_q, block_k, where)
-        _check_low_scores(answer, *far_below_zero(q, k), v, block_q, block_k, compared, f"scores near -2000, {where}")
+            _check_hidden_tiles_skipped(answer, q, k, v, block_q, block_k, where)
+        _check_low_scores(answer, *with_low_scores(q, k), v, block_q, block_k, compared, f"scores near -2000, {where}")
 
 
-def _check_untouched(
+def _check_hidden_tiles_skipped(
     answer: Callable[[Tensor, Tensor, Tensor, int, int], tuple[Tensor, Tensor]],
     q: Tensor,
     k: Tensor,
@@ -317,8 +317,8 @@ def _check_untouched(
     block_k: int,
     where: str,
 ) -> None:
-    """Put NaN where the first block of queries may not look: zero times NaN is NaN, so it shows who looked."""
-    spoilt = _spoilt_where_hidden(v, len(q), block_q, block_k)
+    """Put NaN into tiles hidden from the first block of queries: 0 * NaN is NaN and shows that a tile was used."""
+    spoilt = _with_nan_in_hidden_tiles(v, len(q), block_q, block_k)
     out, _ = ask("flash", answer, q, k, spoilt, block_q, block_k, where=where, returns="out, lse", parts=2)
     untouched = bool(out[:block_q].isfinite().all())
     assert untouched, f"a tile in which everything is hidden was multiplied with zeros; skip it ({where})"
@@ -334,7 +334,7 @@ def _check_low_scores(
     compared: list[tuple[int, str]],
     where: str,
 ) -> None:
-    """Ask once more, for scores so low that a peak which starts at 0 leaves nothing to divide by."""
+    """Check scores so low that the sum of weights underflows to 0 if the peak starts at 0."""
     got = ask("flash", answer, q, k, v, block_q, block_k, where=where, returns="out, lse", parts=2)
     mask = causal(len(q), len(k))
     wanted = attention(q, k, v, mask), log_sum_exp(q @ k.mT / math.sqrt(q.shape[-1]), mask)
@@ -343,15 +343,15 @@ def _check_low_scores(
         compare(name, got[i], wanted[i], {}, where=where, scores=2000.0)
 
 
-def _spoilt_where_hidden(rows: Tensor, n: int, block_q: int, block_k: int) -> Tensor:
-    """Keys or values with NaN in every tile that is hidden from the first block of queries as a whole."""
+def _with_nan_in_hidden_tiles(rows: Tensor, n: int, block_q: int, block_k: int) -> Tensor:
+    """Return keys or values with NaN in every tile that is fully hidden from the first block of queries."""
     spoilt = rows.clone()
-    spoilt[_unseen_by_the_first_block(n, len(rows), block_q, block_k)] = torch.nan
+    spoilt[_keys_hidden_from_first_block(n, len(rows), block_q, block_k)] = torch.nan
     return spoilt
 
 
-def _unseen_by_the_first_block(n: int, m: int, block_q: int, block_k: int) -> slice:
-    """The keys in tiles that are hidden from the first block of queries as a whole."""
+def _keys_hidden_from_first_block(n: int, m: int, block_q: int, block_k: int) -> slice:
+    """Return the slice of keys in tiles that are fully hidden from the first block of queries."""
     last_seen = min(block_q, n) - 1 + m - n
     return slice((last_seen // block_k + 1) * block_k, None)
 
@@ -364,17 +364,17 @@ def flash_backward(
     answer: Callable[..., tuple[Tensor, Tensor, Tensor]], *, seed: int = 0, cases: int = 4, only: str | None = None
 ) -> None:
     """Check the gradients of causal attention, recomputed tile by tile from the log-sum-exp, or ``only`` one."""
-    compared = sorted(parts_in(("grad_q", "grad_k", "grad_v"), only), key=lambda part: "vqk".index(part[1][-1]))
+    compared = sorted(parts_to_compare(("grad_q", "grad_k", "grad_v"), only), key=lambda part: "vqk".index(part[1][-1]))
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
-        q, k, v, block_q, block_k = _tensors(generator, queries_at_most_keys=True)
+        q, k, v, block_q, block_k = _random_case(generator, queries_at_most_keys=True)
         grad_out = normal(len(q), v.shape[-1], generator=generator)
         where = f"n={len(q)}, m={len(k)}, block_q={block_q}, block_k={block_k}"
         mask, scale = causal(len(q), len(k)), 1 / math.sqrt(q.shape[-1])
         lse = log_sum_exp(scale * q @ k.mT, mask)
         out = attention(q, k, v, mask)
         returns = "grad_q, grad_k, grad_v"
-        with by_hand():
+        with without_autograd():
             given = q, k, v, out, lse, grad_out, block_q, block_k
             got = ask("flash_backward", answer, *given, where=where, returns=returns, parts=3)
         p = (scale * q @ k.mT - lse[:, None]).exp()
@@ -397,12 +397,12 @@ def flash_backward(
         wanted = attention_vjp(q, k, v, grad_out, mask)[:3]
         for i, name in compared:
             compare(name, got[i], wanted[i], {why: wrong[i] for why, wrong in mistakes.items()}, where=where)
-        unseen, block = _unseen_by_the_first_block(len(q), len(k), block_q, block_k), slice(block_q)
+        unseen, block = _keys_hidden_from_first_block(len(q), len(k), block_q, block_k), slice(block_q)
         for i, name in compared:
             given = [x.clone() for x in (q, k, v, out, lse, grad_out)]
             for spoilt in given[1:3] if name == "grad_q" else (given[0], *given[3:]):
                 spoilt[unseen if name == "grad_q" else block] = torch.nan
-            with by_hand():
+            with without_autograd():
                 got = ask("flash_backward", answer, *given, block_q, block_k, where=where, returns=returns, parts=3)
             untouched = got[i][block if name == "grad_q" else unseen].isfinite().all()
             assert untouched, (
@@ -413,10 +413,10 @@ def flash_backward(
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
-def _tensors(
+def _random_case(
     generator: torch.Generator, *, queries_at_most_keys: bool = False
 ) -> tuple[Tensor, Tensor, Tensor, int, int]:
-    """Queries, keys and values of one head, and two sizes of blocks, neither of which divides its axis."""
+    """Draw queries, keys and values of one head, and two block sizes that do not divide their axes."""
     d_k, d_v, block_q, block_k = (3 + torch.randperm(4, generator=generator)).tolist()
     n, m = 2 * block_q + 1, 3 * block_k + 2
     n = min(n, m - 1) if queries_at_most_keys else n

@@ -1,4 +1,4 @@
-"""Checks of the exercises on what attention costs."""
+"""Checks of the exercises on the cost of attention."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ Step = tuple[Tensor, Tensor]
 
 @check
 def crossing(answer: Callable[[int, int, int, int, int, bool, bool], float], *, seed: int = 0, cases: int = 6) -> None:
-    """Check the length at which pairs cost as much as matrices, in a block of given sizes."""
+    """Check the length at which scores and averages cost as much as the weight matrices, for a block of given sizes."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         g, group = (torch.randperm(7, generator=generator)[:2] + 3).tolist()
@@ -58,7 +58,7 @@ def crossing(answer: Callable[[int, int, int, int, int, bool, bool], float], *, 
 
 @check
 def enough_texts(answer: Callable[[float, float, float, float, float], int], *, seed: int = 0, cases: int = 8) -> None:
-    """Check how many texts written at once keep a device's arithmetic busy."""
+    """Check the batch size in decoding from which a device is limited by arithmetic."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         wanted = int(torch.randint(3, 400, (), generator=generator))
@@ -67,16 +67,16 @@ def enough_texts(answer: Callable[[float, float, float, float, float], int], *, 
         part = 0.2 + 0.6 * float(torch.rand((), generator=generator, dtype=torch.float64))
         weights, r_bytes, r_flops = (torch.rand(3, generator=generator, dtype=torch.float64) * 90 + 10).tolist()
         weights, r_bytes, r_flops = round(weights) * 1e8, round(r_bytes) * 1e10, round(r_flops) * 1e13
-        # seconds of arithmetic that a text brings beyond those of fetching its cache
+        # seconds of arithmetic for each text, minus the seconds to load its KV cache
         gained = weights / r_bytes / (wanted - part)
         fetched = gained * (0.3 + float(torch.rand((), generator=generator, dtype=torch.float64)))
-        if case % 5 == 1 and not never:  # both take equally long, and powers of two leave no rounding
+        if case % 5 == 1 and not never:  # both times are equal, and powers of two are exact
             wanted = 2 ** (2 + case % 6)
             weights, r_bytes, r_flops = 2.0**34, 2.0**41, 2.0**50
             gained = weights / r_bytes / wanted
             fetched = gained / 2
         added = -0.2 * fetched if never else gained
-        if never and case % 2:  # a text brings exactly as much of both, so the weights stay ahead
+        if never and case % 2:  # both times of a text are equal, so loading the weights always takes longer
             weights, r_bytes, r_flops = 2.0**34, 2.0**41, 2.0**50
             fetched, added = weights / r_bytes / 64, 0.0
         kept, flops = fetched * r_bytes, (fetched + added) * r_flops
@@ -125,7 +125,7 @@ def enough_texts(answer: Callable[[float, float, float, float, float], int], *, 
 
 @check
 def join(answer: Callable[[Step, Step], Step], *, seed: int = 0, cases: int = 5) -> None:
-    """Check two steps of a recurrence with matrices, joined into one."""
+    """Check the composition of two steps of a linear recurrence with matrices."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         d, n, m = (torch.randperm(5, generator=generator)[:3] + 2).tolist()

@@ -1,4 +1,4 @@
-"""Checks of the exercises on how training breaks."""
+"""Checks of the exercises on training dynamics."""
 
 import math
 from collections.abc import Callable
@@ -6,18 +6,18 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from lessons_lib.analysis.diagnostics import attention_entropy, token_spread
+from lessons_lib.analysis.information import entropy
+from lessons_lib.attention.masks import causal
+from lessons_lib.attention.softmax import softmax
 from lessons_lib.checks import ask, check, compare, number
-from lessons_lib.checks.information import CRUMBS
-from lessons_lib.diagnostics import attention_entropy, token_spread
-from lessons_lib.information import entropy
-from lessons_lib.masks import causal
-from lessons_lib.softmax import softmax
-from lessons_lib.training import warmup_cosine
+from lessons_lib.checks.information import EPSILONS
+from lessons_lib.training.loop import warmup_cosine
 
 
 @check
 def spread(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
-    """Check the share of the length that is not common to all tokens, for any number of leading axes."""
+    """Check the token spread, for any number of leading axes."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         b, h, n, d = (torch.randperm(7, generator=generator)[:4] + 2).tolist()
@@ -53,7 +53,7 @@ def spread(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4)
 
 @check
 def schedule(answer: Callable[[int, int, int, float], float | Tensor], *, seed: int = 0, cases: int = 4) -> None:
-    """Check warm-up, cosine and floor, at every step of the schedule and beyond its end."""
+    """Check a learning-rate schedule of warm-up, cosine decay and a minimum, at every step and after the end."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         n_warmup = 0 if case == cases - 1 else int(torch.randint(2, 20, (), generator=generator))
@@ -126,16 +126,16 @@ def schedule(answer: Callable[[int, int, int, float], float | Tensor], *, seed: 
 
 @check
 def fair_entropy(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
-    """Check the entropy of causal heads as a share of the largest possible, over the rows that have a choice."""
+    """Check the entropy of causal heads relative to the maximum, over the rows with at least two visible keys."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         h, n = (torch.randperm(7, generator=generator)[:2] + 3).tolist()
         scores = torch.randn(h, n, n, generator=generator, dtype=torch.float64) * 2
         weights = softmax(scores, causal(n))
-        weights[1] = _without_one_key(weights[1], generator)
+        weights[1] = _with_one_key_removed(weights[1], generator)
         where = f"{h} heads, {n} tokens, weights of 0 in one head"
         if case == 0:
-            weights[0] = torch.eye(n, dtype=torch.float64)  # a head of zeros and ones
+            weights[0] = torch.eye(n, dtype=torch.float64)  # a head with one-hot rows
             where += ", of 0 and 1 in another"
         got = ask("fair_entropy", answer, weights, where=where)
         assert not (isinstance(got, Tensor) and bool(got.isnan().any())), (
@@ -151,7 +151,7 @@ def fair_entropy(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: in
                 (rows / (weights > 0).double().sum(-1).log().clamp_min(1e-9))[:, 1:].mean(-1)
             ),
             "a small number inside the logarithm changes the result; leave it out": [
-                (-(weights * (weights + eps).log()).sum(-1) / most.clamp_min(1e-9))[:, 1:].mean(-1) for eps in CRUMBS
+                (-(weights * (weights + eps).log()).sum(-1) / most.clamp_min(1e-9))[:, 1:].mean(-1) for eps in EPSILONS
             ],
             "the first row has no choice; leave it out of the mean": (rows / most.clamp_min(1e-9)).mean(-1),
             "take the share row by row and then the mean, not the mean of entropies over the mean of largest": (
@@ -165,8 +165,8 @@ def fair_entropy(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: in
         compare("fair_entropy", got, attention_entropy(weights[None], causal(n)), mistakes, where=where)
 
 
-def _without_one_key(weights: Tensor, generator: torch.Generator) -> Tensor:
-    """The same causal weights with one visible key taken from each row of three and more."""
+def _with_one_key_removed(weights: Tensor, generator: torch.Generator) -> Tensor:
+    """Return the causal weights with one visible key removed from each row of three or more."""
     n = len(weights)
     taken = torch.stack([torch.randint(max(1, row), (), generator=generator) for row in range(n)])
     kept = weights * ((torch.arange(n) != taken[:, None]) | (torch.arange(n)[:, None] < 2))

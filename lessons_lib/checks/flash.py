@@ -6,27 +6,27 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 from torch import Tensor
 
-from lessons_lib.attention import attention
-from lessons_lib.checks import ask, by_hand, check, compare, compare_number, is_finite, parts_in
-from lessons_lib.softmax import log_sum_exp
+from lessons_lib.attention.attention import attention
+from lessons_lib.attention.softmax import log_sum_exp
+from lessons_lib.checks import ask, check, compare, compare_number, is_finite, parts_to_compare, without_autograd
 
 Pieces = Iterable[tuple[Tensor, Tensor]]
 
 
 @check
 def least_seconds(answer: Callable[[int, int, float, float], float | Tensor], *, seed: int = 0, cases: int = 5) -> None:
-    """Check the time below which no machine can do flash attention, once for each of the two things that limit it."""
+    """Check the lower bound on the time of flash attention, with inputs limited by arithmetic and by bandwidth."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
         n, d = (2 ** int(torch.randint(low, high, (), generator=generator)) for low, high in ((9, 14), (5, 8)))
         share, bandwidth = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
         bandwidth = 1e12 * (1 + bandwidth)
-        # so far from what attention asks for that what is forgotten shows
-        _one_time(answer, n, d, bandwidth / (90 + share), bandwidth, "arithmetic")
-        _one_time(answer, n, d, bandwidth * n * (90 + share), bandwidth, "traffic")
+        # so far from the ratio of attention that every omitted factor changes the result
+        _check_time(answer, n, d, bandwidth / (90 + share), bandwidth, "arithmetic")
+        _check_time(answer, n, d, bandwidth * n * (90 + share), bandwidth, "traffic")
 
 
-def _one_time(
+def _check_time(
     answer: Callable[[int, int, float, float], float | Tensor],
     n: int,
     d: int,
@@ -35,7 +35,7 @@ def _one_time(
     slower: str,
 ) -> None:
     arithmetic, traffic = 4 * n * n * d / rate, 8 * n * d / bandwidth
-    matrix = n * n / bandwidth  # to move it once, one byte a score
+    matrix = n * n / bandwidth  # seconds to move the scores once, with one byte each
     mistakes = {
         "the slower of the two takes all the time there is; you return the quicker": min(arithmetic, traffic),
         "both go on at the same time, so their times do not add up": arithmetic + traffic,
@@ -61,8 +61,8 @@ def attend_stream(
     cases: int = 4,
     only: str | None = None,
 ) -> None:
-    """Check attention to keys that arrive in pieces, each erased before the next arrives: ``out``, ``lse`` or both."""
-    compared = parts_in(("out", "lse"), only)
+    """Check attention to keys that arrive in pieces, each erased before the next one: ``out``, ``lse`` or both."""
+    compared = parts_to_compare(("out", "lse"), only)
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         n, d_k, d_v, n_pieces = (torch.randperm(6, generator=generator)[:4] + 2).tolist()
@@ -73,12 +73,12 @@ def attend_stream(
             for rows, width in ((n, d_k), (sum(sizes), d_k), (sum(sizes), d_v))
         )
         where = f"n={n}, d_k={d_k}, d_v={d_v}, pieces of {sizes} keys"
-        _one_stream(answer, q, k, v, sizes, compared, f"scores near 0, {where}")
-        _one_stream(answer, 3000 * q, k, v, sizes, compared, f"scores in the thousands, {where}")
-        _one_stream(answer, *far_below_zero(q, k), v, sizes, compared, f"scores near -2000, {where}")
+        _check_stream(answer, q, k, v, sizes, compared, f"scores near 0, {where}")
+        _check_stream(answer, 3000 * q, k, v, sizes, compared, f"scores in the thousands, {where}")
+        _check_stream(answer, *with_low_scores(q, k), v, sizes, compared, f"scores near -2000, {where}")
 
 
-def _one_stream(
+def _check_stream(
     answer: Callable[[Tensor, Pieces], tuple[Tensor, Tensor]],
     q: Tensor,
     k: Tensor,
@@ -89,7 +89,7 @@ def _one_stream(
 ) -> None:
     pieces = list(zip(k.split(sizes), v.split(sizes), strict=True))
     returns = "the pair (out, lse)"
-    got = ask("attend_stream", answer, q, _erasing(pieces), where=where, returns=returns, parts=2)
+    got = ask("attend_stream", answer, q, _erasing_iterator(pieces), where=where, returns=returns, parts=2)
     scores = q @ k.mT / math.sqrt(q.shape[-1])
     lse, peak = log_sum_exp(scores), scores.amax(dim=-1)
     causes = {
@@ -101,7 +101,7 @@ def _one_stream(
     for i, name in compared:
         assert is_finite(got[i]), f"{name} is not finite: {cause} ({where})"
     outs = [attention(q, keys, values) for keys, values in pieces]
-    states = _forgetful_states(q, pieces)
+    states = _stream_mistakes(q, pieces)
     wanted = attention(q, k, v), lse
     mistakes = (
         {
@@ -125,13 +125,13 @@ def _one_stream(
         compare(name, got[i], wanted[i], mistakes[i], where=where, scores=scores)
 
 
-def far_below_zero(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-    """Queries and keys with one entry more, which makes all scores lower by 2000."""
+def with_low_scores(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Append an entry to queries and keys that lowers all scores by 2000."""
     entry = math.sqrt(2000 * math.sqrt(q.shape[-1] + 1))
     return torch.cat([q, torch.full_like(q[:, :1], entry)], -1), torch.cat([k, torch.full_like(k[:, :1], -entry)], -1)
 
 
-def _erasing(pieces: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
+def _erasing_iterator(pieces: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
     for keys, values in pieces:
         lent = keys.clone(), values.clone()
         yield lent
@@ -139,8 +139,8 @@ def _erasing(pieces: list[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tens
             tensor.fill_(torch.nan)
 
 
-def _forgetful_states(q: Tensor, pieces: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
-    """What the online softmax returns when a running quantity is not rescaled."""
+def _stream_mistakes(q: Tensor, pieces: list[tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    """Return the results of an online softmax that does not rescale one of its quantities."""
     results = {}
     for name, rescale_total, rescale_sum in (
         ("summed only", False, True),
@@ -162,22 +162,22 @@ def _forgetful_states(q: Tensor, pieces: list[tuple[Tensor, Tensor]]) -> dict[st
 
 @check
 def causal_traffic(answer: Callable[[int, int, int, int], int], *, seed: int = 0, cases: int = 8) -> None:
-    """Check the count of numbers that causal tiles load and store."""
+    """Check the number of values that causal tiles load and store."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        n, d, block_q, block_k, wanted, mistakes = _some_blocks(case, generator)
+        n, d, block_q, block_k, wanted, mistakes = _traffic_case(case, generator)
         where = f"n={n}, d={d}, block_q={block_q}, block_k={block_k}"
         got = ask("causal_traffic", answer, n, d, block_q, block_k, where=where)
         compare_number("causal_traffic", got, wanted, mistakes, where=where)
 
 
-def _some_blocks(case: int, generator: torch.Generator) -> tuple[int, int, int, int, int, dict[str, int]]:
-    """Sizes, the right answer and the known mistakes, which all differ in the first case."""
+def _traffic_case(case: int, generator: torch.Generator) -> tuple[int, int, int, int, int, dict[str, int]]:
+    """Return sizes, the correct result and the known mistakes, which all differ in the first case."""
     while True:
         n, d = (int(torch.randint(low, high, (), generator=generator)) for low, high in ((40, 200), (2, 40)))
         block_q, block_k = torch.randint(3, 30, (2,), generator=generator).tolist()
         blocks = [(start, min(start + block_q, n)) for start in range(0, n, block_q)]
-        fixed = 2 * n * d + n  # Q is loaded, O and the log-sum-exps are stored
+        fixed = 2 * n * d + n  # load Q, store O and the log-sum-exps
 
         def keys_until(stop: int, n: int = n, block_k: int = block_k) -> int:
             return min(math.ceil(stop / block_k) * block_k, n)
@@ -215,21 +215,23 @@ def _some_blocks(case: int, generator: torch.Generator) -> tuple[int, int, int, 
 def merge_backward(
     answer: Callable[..., tuple[Tensor, ...]], *, seed: int = 0, cases: int = 4, only: str | None = None
 ) -> None:
-    """Check the gradients that go back through a merge to its four inputs, or ``only`` one."""
-    compared = parts_in(("grad_out_a", "grad_lse_a", "grad_out_b", "grad_lse_b"), only)
+    """Check the gradients of the four inputs of a merge, or ``only`` one."""
+    compared = parts_to_compare(("grad_out_a", "grad_lse_a", "grad_out_b", "grad_lse_b"), only)
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         b, n, d = (torch.randperm(6, generator=generator)[:3] + 2).tolist()
         rows = (b, n) if case % 2 else (n,)
         height = 900.0 if case > 1 else 0.0
         b = 1 if case % 4 == 3 else b
-        each = height * (1 if case % 4 == 2 else torch.linspace(1, -1, n, dtype=torch.float64))  # one for each row
+        each = height * (
+            1 if case % 4 == 2 else torch.linspace(1, -1, n, dtype=torch.float64)
+        )  # one shift for each row
         out_a, out_b, grad_out = torch.randn(3, *rows, d, generator=generator, dtype=torch.float64)
         lse_a, lse_b, grad_lse = torch.randn(3, *rows, generator=generator, dtype=torch.float64)
         given = out_a, lse_a + each, out_b, lse_b + each, grad_out, grad_lse
         far = f"near {height:.0f}" if case % 4 == 2 or not height else f"from {height:.0f} to -{height:.0f}"
         where = f"out over {(*rows, d)}, log-sum-exps {far}"
-        with by_hand():
+        with without_autograd():
             returns = "four gradients, those of out_a, lse_a, out_b, lse_b"
             got = ask("merge_backward", answer, *given, where=where, returns=returns, parts=4)
         assert is_finite(*(got[i] for i, _ in compared)) or not height, (
@@ -244,7 +246,7 @@ def merge_backward(
 def _merge_gradients(
     out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor, grad_out: Tensor, grad_lse: Tensor
 ) -> tuple[tuple[Tensor, ...], dict[str, tuple[Tensor, ...]]]:
-    """The four gradients, and what each likely mistake makes of them."""
+    """Return the four gradients, and the gradients with each likely mistake."""
     share_a, share_b = torch.stack([lse_a, lse_b]).softmax(dim=0)
     out = share_a[..., None] * out_a + share_b[..., None] * out_b
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lessons_lib.attention import attention
+from lessons_lib.attention.attention import attention
 from lessons_lib.checks import ask, check, compare, normal
 
 
@@ -14,7 +14,7 @@ from lessons_lib.checks import ask, check, compare, normal
 def cosine_attention(
     answer: Callable[[Tensor, Tensor, Tensor, float], Tensor], *, seed: int = 0, cases: int = 4
 ) -> None:
-    """Check attention whose scores are cosines times a factor."""
+    """Check attention whose scores are cosine similarities times a factor."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         b, n, m, d_k, d_v = (torch.randperm(6, generator=generator)[:5] + 2).tolist()
@@ -115,7 +115,7 @@ def can_win(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 8
     """Check which keys in the plane have the largest dot product with at least one query."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
-        k, corner, queries, mistakes = _telling_keys(generator)
+        k, corner, queries, mistakes = _distinguishing_keys(generator)
         where = f"{len(k)} keys"
         got = ask("can_win", answer, k, where=where)
         if isinstance(got, (list, tuple)) and all(isinstance(entry, bool) for entry in got):
@@ -130,8 +130,8 @@ def can_win(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 8
         compare("can_win", got, corner.double(), wrong, where=where)
 
 
-def _telling_keys(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
-    """Keys for which the right answer and the known mistakes all differ, with these."""
+def _distinguishing_keys(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, dict[str, Tensor]]:
+    """Return keys, the correct result and known mistakes that all differ."""
     while True:
         m = int(torch.randint(5, 12, (), generator=generator))
         keys, middle = normal(m, 2, generator=generator), normal(2, generator=generator)
@@ -141,7 +141,7 @@ def _telling_keys(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, d
             "the longest key wins some queries, but not it alone": k.norm(dim=-1) == k.norm(dim=-1).max(),
             "that asks whether a key wins where it stands; another query may suit it better": (k @ k.mT).argmax(-1)
             == torch.arange(len(k)),
-            "the keys at the far ends of the two axes win, but so do others between them": _ends(k),
+            "the keys at the far ends of the two axes win, but so do others between them": _extreme_keys(k),
             "that is the opposite: these keys never win": ~corner,
             "not every key can win: look for one inside the hull of the others": torch.ones(len(k), dtype=torch.bool),
             "the gap between the last direction and the first counts too: they lie on a circle": corner & ~_across(k),
@@ -152,9 +152,9 @@ def _telling_keys(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, d
 
 
 def _with_a_narrow_cone(k: Tensor, generator: torch.Generator) -> Tensor:
-    """The keys, in another order, with one just outside an edge of their hull: it wins in a cone of 1e-4 radians.
+    """Add a key just outside an edge of the convex hull, which wins in a cone of 1e-4 radians, and shuffle the keys.
 
-    At the middle of an edge of length l, out by h, the two edges that meet there turn by 4h/l.
+    A point at distance h outside the middle of an edge of length l makes a turn of 4h/l between its two edges.
     """
     corner, _ = _corners(k)
     around = k[corner] - k[corner].mean(dim=0)
@@ -167,15 +167,16 @@ def _with_a_narrow_cone(k: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _across(k: Tensor) -> Tensor:
-    """Which corners see the others on both sides of the half-line where ``atan2`` jumps, and nobody in between."""
+    """Return the points whose sorted directions have no gap above pi, except the gap at the jump of ``atan2``."""
     seen = [(torch.cat([k[:j], k[j + 1 :]]) - k[j]).unbind(-1) for j in range(len(k))]
     return torch.stack([torch.atan2(y, x).sort().values.diff().max() <= math.pi for x, y in seen])
 
 
 def _corners(k: Tensor) -> tuple[Tensor, Tensor]:
-    """Which points are corners of their hull, and for each a direction that points away from all others.
+    """Return which points are corners of the convex hull, and for each point a direction away from all others.
 
-    Seen from a corner all other points lie within less than half a turn; the direction is the middle of the rest.
+    From a corner, the directions to all other points span less than half a turn. The returned direction is the middle
+    of the largest gap between these directions.
     """
     is_corner, away = [], []
     for j in range(len(k)):
@@ -189,7 +190,7 @@ def _corners(k: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack(is_corner), torch.stack(away)
 
 
-def _ends(k: Tensor) -> Tensor:
+def _extreme_keys(k: Tensor) -> Tensor:
     return ((k == k.amax(0)) | (k == k.amin(0))).any(-1)
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from lessons_lib.analysis.information import effective_count, entropy, mutual_information
+from lessons_lib.attention.softmax import log_sum_exp, softmax
 from lessons_lib.checks import ask, check, compare, number
-from lessons_lib.information import effective_count, entropy, mutual_information
-from lessons_lib.softmax import log_sum_exp, softmax
 
-CRUMBS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-8)  # what is added to a weight so that it has a logarithm
+EPSILONS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-8)  # numbers that an answer may add to a weight before the logarithm
 
 
 @check
@@ -23,11 +23,11 @@ def entropy_from_scores(answer: Callable[[Tensor, float], Tensor], *, seed: int 
         shape = ((m,), (n, m), (b, n, m))[case % 3]
         temperature = float(torch.rand((), generator=generator, dtype=torch.float64)) * 2 + 1.25
         scores = torch.randn(shape, generator=generator, dtype=torch.float64)
-        _one_entropy(answer, scores, temperature, "scores near 0")
-        _one_entropy(answer, 2000 * scores, temperature, "scores thousands apart")
+        _check_entropy(answer, scores, temperature, "scores near 0")
+        _check_entropy(answer, 2000 * scores, temperature, "scores thousands apart")
 
 
-def _one_entropy(answer: Callable[[Tensor, float], Tensor], scores: Tensor, temperature: float, kind: str) -> None:
+def _check_entropy(answer: Callable[[Tensor, float], Tensor], scores: Tensor, temperature: float, kind: str) -> None:
     where = f"{kind}, shape {tuple(scores.shape)}, temperature {temperature:.3g}"
     got = ask("entropy_from_scores", answer, scores, temperature, where=where)
     p, s = softmax(scores, temperature=temperature), scores / temperature
@@ -50,7 +50,7 @@ def _one_entropy(answer: Callable[[Tensor, float], Tensor], scores: Tensor, temp
         "the expected score must be divided by the temperature too": log_sum_exp(s) - average,
         "that is the log-sum-exp alone; subtract the expected score over the temperature": log_sum_exp(s),
         "a small number inside the logarithm changes the result; leave it out": [
-            -(p * (p + eps).log()).sum(dim=-1) for eps in CRUMBS
+            -(p * (p + eps).log()).sum(dim=-1) for eps in EPSILONS
         ],
     }
     compare("entropy_from_scores", got, wanted, mistakes, where=where, scores=s)
@@ -58,38 +58,38 @@ def _one_entropy(answer: Callable[[Tensor, float], Tensor], scores: Tensor, temp
 
 @check
 def temperature_for(answer: Callable[[Tensor, float], float | Tensor], *, seed: int = 0, cases: int = 5) -> None:
-    """Check the temperature at which one row of scores has a given effective count, to a thousandth of a key."""
+    """Check the temperature at which a row of scores has a given effective count, up to 0.001 keys."""
     generator = torch.Generator().manual_seed(seed)
     done = 0
     while done < cases:
         m = int(torch.randint(2 if done else 4, 40, (), generator=generator))
         scores = 3 * torch.randn(m, generator=generator, dtype=torch.float64)
         temperature = 0.05 * 1000 ** float(torch.rand((), generator=generator, dtype=torch.float64))
-        count = float(_count_at(scores, temperature))
-        if 1.05 < count < 0.95 * m:  # where the count tells the temperature
-            _one_temperature(answer, scores, count)
+        count = float(_effective_count_at(scores, temperature))
+        if 1.05 < count < 0.95 * m:  # where the count determines the temperature
+            _check_temperature(answer, scores, count)
             done += 1
 
 
-def _one_temperature(answer: Callable[[Tensor, float], float | Tensor], scores: Tensor, count: float) -> None:
+def _check_temperature(answer: Callable[[Tensor, float], float | Tensor], scores: Tensor, count: float) -> None:
     where = f"{len(scores)} scores, count={count:.4g}"
     got = ask("temperature_for", answer, scores, count, where=where)
     one = got.reshape(()) if isinstance(got, Tensor) and got.numel() == 1 else got
     t = float(number("temperature_for", one, where))
-    if _reaches(t, scores, count):
+    if _has_effective_count(t, scores, count):
         return
     mistakes = {
-        "that is 1/T": _reaches(1 / t if t else 0.0, scores, count),
-        "that is the logarithm of T": _reaches(math.exp(t) if abs(t) < 50 else 0.0, scores, count),
-        "there the entropy is count; its exponential should be": _valid(t)
+        "that is 1/T": _has_effective_count(1 / t if t else 0.0, scores, count),
+        "that is the logarithm of T": _has_effective_count(math.exp(t) if abs(t) < 50 else 0.0, scores, count),
+        "there the entropy is count; its exponential should be": _is_valid(t)
         and abs(float(entropy(softmax(scores, temperature=t))) - count) < 1e-3,
-        "there the entropy in bits is ln(count); use one logarithm for both": _valid(t)
+        "there the entropy in bits is ln(count); use one logarithm for both": _is_valid(t)
         and abs(float(entropy(softmax(scores, temperature=t))) / math.log(2) - math.log(count)) < 1e-3,
     }
     for sentence, made in mistakes.items():
         assert not made, f"temperature_for is wrong: {sentence} ({where})"
-    assert _valid(t), f"temperature_for must be positive and finite, got {t:.3g} ({where})"
-    reached = float(_count_at(scores, t))
+    assert _is_valid(t), f"temperature_for must be positive and finite, got {t:.3g} ({where})"
+    reached = float(_effective_count_at(scores, t))
     assert abs(reached - count) > 0.05, (
         f"temperature_for is near and not near enough: at T={t:.6g} the row counts as {reached:.4f} keys; "
         f"go on longer ({where})"
@@ -101,21 +101,21 @@ def _one_temperature(answer: Callable[[Tensor, float], float | Tensor], scores: 
     )
 
 
-def _valid(temperature: float) -> bool:
+def _is_valid(temperature: float) -> bool:
     return 1e-6 < temperature < 1e9
 
 
-def _reaches(temperature: float, scores: Tensor, count: float) -> bool:
-    return _valid(temperature) and abs(float(_count_at(scores, temperature)) - count) < 1e-3
+def _has_effective_count(temperature: float, scores: Tensor, count: float) -> bool:
+    return _is_valid(temperature) and abs(float(_effective_count_at(scores, temperature)) - count) < 1e-3
 
 
-def _count_at(scores: Tensor, temperature: float) -> Tensor:
+def _effective_count_at(scores: Tensor, temperature: float) -> Tensor:
     return effective_count(softmax(scores, temperature=temperature))
 
 
 @check
 def query_key_information(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
-    """Check the mutual information of an evenly drawn query and the key that its row of weights draws."""
+    """Check the mutual information of a uniformly drawn query and a key drawn from its row of weights."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         b, h, n, m = (torch.randperm(6, generator=generator)[:4] + 2).tolist()
@@ -124,11 +124,11 @@ def query_key_information(answer: Callable[[Tensor], Tensor], *, seed: int = 0, 
         scores = 2 * torch.randn(*leading, n, m, generator=generator, dtype=torch.float64)
         a = softmax(scores)
         hidden = scores < scores.amax(dim=-1, keepdim=True) - 2
-        _one_information(answer, a, f"n={n}, m={m}, leading axes {leading}")
-        _one_information(answer, softmax(scores, ~hidden), f"n={n}, m={m}, leading axes {leading}, some weights zero")
+        _check_information(answer, a, f"n={n}, m={m}, leading axes {leading}")
+        _check_information(answer, softmax(scores, ~hidden), f"n={n}, m={m}, leading axes {leading}, some weights zero")
 
 
-def _one_information(answer: Callable[[Tensor], Tensor], a: Tensor, where: str) -> None:
+def _check_information(answer: Callable[[Tensor], Tensor], a: Tensor, where: str) -> None:
     n = a.shape[-2]
     got = ask("query_key_information", answer, a, where=where)
     wanted = mutual_information(a / n)
@@ -148,22 +148,22 @@ def _one_information(answer: Callable[[Tensor], Tensor], a: Tensor, where: str) 
             a.flatten(end_dim=-2).mean(dim=0)
         )
         - averaged,
-        "average over the queries, the axis before the last, not over the keys": _column_mix_up(a),
-        "the divergence goes from each row to the average row, not back": _divergence_back(a),
+        "average over the queries, the axis before the last, not over the keys": _swapped_axes(a),
+        "the divergence goes from each row to the average row, not back": _reverse_divergence(a),
         "a small number inside the logarithm changes the result; leave it out": [
-            (a * (a + eps).log()).sum(dim=-1).mean(dim=-1) - (mean * (mean + eps).log()).sum(dim=-1) for eps in CRUMBS
+            (a * (a + eps).log()).sum(dim=-1).mean(dim=-1) - (mean * (mean + eps).log()).sum(dim=-1) for eps in EPSILONS
         ],
     }
     compare("query_key_information", got, wanted, mistakes, where=where)
 
 
-def _column_mix_up(a: Tensor) -> Tensor:
-    """The same formula with the axes of the matrix confused: rows averaged over their keys."""
+def _swapped_axes(a: Tensor) -> Tensor:
+    """Return the result if the two axes of the matrix are swapped: rows averaged over their keys."""
     per_row, plogp = a.mean(dim=-1), torch.special.entr(a)
     return torch.special.entr(per_row).sum(dim=-1) - plogp.sum(dim=-2).mean(dim=-1)
 
 
-def _divergence_back(a: Tensor) -> Tensor:
+def _reverse_divergence(a: Tensor) -> Tensor:
     average = a.mean(dim=-2, keepdim=True)
     terms = torch.where(average > 0, average * (average.log() - a.log()), 0.0)
     return terms.sum(dim=-1).mean(dim=-1)

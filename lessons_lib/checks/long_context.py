@@ -13,12 +13,12 @@ Five = tuple[int, int, float, int, float]
 
 @check
 def caught(answer: Callable[[int, int, float, int, float], int], *, seed: int = 0, cases: int = 8) -> None:
-    """Check how many clocks meet angles that they have not shown, when all are slowed alike."""
+    """Check how many rotary pairs ("clocks") reach angles beyond those of training if all are slowed by one factor."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         while True:
             given = _clocks(generator, enough=case % 4 == 3)
-            if case % 8 == 5:  # slowed by just as much as the text is longer
+            if case % 8 == 5:  # the factor equals the ratio of the lengths
                 given = (given[0], 2 * given[0], *given[2:4], 2.0)
             right, mistakes = _caught(*given)
             if case or len({right, *mistakes.values()}) == len(mistakes) + 1:
@@ -31,16 +31,16 @@ def caught(answer: Callable[[int, int, float, int, float], int], *, seed: int = 
 
 @check
 def ntk_factor(answer: Callable[[int, int, float, int], float], *, seed: int = 0, cases: int = 8) -> None:
-    """Check the factor with which NTK catches no clock out."""
+    """Check the factor of NTK scaling with which no rotary pair reaches angles beyond those of training."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         trained, n, base, width, _ = _clocks(generator, enough=False)
         if case % 4 == 1:
-            trained, n, base, width = _hardly_longer(generator)
+            trained, n, base, width = _one_token_longer(generator)
         if case % 4 == 2:
             n = trained - 3
         if case % 4 == 3:
-            base = 1.0 + trained / 50  # every clock has gone round
+            base = 1.0 + trained / 50  # every rotary pair makes a full turn in training
         speeds = [base ** (-2 * i / width) for i in range(width // 2)]
         fresh = [i for i, speed in enumerate(speeds) if trained * speed < 2 * math.pi]
         where = f"n_trained={trained}, n={n}, base={base:g}, d_head={width}"
@@ -91,7 +91,7 @@ def ntk_factor(answer: Callable[[int, int, float, int], float], *, seed: int = 0
 
 @check
 def same_targets(answer: Callable[[Tensor, int, int], tuple[Tensor, Tensor]], *, seed: int = 0, cases: int = 6) -> None:
-    """Check what a model is given, and what it is asked, when the last tokens are scored with more or less context."""
+    """Check the inputs and targets if the last tokens are scored with more or less context."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         rows, scored = (torch.randperm(4, generator=generator)[:2] + 2).tolist()
@@ -134,7 +134,7 @@ def same_targets(answer: Callable[[Tensor, int, int], tuple[Tensor, Tensor]], *,
 
 
 def _clocks(generator: torch.Generator, *, enough: bool) -> Five:
-    """A head, two lengths and a factor; with ``enough`` the factor covers the longer one."""
+    """Draw the rotary settings of a head, two lengths and a factor, which covers the longer length if ``enough``."""
     width = 2 * int(torch.randint(6, 33, (), generator=generator))
     trained = int(torch.randint(40, 400, (), generator=generator))
     stretch = 1.5 + 6 * float(torch.rand((), generator=generator))
@@ -144,8 +144,8 @@ def _clocks(generator: torch.Generator, *, enough: bool) -> Five:
     return trained, n, base, width, round(max(factor, 1.0), 2)
 
 
-def _hardly_longer(generator: torch.Generator) -> tuple[int, int, float, int]:
-    """A head and two lengths, one token apart, in which the same clocks go round; one of them does not."""
+def _one_token_longer(generator: torch.Generator) -> tuple[int, int, float, int]:
+    """Draw a head and two lengths one token apart, in which the same rotary pairs make a full turn and some do not."""
     while True:
         trained, _, base, width, _ = _clocks(generator, enough=False)
         turns = [trained * base ** (-2 * i / width) / (2 * math.pi) for i in range(width // 2)]
@@ -155,7 +155,7 @@ def _hardly_longer(generator: torch.Generator) -> tuple[int, int, float, int]:
 
 
 def _caught(trained: int, n: int, base: float, width: int, factor: float) -> tuple[int, dict[str, int]]:
-    """How many clocks are caught out, and how many by likely mistakes."""
+    """Return the number of rotary pairs beyond their trained angles, and the number with each likely mistake."""
 
     def count(power: float = 2.0, turn: float = 2 * math.pi, slowed: float = factor, at: float = float(trained)) -> int:
         speeds = [base ** (-power * i / width) for i in range(width // 2)]

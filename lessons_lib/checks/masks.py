@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from lessons_lib.attention.masks import causal, documents, reach, sliding_window
+from lessons_lib.attention.softmax import softmax
 from lessons_lib.checks import ask, check, compare, compare_mask, compare_number, is_finite
-from lessons_lib.checks.scaling import instead_of_the_largest, one_far_off
-from lessons_lib.masks import causal, documents, reach, sliding_window
-from lessons_lib.softmax import softmax
+from lessons_lib.checks.scaling import subtraction_hint, with_one_outlier
 
 ONE_SIDE = "the window reaches to both sides, to positions before and after"
 BOTH_WAYS = "that i may look at j does not let j look at i: row by row, the mask has a direction"
@@ -16,7 +16,7 @@ BOTH_WAYS = "that i may look at j does not let j look at i: row by row, the mask
 
 @check
 def global_window(answer: Callable[[int, int, int], Tensor], *, seed: int = 0, cases: int = 5) -> None:
-    """Check the mask of a two-sided window joined with global positions at the beginning."""
+    """Check the mask of a two-sided window and global positions at the start."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         a, b = torch.randperm(4, generator=generator)[:2].tolist()
@@ -57,7 +57,7 @@ def global_window(answer: Callable[[int, int, int], Tensor], *, seed: int = 0, c
 
 @check
 def masked_softmax(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
-    """Check a masked softmax on tame scores, on hidden scores far above and far below, and on rows without keys."""
+    """Check a masked softmax for small scores, for hidden scores far above and far below, and for fully masked rows."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         b, n, m = torch.randint(2, 7, (3,), generator=generator).tolist()
@@ -65,36 +65,36 @@ def masked_softmax(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0,
         shape = (n, m + n) if case % 2 else (b, n, m + n)
         scores = torch.randn(shape, generator=generator, dtype=torch.float64)
         mask = torch.rand(shape, generator=generator) < 0.5
-        mask[..., 0], mask[..., -1] = True, False  # no row is empty, and none is full
-        _one_softmax(answer, scores, mask, "tame scores")
-        _one_softmax(answer, scores.masked_fill(~mask, 5000.0), mask, "hidden scores of 5000")
-        _one_softmax(answer, scores + 5000.0 * mask, mask, "visible scores near 5000")
-        for apart, kind in one_far_off(scores, 1000.0, generator):
-            _one_softmax(answer, apart, torch.ones_like(mask), f"{kind}, all visible")
-        _one_softmax(answer, scores, mask & (torch.arange(n)[:, None] > 0), "row 0 without keys")
+        mask[..., 0], mask[..., -1] = True, False  # every row has visible and hidden keys
+        _check_softmax(answer, scores, mask, "tame scores")
+        _check_softmax(answer, scores.masked_fill(~mask, 5000.0), mask, "hidden scores of 5000")
+        _check_softmax(answer, scores + 5000.0 * mask, mask, "visible scores near 5000")
+        for apart, kind in with_one_outlier(scores, 1000.0, generator):
+            _check_softmax(answer, apart, torch.ones_like(mask), f"{kind}, all visible")
+        _check_softmax(answer, scores, mask & (torch.arange(n)[:, None] > 0), "row 0 without keys")
 
 
-def _one_softmax(answer: Callable[[Tensor, Tensor], Tensor], scores: Tensor, mask: Tensor, kind: str) -> None:
+def _check_softmax(answer: Callable[[Tensor, Tensor], Tensor], scores: Tensor, mask: Tensor, kind: str) -> None:
     where = f"{kind}, shape {tuple(scores.shape)}"
     got = ask("masked_softmax", answer, scores, mask, where=where)
     cause = (
         "0 / 0 in a row without keys: replace the sum before you divide"
         if kind.startswith("row 0")
-        else f"subtract the maximum of each row{instead_of_the_largest(kind)}"
+        else f"subtract the maximum of each row{subtraction_hint(kind)}"
         if kind.startswith("one score")
         else "subtract the maximum of the visible scores, row by row, and leave the hidden ones out of the sum"
     )
     assert is_finite(got), f"masked_softmax is not finite: {cause} ({where})"
     late = softmax(scores) * mask
-    mistakes = wrongly_masked(scores, mask) | {
+    mistakes = masking_mistakes(scores, mask) | {
         "the small constant in the denominator takes weight away": late / (late.sum(dim=-1, keepdim=True) + 1e-8),
         "the sum runs over the keys of each query, the last axis": softmax(scores.mT, mask.mT).mT,
     }
     compare("masked_softmax", got, softmax(scores, mask), mistakes, where=where, scores=scores)
 
 
-def wrongly_masked(scores: Tensor, mask: Tensor) -> dict[str, Tensor]:
-    """What becomes of the weights if the mask is misread, comes late, or is a number."""
+def masking_mistakes(scores: Tensor, mask: Tensor) -> dict[str, Tensor]:
+    """Return the weights if the mask is inverted, applied after the softmax, or sets scores to 0 or -1e9."""
     return {
         "True means may attend, not hidden": softmax(scores, ~mask),
         "the mask comes after the softmax, so hidden scores are still in the sum": softmax(scores) * mask,
@@ -107,23 +107,23 @@ def wrongly_masked(scores: Tensor, mask: Tensor) -> dict[str, Tensor]:
 
 @check
 def conversation_mask(answer: Callable[[list[int], list[int]], Tensor], *, seed: int = 0, cases: int = 4) -> None:
-    """Check the mask of packed conversations, each with a prompt that sees itself both ways."""
+    """Check the mask of packed conversations, each with a prompt that attends to itself bidirectionally."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         number = 3 if case == 0 else int(torch.randint(1, 6, (), generator=generator))
         lengths = (torch.randint(0, 5, (number,), generator=generator) + 4).tolist()
         prompts = [int(torch.randint(2, length - 1, (), generator=generator)) for length in lengths]
-        if case % 3 == 1:  # nothing was asked, and nothing answered
+        if case % 3 == 1:  # a conversation without a prompt, and one without an answer
             prompts[0], prompts[-1] = 0, lengths[-1]
-        if case % 3 == 2:  # a single word, which is all of the prompt or none of it
+        if case % 3 == 2:  # a single token, in the prompt or in the answer
             lengths[0], prompts[0] = 1, case % 2
         where = f"lengths={lengths}, prompts={prompts}"
         got = ask("conversation_mask", answer, lengths, prompts, where=where)
-        compare_mask("conversation_mask", got, *_conversations(lengths, prompts), where=where)
+        compare_mask("conversation_mask", got, *_conversation_mistakes(lengths, prompts), where=where)
 
 
-def _conversations(lengths: Sequence[int], prompts: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
-    """The mask, and what each likely mistake makes of it."""
+def _conversation_mistakes(lengths: Sequence[int], prompts: Sequence[int]) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the mask, and the mask with each likely mistake."""
     own = documents(torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths)))
     within = torch.cat([torch.arange(length) for length in lengths])
     prompt = within < torch.tensor(prompts).repeat_interleave(torch.tensor(lengths))
@@ -148,16 +148,16 @@ def _conversations(lengths: Sequence[int], prompts: Sequence[int]) -> tuple[Tens
 
 @check
 def layers_needed(answer: Callable[[Tensor], int | Tensor], *, seed: int = 0, cases: int = 8) -> None:
-    """Check the number of layers after which a mask reaches all that it ever will."""
+    """Check the number of layers after which the receptive field of a mask no longer grows."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        mask, where = _a_telling_mask(case, generator)
+        mask, where = _distinguishing_mask(case, generator)
         got = ask("layers_needed", answer, mask, where=where)
-        compare_number("layers_needed", got, _until_settled(mask), _wrong_numbers_of_layers(mask), where=where)
+        compare_number("layers_needed", got, _layers_needed(mask), _layer_count_mistakes(mask), where=where)
 
 
-def _a_telling_mask(case: int, generator: torch.Generator) -> tuple[Tensor, str]:
-    """A mask of one of six kinds, in words; in the first case one on which the known mistakes differ."""
+def _distinguishing_mask(case: int, generator: torch.Generator) -> tuple[Tensor, str]:
+    """Draw a mask of one of six kinds and its description; the known mistakes differ in the first case."""
     while True:
         n = int(torch.randint(7, 14, (), generator=generator))
         window = int(torch.randint(2, 4, (), generator=generator))
@@ -171,28 +171,28 @@ def _a_telling_mask(case: int, generator: torch.Generator) -> tuple[Tensor, str]
             ("each position alone", torch.eye(n, dtype=torch.bool)),
         ][case % 6]
         where = f"{kind}, n={n}" + (f", window={window}" if "window" in kind else "")
-        wanted, wrong = _until_settled(mask), _wrong_numbers_of_layers(mask)
-        same = 2  # a two-sided window is symmetric, and keeps what it reached
+        wanted, wrong = _layers_needed(mask), _layer_count_mistakes(mask)
+        same = 2  # two mistakes have no effect: a two-sided window is symmetric and contains the diagonal
         differ = len({wanted, *wrong.values()}) == 1 + len(wrong) - same
         others = {wanted, *(number for sentence, number in wrong.items() if sentence != BOTH_WAYS)}
         if differ if case == 0 else case % 6 != 1 or wrong[BOTH_WAYS] not in others:
             return mask, where
 
 
-def _wrong_numbers_of_layers(mask: Tensor) -> dict[str, int]:
-    wanted = _until_settled(mask)
+def _layer_count_mistakes(mask: Tensor) -> dict[str, int]:
+    wanted = _layers_needed(mask)
     return {
         "you counted the layer that changed nothing": wanted + 1,
         "start from the identity: before any layer, each position knows itself": wanted - 1,
-        "the residual stream is missing: it keeps what was reached before": _until_settled(mask, residual=False),
+        "the residual stream is missing: it keeps what was reached before": _layers_needed(mask, residual=False),
         "each squaring doubles the layers": (wanted - 1).bit_length() if wanted else 0,
         "that is the number of positions; most masks settle sooner": len(mask),
-        BOTH_WAYS: _until_settled(mask | mask.mT),
+        BOTH_WAYS: _layers_needed(mask | mask.mT),
     }
 
 
-def _until_settled(mask: Tensor, *, residual: bool = True) -> int:
-    """The smallest number of layers that one more does not improve on; at most the number of positions."""
+def _layers_needed(mask: Tensor, *, residual: bool = True) -> int:
+    """Return the smallest number of layers after which another layer adds nothing; at most the number of positions."""
     n = len(mask)
     return next(
         (

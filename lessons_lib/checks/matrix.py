@@ -5,18 +5,18 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from lessons_lib.analysis.markov import rollout, stationary_distribution
+from lessons_lib.attention.masks import causal
+from lessons_lib.attention.softmax import softmax
 from lessons_lib.checks import ask, check, compare, normal
-from lessons_lib.markov import rollout, stationary_distribution
-from lessons_lib.masks import causal
-from lessons_lib.softmax import softmax
 
 
 @check
 def walk(answer: Callable[[int, Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
-    """Check where a walker is that sets out from an output and meets the last layer first."""
+    """Check the distribution of a random walk from an output position through the layers, the last layer first."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        n_layers, n = _some_layers(case, generator), int(torch.randint(4, 9, (), generator=generator))
+        n_layers, n = _random_layers(case, generator), int(torch.randint(4, 9, (), generator=generator))
         start = 0 if case % 4 == 3 else int(torch.randint(1, n, (), generator=generator))
         layers = softmax(2 * normal(n_layers, n, n, generator=generator))
         where = f"{n_layers} layers, {n} tokens, start {start}"
@@ -38,7 +38,7 @@ def walk(answer: Callable[[int, Tensor], Tensor], *, seed: int = 0, cases: int =
 
 @check
 def stationary(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 5) -> None:
-    """Check the stationary distribution: of positive matrices, of causal ones, and of walks that go in circles."""
+    """Check the stationary distribution of positive matrices, causal matrices and periodic walks."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         n = int(torch.randint(2, 5, (), generator=generator))
@@ -69,10 +69,10 @@ def stationary(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int 
 def attention_rollout(
     answer: Callable[[Sequence[Tensor] | Tensor, float], Tensor], *, seed: int = 0, cases: int = 4
 ) -> None:
-    """Check the rollout of several layers, averaged over heads, with a residual share."""
+    """Check the attention rollout of several layers, averaged over heads, with a residual share."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        n_layers, n_heads = _some_layers(case, generator), int(torch.randint(2, 5, (), generator=generator))
+        n_layers, n_heads = _random_layers(case, generator), int(torch.randint(2, 5, (), generator=generator))
         n_heads = 1 if case % 4 == 3 else n_heads
         n = int(torch.randint(5, 9, (), generator=generator))
         residual = 0.1 + 0.3 * float(torch.rand((), generator=generator, dtype=torch.float64))
@@ -104,13 +104,13 @@ def attention_rollout(
 
 
 def _product(layers: Tensor) -> Tensor:
-    """The last layer times the one before it, and so on, as they are."""
+    """Return the product of the layers, with the last layer on the left."""
     product = layers[0]
     for layer in layers[1:]:
         product = layer @ product
     return product
 
 
-def _some_layers(case: int, generator: torch.Generator) -> int:
-    """From one to five layers, in the first case more than two: there their order shows."""
+def _random_layers(case: int, generator: torch.Generator) -> int:
+    """Draw one to five layers; the first case has more than two, so that their order matters."""
     return int(torch.randint(1 if case else 3, 6, (), generator=generator))

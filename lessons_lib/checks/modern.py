@@ -1,4 +1,4 @@
-"""Checks of the exercises on what changed since 2017."""
+"""Checks of the exercises on modern architectures."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from lessons_lib.checks import ask, check, compare, compare_number, normal, parts_in
+from lessons_lib.checks import ask, check, compare, compare_number, normal, parts_to_compare
 
 
 @check
 def balance_loss(answer: Callable[[Tensor, int], float], *, seed: int = 0, cases: int = 5) -> None:
-    """Check the balance loss of a routing."""
+    """Check the load-balancing loss of a routing."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         n_experts, n = (torch.randperm(6, generator=generator)[:2] + torch.tensor([4, 11])).tolist()
         k = int(torch.randint(2, n_experts - 1, (), generator=generator))
         k = {2: 1, 3: n_experts}.get(case % 5, k)
         logits = 2 * normal(n, n_experts, generator=generator)
-        logits[:, -1] -= 20.0 if case % 5 == 1 else 0.0  # the last expert is chosen by nobody
+        logits[:, -1] -= 20.0 if case % 5 == 1 else 0.0  # no token chooses the last expert
         p = logits.softmax(-1)
         where = f"{n} words, {n_experts} experts, k={k}" + ", the last one chosen by nobody" * (case % 5 == 1)
         got = ask("balance_loss", answer, p, k, where=where)
@@ -51,7 +51,7 @@ def balance_loss(answer: Callable[[Tensor, int], float], *, seed: int = 0, cases
 
 @check
 def words_per_call(answer: Callable[[float, int], float], *, seed: int = 0, cases: int = 8) -> None:
-    """Check how many words a call of the large model yields."""
+    """Check the expected number of tokens per call of the large model in speculative decoding."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         alpha = float(torch.rand((), generator=generator, dtype=torch.float64)) * 0.7 + 0.15
@@ -88,47 +88,47 @@ def words_per_call(answer: Callable[[float, int], float], *, seed: int = 0, case
 
 @check
 def best_draft(answer: Callable[[float, float, int], int], *, seed: int = 0, cases: int = 10) -> None:
-    """Check how many words to draft."""
+    """Check the best number of tokens to draft."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        alpha, c, most, right, mistakes = _a_draft(case, generator)
+        alpha, c, most, right, mistakes = _draft_case(case, generator)
         where = f"alpha={alpha:.3g}, c={c:.3g}, most={most}"
         got = ask("best_draft", answer, alpha, c, most, where=where)
         compare_number("best_draft", got, right, mistakes, where=where)
 
 
-def _a_draft(case: int, generator: torch.Generator) -> tuple[float, float, int, int, dict[str, int | list[float]]]:
-    """What a draft costs, the best one, and what each mistake makes of it: all differ in the first case."""
+def _draft_case(case: int, generator: torch.Generator) -> tuple[float, float, int, int, dict[str, int | list[float]]]:
+    """Return the cost of a draft, the best number and the number with each mistake; all differ in the first case."""
     while True:
         alpha, share = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
         alpha, c = 0.55 + 0.43 * alpha, (0.3, 0.1, 0.02)[case % 3] * (0.5 + share)
         most = int(torch.randint(18, 30, (), generator=generator))
         special = {
             4: (0.2 + alpha / 10, 0.9, most),  # drafting does not pay
-            5: (0.98, 0.01, 4),  # the end of the range
-            6: (0.5, 0.5, most),  # one word is as good as none
+            5: (0.98, 0.01, 4),  # the best number is the largest allowed
+            6: (0.5, 0.5, most),  # one drafted token is as good as none
             7: (1.0, c, most),
             8: (0.0, c, most),
         }
         alpha, c, most = special.get(case, (alpha, c, most))
-        right, mistakes = _best_drafts(alpha, c, most)
-        gains = sorted(_words(alpha, k) / (1 + k * c) for k in range(most + 1))
-        apart = gains[-1] - gains[-2] > 1e-5  # so that single precision finds the same
+        right, mistakes = _best_draft_and_mistakes(alpha, c, most)
+        gains = sorted(_mean_words(alpha, k) / (1 + k * c) for k in range(most + 1))
+        apart = gains[-1] - gains[-2] > 1e-5  # the same choice in single precision
         by_itself = [made for made in mistakes.values() if isinstance(made, int) and made != right]
         told_apart = len(set(by_itself)) == len(by_itself) == len(mistakes) - 4
         if case in special or (apart and (case or told_apart)):
             return alpha, c, most, right, mistakes
 
 
-def _words(alpha: float, k: int) -> float:
+def _mean_words(alpha: float, k: int) -> float:
     return math.fsum(alpha**j for j in range(k + 1))
 
 
-def _best_drafts(alpha: float, c: float, most: int) -> tuple[int, dict[str, int | list[float]]]:
-    """The best number of words to draft, and what each mistake makes of it."""
+def _best_draft_and_mistakes(alpha: float, c: float, most: int) -> tuple[int, dict[str, int | list[float]]]:
+    """Return the best number of tokens to draft, and the number with each mistake."""
 
     def best(gain: Callable[[float, int], float], drafts: Sequence[int] = range(most + 1)) -> int:
-        return max(drafts, key=lambda k: gain(_words(alpha, k), k))
+        return max(drafts, key=lambda k: gain(_mean_words(alpha, k), k))
 
     def rate(words: float, k: int) -> float:
         return words / (1 + k * c)
@@ -147,7 +147,10 @@ def _best_drafts(alpha: float, c: float, most: int) -> tuple[int, dict[str, int 
             lambda words, k: words / (1 + (k + 1) * c)
         ),
         "the range ends at most, itself included": best(rate, range(max(1, most))),
-        "return the number of words to draft, not the gain": [rate(_words(alpha, right), right), _words(alpha, right)],
+        "return the number of words to draft, not the gain": [
+            rate(_mean_words(alpha, right), right),
+            _mean_words(alpha, right),
+        ],
     }
 
 
@@ -159,8 +162,8 @@ def ask_latent(
     cases: int = 4,
     only: str | None = None,
 ) -> None:
-    """Check absorbed queries, outputs, or both."""
-    compared = parts_in(("absorbed", "outputs"), only)
+    """Check multi-head latent attention: the absorbed queries, the outputs, or both."""
+    compared = parts_to_compare(("absorbed", "outputs"), only)
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         h, d, m, width, d_v = (torch.randperm(7, generator=generator)[:5] + 2).tolist()

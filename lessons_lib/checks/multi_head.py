@@ -1,4 +1,4 @@
-"""Checks of the exercises on several heads."""
+"""Checks of the exercises on multi-head attention."""
 
 import math
 from collections.abc import Callable
@@ -6,13 +6,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lessons_lib.attention import attention
+from lessons_lib.attention.attention import attention
 from lessons_lib.checks import Wrong, ask, check, compare
 
 
 @check
 def contributions(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
-    """Check what each head adds to the output of a layer."""
+    """Check the contribution of each head to the output of a layer."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         h, n, d_k, d_model = (2 + torch.randperm(6, generator=generator)[:4]).tolist()
@@ -21,7 +21,7 @@ def contributions(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0, 
         w_o = torch.randn(h * d_k, d_model, generator=generator, dtype=torch.float64)
         in_turn = w_o.reshape(d_k, h, d_model).transpose(0, 1)
         blocks = w_o.reshape(h, d_k, d_model)
-        wanted, whole = heads @ blocks, (_joined(heads) @ w_o).expand(h, n, d_model)
+        wanted, whole = heads @ blocks, (_merge(heads) @ w_o).expand(h, n, d_model)
         mistakes = {
             "head i owns the i-th block of consecutive rows of w_o, not every h-th row": heads @ in_turn,
             "each head has rows of w_o of its own; yours all take the first": heads @ w_o[:d_k],
@@ -41,12 +41,14 @@ def contributions(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0, 
 
 @check
 def multi_head(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 4) -> None:
-    """Check a multi-head layer that is given its four matrices."""
+    """Check a multi-head attention layer with four given matrices."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         n_heads, width = (torch.randint(0, 3, (2,), generator=generator) + torch.tensor([2, 2])).tolist()
         n_heads, width = {2: (1, width), 3: (n_heads, 1)}.get(case % 4, (n_heads, width))
-        n = n_heads * int(torch.randint(2, 4, (), generator=generator))  # so that a wrong cut fits
+        n = n_heads * int(
+            torch.randint(2, 4, (), generator=generator)
+        )  # divisible by n_heads, so that a split along the wrong axis has a valid shape
         d_model = n_heads * width
         x = torch.randn(n, d_model, generator=generator, dtype=torch.float64)
         matrices = torch.randn(4, d_model, d_model, generator=generator, dtype=torch.float64) / math.sqrt(width)
@@ -56,7 +58,7 @@ def multi_head(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 4) 
 
 
 def _layers(x: Tensor, matrices: Tensor, n_heads: int) -> tuple[Tensor, dict[str, Wrong]]:
-    """The layer's output, and what each likely mistake makes of it."""
+    """Return the layer's output, and the output with each likely mistake."""
     (n, d_model), (w_q, w_k, w_v, w_o) = x.shape, matrices
     rows = x @ w_q, x @ w_k, x @ w_v
     width = d_model // n_heads
@@ -65,18 +67,18 @@ def _layers(x: Tensor, matrices: Tensor, n_heads: int) -> tuple[Tensor, dict[str
     every = attention(*(r.reshape(n, width, n_heads).permute(2, 0, 1) for r in rows))
     q, k, v = (_split(r, n_heads) for r in rows)
     over_queries = (q @ k.mT / math.sqrt(width)).softmax(dim=-2) @ v
-    return _joined(heads) @ w_o, {
-        "W^O is missing": _joined(heads),
-        "the width of one head stands under the root, not d_model": _joined(attention(q, k, v, scale=d_model**-0.5))
+    return _merge(heads) @ w_o, {
+        "W^O is missing": _merge(heads),
+        "the width of one head stands under the root, not d_model": _merge(attention(q, k, v, scale=d_model**-0.5))
         @ w_o,
-        "the scores are not divided by the root of the head's width": _joined(attention(q, k, v, scale=1.0)) @ w_o,
+        "the scores are not divided by the root of the head's width": _merge(attention(q, k, v, scale=1.0)) @ w_o,
         "that is one head of the full width": attention(*rows) @ w_o,
         "the split cuts the sequence: view (n, h, d_k) first, then transpose": cut.reshape(n, d_model) @ w_o,
-        "the cut is undone, but it cut the sequence: view (n, h, d_k) first, then transpose": _joined(cut) @ w_o,
+        "the cut is undone, but it cut the sequence: view (n, h, d_k) first, then transpose": _merge(cut) @ w_o,
         "before joining, the heads must go back behind the positions": heads.reshape(n, d_model) @ w_o,
         "a head owns consecutive columns, not every h-th": every.permute(1, 2, 0).reshape(n, d_model) @ w_o,
-        "the softmax runs over the keys of each query, the last axis": _joined(over_queries) @ w_o,
-        "the matrices are multiplied from the right as they are; do not transpose them": _transposed_ways(
+        "the softmax runs over the keys of each query, the last axis": _merge(over_queries) @ w_o,
+        "the matrices are multiplied from the right as they are; do not transpose them": _transposed_matrices(
             x, matrices, n_heads
         ),
         "heads are joined side by side, not averaged or added": [
@@ -86,24 +88,24 @@ def _layers(x: Tensor, matrices: Tensor, n_heads: int) -> tuple[Tensor, dict[str
     }
 
 
-def _transposed_ways(x: Tensor, matrices: Tensor, n_heads: int) -> list[Tensor]:
-    """The layer with all four matrices transposed, with the first three, with the last."""
+def _transposed_matrices(x: Tensor, matrices: Tensor, n_heads: int) -> list[Tensor]:
+    """Return the output with all four matrices transposed, with the first three, and with the last."""
     w_q, w_k, w_v, w_o = matrices
     ways = ((w_q.T, w_k.T, w_v.T, w_o.T), (w_q.T, w_k.T, w_v.T, w_o), (w_q, w_k, w_v, w_o.T))
-    return [_joined(attention(*(_split(x @ w, n_heads) for w in way[:3]))) @ way[3] for way in ways]
+    return [_merge(attention(*(_split(x @ w, n_heads) for w in way[:3]))) @ way[3] for way in ways]
 
 
 def _split(rows: Tensor, n_heads: int) -> Tensor:
     return rows.reshape(len(rows), n_heads, -1).transpose(0, 1)
 
 
-def _joined(heads: Tensor) -> Tensor:
+def _merge(heads: Tensor) -> Tensor:
     return heads.transpose(0, 1).reshape(heads.shape[1], -1)
 
 
 @check
 def decode_step(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 4) -> None:
-    """Check one step of decoding with grouped heads: a new token's queries against the cache and its own key."""
+    """Check a decoding step with grouped heads: a new token's queries attend to the cache and to its own key."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         g, per_group, d_k, m = (torch.randint(0, 3, (4,), generator=generator) + torch.tensor([2, 2, 3, 4])).tolist()
@@ -113,11 +115,13 @@ def decode_step(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 4)
         arguments = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
         where = f"h={g * per_group}, g={g}, d_k={d_k}, {m} tokens in the cache"
         got = ask("decode_step", answer, *arguments, where=where)
-        compare("decode_step", got, *_steps(*arguments), where=where)
+        compare("decode_step", got, *_decode_and_mistakes(*arguments), where=where)
 
 
-def _steps(q: Tensor, past_k: Tensor, past_v: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, dict[str, Wrong]]:
-    """The output of each head, and what each likely mistake makes of it."""
+def _decode_and_mistakes(
+    q: Tensor, past_k: Tensor, past_v: Tensor, k: Tensor, v: Tensor
+) -> tuple[Tensor, dict[str, Wrong]]:
+    """Return the output of each head, and the output with each likely mistake."""
     all_k, all_v = torch.cat([past_k, k[:, None]], dim=1), torch.cat([past_v, v[:, None]], dim=1)
     per_group = len(q) // len(k)
 
@@ -140,7 +144,7 @@ def _steps(q: Tensor, past_k: Tensor, past_v: Tensor, k: Tensor, v: Tensor) -> t
         "the scores are not divided by the root of d_k": step(all_k, all_v, 1.0),
         "d_k stands under the root, the width of a query": step(all_k, all_v, all_v.shape[-1] ** -0.5),
         "the new key and value come behind the cache, not in the place of one that it keeps": [
-            step(_overwritten(past_k, k, at), _overwritten(past_v, v, at)) for at in (-1, 0)
+            step(_with_overwritten_cache(past_k, k, at), _with_overwritten_cache(past_v, v, at)) for at in (-1, 0)
         ],
         "the new key and value come behind the others, both of them": step(
             torch.cat([k[:, None], past_k], dim=1), all_v
@@ -148,7 +152,7 @@ def _steps(q: Tensor, past_k: Tensor, past_v: Tensor, k: Tensor, v: Tensor) -> t
     }
 
 
-def _overwritten(kept: Tensor, new: Tensor, at: int) -> Tensor:
+def _with_overwritten_cache(kept: Tensor, new: Tensor, at: int) -> Tensor:
     kept = kept.clone()
     kept[:, at] = new
     return kept

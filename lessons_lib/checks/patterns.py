@@ -1,4 +1,4 @@
-"""Checks of the exercises on what a head does."""
+"""Checks of the exercises on attention patterns and circuits."""
 
 from collections.abc import Callable
 
@@ -12,16 +12,16 @@ Score = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @check
 def pattern_score(answer: Score, *, seed: int = 0, cases: int = 5) -> None:
-    """Check the share of weight on a pattern's targets beyond chance."""
+    """Check the share of weight on a pattern's targets above the chance level."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         n = int(torch.randint(5, 12, (), generator=generator))
         causal = torch.ones(n, n, dtype=torch.bool).tril()
         visible = causal if case % 2 == 0 else causal | (torch.rand(n, n, generator=generator) < 0.4)
         target = torch.rand(n, n, generator=generator) < 0.3
-        target[n - 1, 0], target[1, n - 1], visible[1, n - 1] = True, True, False  # one to see, one that is hidden
+        target[n - 1, 0], target[1, n - 1], visible[1, n - 1] = True, True, False  # a visible and a hidden target
         target[2], visible[2, 0] = False, True  # a row without targets
-        scores = normal(n, n, generator=generator) + (2 if case % 3 else -2) * target  # clearly above chance, or below
+        scores = normal(n, n, generator=generator) + (2 if case % 3 else -2) * target  # clearly above or below chance
         weights = scores.masked_fill(~visible, -torch.inf).softmax(-1)
         where = f"n={n}, {'causal' if case % 2 == 0 else 'another mask'}"
         got = ask("pattern_score", answer, weights, target, visible, where=where)

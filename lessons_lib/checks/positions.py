@@ -7,13 +7,13 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
+from lessons_lib.attention.positions import AlibiBias, RotaryEmbedding
 from lessons_lib.checks import ask, check, compare, compare_number
-from lessons_lib.positions import AlibiBias, RotaryEmbedding
 
 
 @check
 def wavelengths(answer: Callable[[int, float], Tensor], *, seed: int = 0, cases: int = 5) -> None:
-    """Check after how many tokens each pair has turned once."""
+    """Check the wavelength of each rotary pair: the number of tokens for a full turn."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         d = 2 if case % 5 == 4 else 2 * int(torch.randint(3, 9, (), generator=generator))
@@ -44,7 +44,7 @@ def wavelengths(answer: Callable[[int, float], Tensor], *, seed: int = 0, cases:
 
 @check
 def rotate(answer: Callable[[Tensor, Tensor, float], Tensor], *, seed: int = 0, cases: int = 5) -> None:
-    """Check the rotation of neighbouring pairs by angles that grow with the position."""
+    """Check RoPE with neighbouring entries paired."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         b, n, pairs = (torch.randperm(5, generator=generator)[:3] + 2).tolist()
@@ -52,7 +52,9 @@ def rotate(answer: Callable[[Tensor, Tensor, float], Tensor], *, seed: int = 0, 
         shape = (b, n, 2 * pairs) if case % 2 else (n, 2 * pairs)
         base = 10.0 ** float(1 + 4 * torch.rand((), generator=generator))
         x = torch.randn(shape, generator=generator, dtype=torch.float64)
-        positions = torch.randperm(5000, generator=generator)[:n] + 1  # where angles in single precision show
+        positions = (
+            torch.randperm(5000, generator=generator)[:n] + 1
+        )  # so large that angles in single precision are wrong
         where = f"shape {shape}, base {base:.3g}, positions {positions.tolist()}"
         single = ask("rotate", answer, x.float(), positions, base, where=where)
         got = ask("rotate", answer, x, positions, base, where=where)
@@ -62,14 +64,14 @@ def rotate(answer: Callable[[Tensor, Tensor, float], Tensor], *, seed: int = 0, 
         right = RotaryEmbedding(2 * pairs, base=base, pairing="interleaved")
         other_pairs = "these pairs are i and i + d/2; the paper's are neighbours, 2i and 2i + 1"
         apart = rearrange(right(x, positions), "... (i two) -> ... (two i)", two=2)
-        mistakes = wrong_rotations(x, positions, right, other_pairs) | {
+        mistakes = rotation_mistakes(x, positions, right, other_pairs) | {
             "the entries of each pair belong side by side in the result": apart
         }
         compare("rotate", got, right(x, positions), mistakes, where=where, scores=positions)
 
 
-def wrong_rotations(x: Tensor, positions: Tensor, right: RotaryEmbedding, other_pairs: str) -> dict[str, Tensor]:
-    """What each likely mistake makes of a rotation; ``other_pairs`` names the one that pairs as others do."""
+def rotation_mistakes(x: Tensor, positions: Tensor, right: RotaryEmbedding, other_pairs: str) -> dict[str, Tensor]:
+    """Return the rotation with each likely mistake; ``other_pairs`` is the message for the other pairing convention."""
     d, base, pairing = right.d_head, right.base, right.pairing
     neighbours = pairing == "interleaved"
     pair = torch.arange(d // 2, dtype=torch.float64)
@@ -96,7 +98,7 @@ def wrong_rotations(x: Tensor, positions: Tensor, right: RotaryEmbedding, other_
 
 @check
 def alibi(answer: Callable[[int, int, int], Tensor], *, seed: int = 0, cases: int = 5) -> None:
-    """Check the bias by distance, for the last ``n`` of ``m`` positions."""
+    """Check the ALiBi bias for the last ``n`` of ``m`` positions."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         n_heads = 1 if case % 5 == 4 else 2 ** int(torch.randint(1, 5, (), generator=generator))
@@ -131,7 +133,7 @@ def alibi(answer: Callable[[int, int, int], Tensor], *, seed: int = 0, cases: in
 
 @check
 def stretched_base(answer: Callable[[float, int, float], float | Tensor], *, seed: int = 0, cases: int = 6) -> None:
-    """Check the base that makes the slowest pair slower by a factor, and the quickest not at all."""
+    """Check the base that slows the slowest rotary pair by a factor and does not change the fastest pair."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
         d = 2 * int(torch.randint(2, 65, (), generator=generator))

@@ -6,14 +6,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lessons_lib.attention import attention_vjp, attention_weights
-from lessons_lib.checks import ask, by_hand, check, compare, compare_number, is_finite, parts_in
-from lessons_lib.softmax import softmax
+from lessons_lib.attention.attention import attention_vjp, attention_weights
+from lessons_lib.attention.softmax import softmax
+from lessons_lib.checks import ask, check, compare, compare_number, is_finite, parts_to_compare, without_autograd
 
 
 @check
 def right_scale(answer: Callable[[int, float, float], float | Tensor], *, seed: int = 0, cases: int = 5) -> None:
-    """Check the factor that gives scores of queries and keys with given variances the variance one."""
+    """Check the scale with which the scores of queries and keys of given variances have variance one."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         d_k = 1 if case % 5 == 4 else int(torch.randint(2, 2000, (), generator=generator))
@@ -34,7 +34,7 @@ def right_scale(answer: Callable[[int, float, float], float | Tensor], *, seed: 
 
 @check
 def stable_softmax(answer: Callable[[Tensor, float], Tensor], *, seed: int = 0, cases: int = 4) -> None:
-    """Check a softmax with temperature over the last axis, on tame scores and on scores that overflow ``exp``."""
+    """Check a softmax with temperature over the last axis, for small scores and for scores that overflow ``exp``."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         b, n, m = torch.randint(2, 8, (3,), generator=generator).tolist()
@@ -42,32 +42,33 @@ def stable_softmax(answer: Callable[[Tensor, float], Tensor], *, seed: int = 0, 
         shape = (n, m + n) if case % 2 else (b, n, m + n)
         temperature = float(torch.rand((), generator=generator, dtype=torch.float64)) * 2 + 0.25
         scores = torch.randn(shape, generator=generator, dtype=torch.float64)
-        _one_softmax(answer, scores, temperature, "scores near 0")
-        _one_softmax(answer, scores + 5000, temperature, "scores near 5000")
+        _check_softmax(answer, scores, temperature, "scores near 0")
+        _check_softmax(answer, scores + 5000, temperature, "scores near 5000")
         apart = scores + torch.linspace(-5000, 5000, n, dtype=torch.float64)[:, None]
-        _one_softmax(answer, apart, temperature, "rows from -5000 to 5000")
-        for raised, kind in one_far_off(scores, 1000 * temperature, generator):
-            _one_softmax(answer, raised, temperature, kind)
+        _check_softmax(answer, apart, temperature, "rows from -5000 to 5000")
+        for raised, kind in with_one_outlier(scores, 1000 * temperature, generator):
+            _check_softmax(answer, raised, temperature, kind)
 
 
-def _one_softmax(answer: Callable[[Tensor, float], Tensor], scores: Tensor, temperature: float, kind: str) -> None:
+def _check_softmax(answer: Callable[[Tensor, float], Tensor], scores: Tensor, temperature: float, kind: str) -> None:
     where = f"{kind}, shape {tuple(scores.shape)}, temperature {temperature:.3g}"
     got = ask("stable_softmax", answer, scores, temperature, where=where)
-    cause = "subtract the maximum of each row" + instead_of_the_largest(kind)
+    cause = "subtract the maximum of each row" + subtraction_hint(kind)
     assert is_finite(got), f"exp left the range of the numbers: {cause} ({where})"
     s = scores / temperature
     mistakes = {
         "the temperature is ignored": softmax(scores),
         "the scores are divided by the temperature, not multiplied": softmax(scores * temperature),
         "the temperature divides the scores, before the softmax": softmax(scores) / temperature,
-    } | wrong_sums(s)
+    } | denominator_mistakes(s)
     compare("stable_softmax", got, softmax(s), mistakes, where=where, scores=s)
 
 
-def one_far_off(scores: Tensor, step: float, generator: torch.Generator) -> list[tuple[Tensor, str]]:
-    """The scores with one in each row far below the others, so that the least will not do to subtract, and far above.
+def with_one_outlier(scores: Tensor, step: float, generator: torch.Generator) -> list[tuple[Tensor, str]]:
+    """Return the scores with one score of each row far below the others, and with one far above the others.
 
-    A step of 1000 is more than ``exp`` can bear, a quarter of it is not: the mean of four or more does for the first.
+    If the minimum is subtracted instead of the maximum, a step of 1000 overflows ``exp``. A quarter of it does not, so
+    subtracting the mean of four or more scores passes the first case and needs the second.
     """
     m = scores.shape[-1]
     chosen = torch.arange(m) == 1 + int(torch.randint(m - 1, (), generator=generator))  # never the first of its row
@@ -75,15 +76,15 @@ def one_far_off(scores: Tensor, step: float, generator: torch.Generator) -> list
     return [(below, "one score of a row far below the others"), (above, "one score of a row far above the others")]
 
 
-def instead_of_the_largest(kind: str) -> str:
-    """Say what else was subtracted, if a result is not finite for scores of this kind."""
+def subtraction_hint(kind: str) -> str:
+    """Return the part of a message that names the value subtracted instead of the maximum, for scores of this kind."""
     if kind.startswith("one score of a row"):
         return ", not its minimum" if "below" in kind else ", not its mean and not its first entry"
     return ", not of the whole tensor" if kind.startswith(("rows", "one long")) else " first"
 
 
-def wrong_sums(scores: Tensor) -> dict[str, Tensor]:
-    """What a softmax gives that divides by another sum, or by none."""
+def denominator_mistakes(scores: Tensor) -> dict[str, Tensor]:
+    """Return the softmax with a wrong denominator, and without one."""
     return {
         "the sum runs over the last axis, the keys of each query": softmax(scores.mT).mT,
         "the sum runs over each row, not over the whole tensor": softmax(scores.flatten()).view(scores.shape),
@@ -100,7 +101,7 @@ def attention_backward(
     only: str | None = None,
 ) -> None:
     """Check the gradients of scaled attention with respect to queries, keys and values, or ``only`` one."""
-    compared = sorted(parts_in(("grad_q", "grad_k", "grad_v"), only), key=lambda part: "vqk".index(part[1][-1]))
+    compared = sorted(parts_to_compare(("grad_q", "grad_k", "grad_v"), only), key=lambda part: "vqk".index(part[1][-1]))
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         b, n, m, d_k, d_v = (torch.randperm(7, generator=generator)[:5] + 2).tolist()
@@ -111,7 +112,7 @@ def attention_backward(
             for rows, width in ((n, d_k), (m, d_k), (m, d_v), (n, d_v))
         )
         where = f"n={n}, m={m}, d_k={d_k}, d_v={d_v}, leading axes {leading}"
-        with by_hand():
+        with without_autograd():
             returns = "three gradients, grad_q, grad_k, grad_v"
             got = ask("attention_backward", answer, q, k, v, grad_out, where=where, returns=returns, parts=3)
         wanted = attention_vjp(q, k, v, grad_out)[:3]
@@ -125,7 +126,7 @@ def attention_backward(
 
 
 def _backward_mistakes(q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor) -> dict[str, tuple[Tensor, Tensor, Tensor]]:
-    """What each likely mistake makes of the three gradients."""
+    """Return the three gradients with each likely mistake."""
     d_k, grad_a = q.shape[-1], grad_out @ v.mT
     root = 1 / math.sqrt(d_k)
     a, unscaled, by_width = (attention_weights(q, k, scale=scale) for scale in (root, 1.0, 1 / d_k))

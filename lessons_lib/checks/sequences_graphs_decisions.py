@@ -15,22 +15,22 @@ from lessons_lib.checks import Wrong, ask, check, compare, compare_number, is_fi
 
 @check
 def hit_rate(answer: Callable[[Tensor, Tensor, Tensor, int], float], *, seed: int = 0, cases: int = 5) -> None:
-    """Check the share of right items among the first k that are offered."""
+    """Check the hit rate: the share of users whose next item is among the k best items outside their history."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
         wanted, mistakes = 0.0, {"not drawn yet": 0.0}
         while not _all_differ(wanted, mistakes):
-            scores, histories, nexts, k = _some_users(generator)
-            wanted, mistakes = _hit_rates(scores, histories, nexts, k)
+            scores, histories, nexts, k = _hit_rate_case(generator)
+            wanted, mistakes = _hit_rate_and_mistakes(scores, histories, nexts, k)
         where = f"{len(scores)} users, {scores.shape[1]} items, k={k}"
         got = ask("hit_rate", answer, scores, histories, nexts, k, where=where)
         compare_number("hit_rate", got, wanted, mistakes, where=where)
 
 
-def _some_users(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, int]:
-    """Scores that like what a history has, histories in which an item comes twice, the next items, and a k.
+def _hit_rate_case(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, int]:
+    """Draw scores that favour items of the history, histories with a repeated item, the next items, and k.
 
-    Half of the users have scores far below those of the others. All are exact in single precision.
+    Half of the users have scores far below those of the others. All scores are exact in single precision.
     """
     users, items, places, k = (
         int(torch.randint(low, high, (), generator=generator)) for low, high in ((50, 90), (14, 22), (3, 6), (2, 6))
@@ -44,13 +44,13 @@ def _some_users(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, int
     scores[::2] -= 100.0
     scores = (65536 * scores).round() / 65536
     no_two_alike = min(len(row.unique()) for row in scores) == items
-    return (scores, histories, nexts, k) if no_two_alike else _some_users(generator)
+    return (scores, histories, nexts, k) if no_two_alike else _hit_rate_case(generator)
 
 
-def _hit_rates(
+def _hit_rate_and_mistakes(
     scores: Tensor, histories: Tensor, nexts: Tensor, k: int
 ) -> tuple[float, dict[str, float | Sequence[float]]]:
-    """What is right, and what each mistake makes of it."""
+    """Return the correct result, and the result with each mistake."""
 
     def places(left_out: Tensor, offered: Tensor = scores, instead: float = -math.inf) -> Tensor:
         offered = offered.scatter(1, left_out, instead)
@@ -83,7 +83,7 @@ def _hit_rates(
 
 
 def _all_differ(wanted: float, mistakes: Mapping[str, float | Sequence[float]]) -> bool:
-    """Whether no mistake gives by chance what is right or what another one gives."""
+    """Return whether the correct result and the results of all mistakes differ."""
     made = [wanted, *(one for ways in mistakes.values() for one in (ways if isinstance(ways, Sequence) else [ways]))]
     made.sort()
     return all(after - before > 1e-4 for before, after in pairwise(made))
@@ -92,8 +92,8 @@ def _all_differ(wanted: float, mistakes: Mapping[str, float | Sequence[float]]) 
 # --- a leak -----------------------------------------------------------------------------------------------------------
 
 
-def _offers(histories: Tensor, table: Tensor, batch_first: bool) -> Tensor:
-    """Score all items for each user, as the exercise's model does."""
+def _scores_of(histories: Tensor, table: Tensor, batch_first: bool) -> Tensor:
+    """Return the scores of all items for each user, as the exercise's model computes them."""
     x = table[histories]
     x = x if batch_first else x.transpose(0, 1)
     seen = scaled_dot_product_attention(x, x, x)
@@ -108,7 +108,7 @@ def moved(
     seed: int = 0,
     cases: int = 4,
 ) -> None:
-    """Check how far the scores of the others move when one user's history is another."""
+    """Check how much the scores of other users change when one user's history is replaced."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         batch_first, told_apart = case % 2 == 1, False
@@ -120,24 +120,24 @@ def moved(
             histories = drawn[:, :-1].contiguous()
             who = int(torch.randint(1, users - 1, (), generator=generator))
             new = torch.cat([drawn[(who + 1) % users, :-2], drawn[who, -1:]])
-            wanted, mistakes = _movements(histories, table, batch_first, who, new)
+            wanted, mistakes = _moved_and_mistakes(histories, table, batch_first, who, new)
             told_apart = batch_first or _all_differ(wanted, mistakes)
         where = f"{users} users, {places} places, batch_first={batch_first}, who={who}"
         got = ask("moved", answer, histories, table, batch_first, who, new, where=where)
         compare_number("moved", got, wanted, mistakes, where=where)
 
 
-def _movements(
+def _moved_and_mistakes(
     histories: Tensor, table: Tensor, batch_first: bool, who: int, new: Tensor
 ) -> tuple[float, dict[str, float | Sequence[float]]]:
-    """What is right, and what each mistake makes of it."""
+    """Return the correct result, and the result with each mistake."""
     changed, all_changed, wrong_row = histories.clone(), new.expand_as(histories), histories.clone()
     changed[who], wrong_row[who + 1] = new, new
-    before, after = (_offers(given, table, batch_first) for given in (histories, changed))
+    before, after = (_scores_of(given, table, batch_first) for given in (histories, changed))
     others = torch.arange(len(histories)) != who
     moves = (after - before)[others]
-    elsewhere = _offers(wrong_row, table, batch_first) - before
-    otherwise = (_offers(changed, table, not batch_first) - _offers(histories, table, not batch_first))[others]
+    elsewhere = _scores_of(wrong_row, table, batch_first) - before
+    otherwise = (_scores_of(changed, table, not batch_first) - _scores_of(histories, table, not batch_first))[others]
     mistakes = {
         "nothing moved: did both runs see the same histories, and is batch_first handed on?": 0.0,
         "the user whose history changed may move; leave that row out": [
@@ -167,7 +167,7 @@ def _movements(
             float((after[others] - before[who]).abs().max()),
         ],
         "one user gets the new history, not all": float(
-            (_offers(all_changed, table, batch_first) - before)[others].abs().max()
+            (_scores_of(all_changed, table, batch_first) - before)[others].abs().max()
         ),
         "the user `who` gets the new history; the first user has number 0": [
             float(elsewhere[others].abs().max()),
@@ -184,7 +184,7 @@ def _movements(
 
 @check
 def edge_weights(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor], *, seed: int = 0, cases: int = 6) -> None:
-    """Check the softmax over each node's neighbours, on a list of edges."""
+    """Check the softmax over each node's neighbours, computed on a list of edges."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         n = int(torch.randint(6, 11, (), generator=generator))
@@ -195,7 +195,9 @@ def edge_weights(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor], *, see
         linked[far, :3] = True
         edges = linked.nonzero()
         to, fro = edges[torch.randperm(len(edges), generator=generator)].T.contiguous()
-        scores = (64 * normal(len(to), generator=generator)).round() / 64  # exact in single precision, far off too
+        scores = (
+            64 * normal(len(to), generator=generator)
+        ).round() / 64  # exact in single precision, also after a large shift
         shift, of_one = ((0, False), (-2000, False), (2000, False), (2000, True), (-2000, True))[case % 5]
         shifted = (to == far) & (fro == 1) if of_one else to == far
         scores = scores + shift * shifted
@@ -206,26 +208,26 @@ def edge_weights(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor], *, see
             "edge_weights is not finite: subtract from each score the largest of its own node's, neither nothing, nor "
             f"the largest of all, nor the mean, nor one that starts at zero ({where})"
         )
-        compare("edge_weights", got, *_weights_on_edges(scores, to, fro, n), where=where, scores=scores)
+        compare("edge_weights", got, *_edge_weights_and_mistakes(scores, to, fro, n), where=where, scores=scores)
 
 
-def _shares(scores: Tensor, groups: Tensor) -> Tensor:
-    """Softmax within each group of edges."""
+def _edge_softmax(scores: Tensor, groups: Tensor) -> Tensor:
+    """Return the softmax within each group of edges."""
     return torch.where(groups[:, None] == groups, scores, -torch.inf).softmax(-1).diagonal()
 
 
-def _weights_on_edges(scores: Tensor, to: Tensor, fro: Tensor, n: int) -> tuple[Tensor, dict[str, Wrong]]:
-    """What is right, and what each mistake makes of it."""
+def _edge_weights_and_mistakes(scores: Tensor, to: Tensor, fro: Tensor, n: int) -> tuple[Tensor, dict[str, Wrong]]:
+    """Return the correct result, and the result with each mistake."""
     same = to[:, None] == to
     own, degree = torch.where(same, scores, -torch.inf), same.sum(1)
     peak, log_total = own.amax(1), own.logsumexp(1)
 
     def less(start: Tensor) -> Tensor:
-        """Weights if ``start`` is subtracted from the scores, and what is 0 / 0 made zero."""
+        """Return the weights if ``start`` is subtracted from the scores, with 0 / 0 replaced by zero."""
         exps = (scores - start).exp()
         return (exps / (same * exps).sum(1)).nan_to_num(0.0)
 
-    return _shares(scores, to), {
+    return _edge_softmax(scores, to), {
         "the weights of each asking node sum to one, not those of all edges": scores.softmax(0),
         "nothing is left of a node whose scores all lie far below what was subtracted: to each its own largest": [
             less(scores.max()),
@@ -237,17 +239,17 @@ def _weights_on_edges(scores: Tensor, to: Tensor, fro: Tensor, n: int) -> tuple[
             (scores - peak).exp() / degree,
         ],
         "the sum goes over the edges of the node that asks, not of the one that is asked": [
-            _shares(scores, fro),
+            _edge_softmax(scores, fro),
             scores.exp() / ((fro[:, None] == fro) * scores.exp()).sum(1),
         ],
         "a pair without an edge has no weight; a score of zero would give it some": (
             scores - torch.logaddexp(log_total, (n - degree).double().log())
         ).exp(),
-        "a node's edges need not follow one another in the list": _shares(
+        "a node's edges need not follow one another in the list": _edge_softmax(
             scores, torch.unique_consecutive(to, return_inverse=True)[1]
         ),
         "that is the plain average: the scores are not used": 1 / degree.double(),
-        "the highest score has the largest weight": _shares(-scores, to),
+        "the highest score has the largest weight": _edge_softmax(-scores, to),
     }
 
 
@@ -256,7 +258,7 @@ def _weights_on_edges(scores: Tensor, to: Tensor, fro: Tensor, n: int) -> tuple[
 
 @check
 def best_from_counts(answer: Callable[[int, float, float], float], *, seed: int = 0, cases: int = 8) -> None:
-    """Check how often who knows the counts of the signs alone can be right."""
+    """Check the best accuracy of a decision from the counts of the signs alone."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         n = 3 if case % 4 == 3 else int(torch.randint(6, 20, (), generator=generator))
@@ -265,38 +267,38 @@ def best_from_counts(answer: Callable[[int, float, float], float], *, seed: int 
         lie = (0.7 + 0.2 * of_range, 0.5, 0.1 + 0.3 * of_range)[case % 3]
         where = f"n={n}, p={p:.3f}, lie={lie:.3f}"
         got = ask("best_from_counts", answer, n, p, lie, where=where)
-        compare_number("best_from_counts", got, *_best(n, p, lie), where=where)
+        compare_number("best_from_counts", got, *_best_and_mistakes(n, p, lie), where=where)
 
 
 def _binomial(n: int, p: float) -> list[float]:
-    """The chance of each number of hits in n trials."""
+    """Return the probability of each number of successes in n trials."""
     return [math.comb(n, hits) * p**hits * (1 - p) ** (n - hits) for hits in range(n + 1)]
 
 
-def _either_side(signs: int, lie: float) -> tuple[list[float], list[float]]:
-    """The chance of each number of signs for the left, if the left pays and if the right does."""
+def _count_distributions(signs: int, lie: float) -> tuple[list[float], list[float]]:
+    """Return the distribution of the number of signs for the left, if the left is rewarded and if the right is."""
     return [0.0, *_binomial(signs - 1, 1 - lie)], [*_binomial(signs - 1, lie), 0.0]
 
 
-def _right_guesses(signs: int, lie: float) -> float:
-    return sum(map(max, *_either_side(signs, lie))) / 2
+def _p_correct(signs: int, lie: float) -> float:
+    return sum(map(max, *_count_distributions(signs, lie))) / 2
 
 
-def _best(n: int, p: float, lie: float) -> tuple[float, dict[str, float | Sequence[float]]]:
-    """What is right, and what each mistake makes of it."""
+def _best_and_mistakes(n: int, p: float, lie: float) -> tuple[float, dict[str, float | Sequence[float]]]:
+    """Return the correct result, and the result with each mistake."""
 
     def over(places: int, each: Callable[[int], float], sure: int = 1) -> float:
         return sum(chance * each(sure + more) for more, chance in enumerate(_binomial(places, p)))
 
     def told(signs: int) -> float:
-        return _right_guesses(signs, lie)
+        return _p_correct(signs, lie)
 
     def by_majority(signs: int) -> float:
-        left = _either_side(signs, lie)[0]
+        left = _count_distributions(signs, lie)[0]
         return sum(chance * ((2 * count > signs) + (2 * count == signs) / 2) for count, chance in enumerate(left))
 
     def in_proportion(signs: int) -> float:
-        pairs = zip(*_either_side(signs, lie), strict=True)
+        pairs = zip(*_count_distributions(signs, lie), strict=True)
         return sum((left**2 + right**2) / (left + right) for left, right in pairs) / 2
 
     def none_true(signs: int) -> float:
@@ -321,7 +323,7 @@ def _best(n: int, p: float, lie: float) -> tuple[float, dict[str, float | Sequen
         "either side pays with probability one half": 2 * best,
         "average over the number of signs; do not take its mean": [told(math.floor(mean)), told(math.ceil(mean))],
         "the number of signs varies: not every place has one": told(n - 1),
-        "lie is how often a later sign shows the wrong side": over(n - 2, lambda signs: _right_guesses(signs, 1 - lie)),
+        "lie is how often a later sign shows the wrong side": over(n - 2, lambda signs: _p_correct(signs, 1 - lie)),
         "always choose the likelier side; who draws it in proportion is right less often": over(n - 2, in_proportion),
         "that is for one who knows which sign came first": 1.0,
         "return how often the choice is right, not how much oftener than by chance": best - 0.5,

@@ -1,4 +1,4 @@
-"""Checks of the exercises on less than every pair."""
+"""Checks of the exercises on sparse and linear attention."""
 
 from collections.abc import Callable
 
@@ -48,7 +48,7 @@ def keys_first(answer: Callable[[Tensor, Tensor, Tensor], Tensor], *, seed: int 
 
 @check
 def write(answer: Callable[[Tensor, Tensor, Tensor, float, float], Tensor], *, seed: int = 0, cases: int = 5) -> None:
-    """Check one pair written by decay and delta rule."""
+    """Check one write to the state with decay and the delta rule."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         d_k, d_v = (torch.randperm(5, generator=generator)[:2] + 2).tolist()
@@ -94,7 +94,7 @@ def write(answer: Callable[[Tensor, Tensor, Tensor, float, float], Tensor], *, s
 
 @check
 def count_pairs(answer: Callable[[int, int, int], int], *, seed: int = 0, cases: int = 8) -> None:
-    """Check how many pairs a causal window with global first words leaves."""
+    """Check the number of query-key pairs of a causal window with global tokens at the start."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(low: int, high: int) -> int:

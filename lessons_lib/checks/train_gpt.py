@@ -11,7 +11,7 @@ from lessons_lib.checks import ask, check, compare, normal
 
 @check
 def pairs(answer: Callable[[Tensor, list[int], int], tuple[Tensor, Tensor]], *, seed: int = 0, cases: int = 5) -> None:
-    """Check how a long text is cut into inputs and targets."""
+    """Check the split of a long text into inputs and targets."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         b, n = (torch.randperm(4, generator=generator)[:2] + 3).tolist()
@@ -20,7 +20,7 @@ def pairs(answer: Callable[[Tensor, list[int], int], tuple[Tensor, Tensor]], *, 
         tokens = torch.randperm(length, generator=generator)
         starts = torch.randint(1, length - n - 1, (b,), generator=generator).tolist()
         starts[0] = 0 if case % 5 == 4 else starts[0]
-        starts[-1] = length - n - 1  # the last target is the text's last word
+        starts[-1] = length - n - 1  # the last target is the last token of the text
         where = f"a text of {length}, starts={starts}, n={n}"
         returns = "the pair (inputs, targets)"
         inputs, targets = ask("pairs", answer, tokens, starts, n, where=where, returns=returns, parts=2)
@@ -57,7 +57,7 @@ def pairs(answer: Callable[[Tensor, list[int], int], tuple[Tensor, Tensor]], *, 
 
 @check
 def leaning(answer: Callable[[Tensor, float, Tensor], Tensor], *, seed: int = 0, cases: int = 5) -> None:
-    """Check counts of pairs that lean on the chances of single words."""
+    """Check bigram probabilities with a discount, interpolated with unigram probabilities."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
         words = int(torch.randint(5, 12, (), generator=generator))
@@ -76,7 +76,7 @@ def leaning(answer: Callable[[Tensor, float, Tensor], Tensor], *, seed: int = 0,
         saved = discount * kinds / total
 
         def full(q: Tensor, empty: Tensor = below, which: Tensor = kinds == 0) -> Tensor:
-            """The same, with what an unseen context gives."""
+            """Return the probabilities with a given treatment of unseen contexts."""
             return torch.where(which, empty, q)
 
         wanted = full(taken + saved * below)
@@ -132,36 +132,36 @@ def leaning(answer: Callable[[Tensor, float, Tensor], Tensor], *, seed: int = 0,
 
 @check
 def min_p(answer: Callable[[Tensor, float, float], Tensor], *, seed: int = 0, cases: int = 6) -> None:
-    """Check the chances of words under min-p at a temperature."""
+    """Check the token probabilities under min-p sampling at a temperature."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        logits, p, temperature = _some_logits(case, generator)
+        logits, p, temperature = _min_p_case(case, generator)
         n, words = logits.shape
         where = f"n={n}, V={words}, p={p:.3g}, T={temperature}"
         got = ask("min_p", answer, logits, p, temperature, where=where)
-        compare("min_p", got, *_cut_by_the_best(logits, p, temperature), where=where, scores=logits / temperature)
+        compare("min_p", got, *_min_p_and_mistakes(logits, p, temperature), where=where, scores=logits / temperature)
 
 
-def _some_logits(case: int, generator: torch.Generator) -> tuple[Tensor, float, float]:
-    """Logits, p and a temperature: no word on the limit, and in the first two cases all mistakes differ."""
+def _min_p_case(case: int, generator: torch.Generator) -> tuple[Tensor, float, float]:
+    """Draw logits, p and a temperature without ties at the threshold; all mistakes differ in the first two cases."""
     while True:
         n, words = (torch.randperm(6, generator=generator)[:2] + 4).tolist()
         n = 1 if case % 6 == 4 else n
         logits = 2.5 * normal(n, words, generator=generator)
-        logits[0] += 900.0 if case % 3 == 2 else 0.0  # large logits are as good as small ones
+        logits[0] += 900.0 if case % 3 == 2 else 0.0  # large logits, whose exponentials overflow
         p = 0.05 + 0.4 * float(torch.rand((), generator=generator, dtype=torch.float64))
         temperature = 0.5 if case % 2 else 1.8
         limit = (logits / temperature).softmax(-1)
         limit = limit / limit.amax(-1, keepdim=True) / p
-        wanted, mistakes = _cut_by_the_best(logits, p, temperature)
+        wanted, mistakes = _min_p_and_mistakes(logits, p, temperature)
         all_of_it = [wanted, *mistakes.values()]
         alike = any(not float((one - other).abs().max()) > 1e-4 for one, other in combinations(all_of_it, 2))
         if float((limit - 1).abs().min()) > 1e-2 and (case > 1 or not alike):
             return logits, p, temperature
 
 
-def _cut_by_the_best(logits: Tensor, p: float, temperature: float) -> tuple[Tensor, dict[str, Tensor]]:
-    """What is right, and what each mistake makes of it."""
+def _min_p_and_mistakes(logits: Tensor, p: float, temperature: float) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return the correct result, and the result with each mistake."""
     bent, plain, twice = ((logits / t).softmax(-1) for t in (temperature, 1.0, temperature**2))
     best, best_plain = bent.amax(-1, keepdim=True), plain.amax(-1, keepdim=True)
 

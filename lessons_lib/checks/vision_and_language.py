@@ -8,17 +8,17 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
-from lessons_lib.checks import as_tensor, ask, by_hand, check, compare, is_finite, normal, number
+from lessons_lib.checks import as_tensor, ask, check, compare, is_finite, normal, number, without_autograd
 
-STEPS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)  # with which gradients are taken by differences
+STEPS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)  # step sizes of finite differences
 
 
 @check
 def cut_up(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int = 5) -> None:
-    """Check how pictures are cut into squares."""
+    """Check the split of images into patches."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        b, rows, columns, p = _some_pictures(case, generator)
+        b, rows, columns, p = _picture_case(case, generator)
         images = normal(b, rows * p, columns * p, generator=generator)
         where = f"images {tuple(images.shape)}, p={p}"
         got = ask("cut_up", answer, images, p, where=where)
@@ -55,10 +55,10 @@ def cut_up(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int
 
 @check
 def put_together(answer: Callable[[Tensor, int, int], Tensor], *, seed: int = 0, cases: int = 5) -> None:
-    """Check how squares are put together again."""
+    """Check the assembly of an image from its patches."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        b, rows, columns, p = _some_pictures(case, generator)
+        b, rows, columns, p = _picture_case(case, generator)
         height, width = rows * p, columns * p
         pieces = normal(b, rows * columns, p * p, generator=generator)
         where = f"patches {tuple(pieces.shape)}, height={height}, width={width}"
@@ -92,10 +92,10 @@ def put_together(answer: Callable[[Tensor, int, int], Tensor], *, seed: int = 0,
 
 @check
 def contrast(answer: Callable[[Tensor, Tensor, float], float], *, seed: int = 0, cases: int = 6) -> None:
-    """Check the symmetric contrastive loss of pictures and captions."""
+    """Check the symmetric contrastive loss of images and captions."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        f, g, scale = _features(case, generator)
+        f, g, scale = _feature_case(case, generator)
         n = len(f)
         where = f"f and g {tuple(f.shape)}, scale={scale:.2f}"
         got = ask("contrast", answer, f, g, scale, where=where)
@@ -106,7 +106,7 @@ def contrast(answer: Callable[[Tensor, Tensor, float], float], *, seed: int = 0,
         unit_f, unit_g = _unit(f), _unit(g)
         cosines = unit_f @ unit_g.T
         scores = scale * cosines
-        right, others = _both_ways(scores), scores.masked_fill(torch.eye(n, dtype=torch.bool), -torch.inf)
+        right, others = _loss(scores), scores.masked_fill(torch.eye(n, dtype=torch.bool), -torch.inf)
         without = torch.stack([others.logsumexp(axis).mean() for axis in (0, 1)]).mean() - scores.diagonal().mean()
         shares = torch.stack([scores.softmax(axis).diagonal().mean() for axis in (0, 1)])
         compare(
@@ -115,18 +115,18 @@ def contrast(answer: Callable[[Tensor, Tensor, float], float], *, seed: int = 0,
             right,
             {
                 "only one direction: pictures choose among captions, and captions among pictures": [
-                    _one_way(scores, 0),
-                    _one_way(scores, 1),
+                    _loss_one_way(scores, 0),
+                    _loss_one_way(scores, 1),
                 ],
                 "the mean of the two directions, not their sum": 2 * right,
                 "the mean over the pairs, not their sum": [n * right, 2 * n * right],
                 "the mean goes over the n own pairs, not over all n x n": right / n,
-                "the scale is missing": _both_ways(cosines),
-                "the cosines are multiplied by the scale, not divided by it": _both_ways(cosines / scale),
+                "the scale is missing": _loss(cosines),
+                "the cosines are multiplied by the scale, not divided by it": _loss(cosines / scale),
                 "bring the features of both to length one": [
-                    _both_ways(scale * (a @ b.T)) for a, b in ((f, g), (unit_f, g), (f, unit_g))
+                    _loss(scale * (a @ b.T)) for a, b in ((f, g), (unit_f, g), (f, unit_g))
                 ],
-                "each row is brought to length one, not each column": _both_ways(scale * (_unit(f, 0) @ _unit(g, 0).T)),
+                "each row is brought to length one, not each column": _loss(scale * (_unit(f, 0) @ _unit(g, 0).T)),
                 "the own one is among those to choose from: it belongs in the sum below": without,
                 "the logarithm is missing": [-shares.mean(), shares.mean(), 1 - shares.mean()],
                 "take the logarithm of each probability, then the mean": [-shares.log().mean(), -shares.mean().log()],
@@ -143,16 +143,16 @@ def contrast(answer: Callable[[Tensor, Tensor, float], float], *, seed: int = 0,
 
 @check
 def pull(answer: Callable[[Tensor, float], Tensor], *, seed: int = 0, cases: int = 6) -> None:
-    """Check the gradient of the contrastive loss in the cosines."""
+    """Check the gradient of the contrastive loss with respect to the cosine similarities."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        f, g, scale = _features(case, generator)
+        f, g, scale = _feature_case(case, generator)
         cosines, n = _unit(f) @ _unit(g).T, len(f)
-        if case % 6 == 1:  # where a small step already changes who is chosen; single precision keeps these numbers
+        if case % 6 == 1:  # a small step already changes the largest entry; these numbers are exact in single precision
             scale, cosines[0] = 2.0**20, 0.4 * cosines[0]
             cosines[0, :2] = torch.tensor([0.5, 0.5 + 11 * 2.0**-24], dtype=torch.float64)
         where = f"cosines {(n, n)}, scale={scale:.2f}"
-        with by_hand():
+        with without_autograd():
             got = ask("pull", answer, cosines, scale, where=where)
         finite = f"pull holds NaN or an infinity: e to the thousands is too large; torch has a softmax ({where})"
         assert is_finite(got), finite
@@ -197,11 +197,11 @@ def pull(answer: Callable[[Tensor, float], Tensor], *, seed: int = 0, cases: int
 
 @check
 def occlusion(answer: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 6) -> None:
-    """Check by how much a logit drops when one patch after the other is replaced."""
+    """Check the occlusion map: the drop of a logit when each patch is replaced."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         one_alone = case % 3 == 2
-        x, q, w, filler = _a_pooling(generator, one_alone=one_alone)
+        x, q, w, filler = _occlusion_case(generator, one_alone=one_alone)
         n, d = x.shape
         where = f"x {(n, d)}{', one patch with all of the weight' * one_alone}"
         got = ask("occlusion", answer, x, q, w, filler, where=where)
@@ -210,8 +210,8 @@ def occlusion(answer: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], *, see
         before, after = (x @ q, x @ w), (filler @ q, filler @ w)
         each, weights = torch.eye(n, dtype=torch.bool), before[0].softmax(-1)
         full = weights @ before[1]
-        logits = _replaced(each, *before, *after)
-        so_far = _replaced(each.tril().cumsum(0) > 0, *before, *after)
+        logits = _occluded_logits(each, *before, *after)
+        so_far = _occluded_logits(each.tril().cumsum(0) > 0, *before, *after)
         mean = x.mean(0)
         compare(
             "occlusion",
@@ -221,18 +221,18 @@ def occlusion(answer: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], *, see
                 "the logit before, less the logit after: what a patch held up is positive": logits - full,
                 "those are the logits after; by how much did each drop?": logits,
                 "compute the weights anew: the filler has a score of its own": (
-                    full - _replaced(each, *before, before[0], after[1])
+                    full - _occluded_logits(each, *before, before[0], after[1])
                 ),
-                "the filler has a value of its own, too": full - _replaced(each, *before, after[0], before[1]),
+                "the filler has a value of its own, too": full - _occluded_logits(each, *before, after[0], before[1]),
                 "put in the filler that is given": [
-                    full - _replaced(each, *before, 0 * after[0], 0 * after[1]),
-                    full - _replaced(each, *before, mean @ q, mean @ w),
+                    full - _occluded_logits(each, *before, 0 * after[0], 0 * after[1]),
+                    full - _occluded_logits(each, *before, mean @ q, mean @ w),
                 ],
                 "the filler takes the patch's place and some of the weight; the place is not left out": (
-                    full - _replaced(each, *before, torch.full_like(full, -torch.inf), after[1])
+                    full - _occluded_logits(each, *before, torch.full_like(full, -torch.inf), after[1])
                 ),
                 "put each patch back before the next is replaced": [full - so_far, -so_far.diff(prepend=full[None])],
-                "one patch is replaced, all the others stay": full - _replaced(~each, *before, *after),
+                "one patch is replaced, all the others stay": full - _occluded_logits(~each, *before, *after),
                 "those are the weights, another map": weights,
                 "those are weights times values, another map": weights * before[1],
                 "a gradient tells of small changes; here the whole patch goes": (
@@ -240,7 +240,7 @@ def occlusion(answer: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], *, see
                 ),
                 "the scores are not divided by a root here": (
                     (before[0] / d**0.5).softmax(-1) @ before[1]
-                    - _replaced(each, before[0] / d**0.5, before[1], after[0] / d**0.5, after[1])
+                    - _occluded_logits(each, before[0] / d**0.5, before[1], after[0] / d**0.5, after[1])
                 ),
                 "a drop below zero, which is a rise, stays negative": [
                     (full - logits).abs(),
@@ -254,16 +254,16 @@ def occlusion(answer: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], *, see
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
-def _some_pictures(case: int, generator: torch.Generator) -> list[int]:
-    """How many pictures, rows and columns of patches, and pixels along a patch: all different, or one of them one."""
+def _picture_case(case: int, generator: torch.Generator) -> list[int]:
+    """Draw the numbers of images, patch rows, patch columns and pixels per side: all different, or one of them 1."""
     sizes = (torch.randperm(4, generator=generator) + 2).tolist()
     if case % 8 > 3:
         sizes[case % 4] = 1
     return sizes
 
 
-def _features(case: int, generator: torch.Generator) -> tuple[Tensor, Tensor, float]:
-    """Features of pictures and of their captions, alike in part and of any length; a scale, in the thousands or not."""
+def _feature_case(case: int, generator: torch.Generator) -> tuple[Tensor, Tensor, float]:
+    """Draw correlated features of images and captions with any norms, and a scale, in some cases in the thousands."""
     n, d = (torch.randperm(5, generator=generator)[:2] + 3).tolist()
     n, d = {3: (1, d), 4: (n, 1)}.get(case % 6, (n, d))
     chosen = float(torch.rand((), generator=generator, dtype=torch.float64))
@@ -273,11 +273,11 @@ def _features(case: int, generator: torch.Generator) -> tuple[Tensor, Tensor, fl
         g = 1.5 * (f + normal(n, d, generator=generator))
         cosines = _unit(f) @ _unit(g).T
         if case % 3 != 2 or scale * float((cosines.amax(1) - cosines.diagonal()).max()) > 800:
-            return f, g, scale  # large scores, and then somebody's own caption has a chance that rounds to zero
+            return f, g, scale  # large scores, with which the probability of a matching caption rounds to zero
 
 
 def _differences(cosines: Tensor, scale: float, step: float, back: float) -> Tensor:
-    """The gradient of the loss by a step forward, and one back or none."""
+    """Return the gradient of the loss by forward or central differences."""
     n = len(cosines)
     steps = step * torch.eye(n * n, dtype=torch.float64).view(n * n, n, n)
 
@@ -292,28 +292,28 @@ def _unit(x: Tensor, axis: int = -1) -> Tensor:
     return x / x.norm(dim=axis, keepdim=True)
 
 
-def _a_pooling(generator: torch.Generator, *, one_alone: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Patches, a query, a direction that is read, a filler: some drops above zero, some below, or one patch alone."""
+def _occlusion_case(generator: torch.Generator, *, one_alone: bool) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Draw patches, a query, an output direction and a filler; drops have both signs, or one patch dominates."""
     n, d = (torch.randperm(5, generator=generator)[:2] + 3).tolist()
     while True:
         x, q, w, filler = (normal(*shape, generator=generator) for shape in ((n, d), (d,), (d,), (d,)))
         if one_alone:
             x[int(torch.randint(n, (), generator=generator))] += 90 * q / (q @ q)
             return x, q, w, filler
-        after = _replaced(torch.eye(n, dtype=torch.bool), x @ q, x @ w, filler @ q, filler @ w)
+        after = _occluded_logits(torch.eye(n, dtype=torch.bool), x @ q, x @ w, filler @ q, filler @ w)
         drops = (x @ q).softmax(-1) @ x @ w - after
         if drops.min() < -0.05 and drops.max() > 0.05:
             return x, q, w, filler
 
 
-def _replaced(at: Tensor, scores: Tensor, values: Tensor, score: Tensor, value: Tensor) -> Tensor:
-    """The logits when a row of ``at`` says which patches have another score and another value."""
+def _occluded_logits(at: Tensor, scores: Tensor, values: Tensor, score: Tensor, value: Tensor) -> Tensor:
+    """Return the logits if each row of ``at`` says which patches get another score and another value."""
     return (scores.where(~at, score).softmax(-1) * values.where(~at, value)).sum(-1)
 
 
-def _one_way(scores: Tensor, axis: int) -> Tensor:
+def _loss_one_way(scores: Tensor, axis: int) -> Tensor:
     return -scores.log_softmax(axis).diagonal().mean()
 
 
-def _both_ways(scores: Tensor) -> Tensor:
-    return (_one_way(scores, 0) + _one_way(scores, 1)) / 2
+def _loss(scores: Tensor) -> Tensor:
+    return (_loss_one_way(scores, 0) + _loss_one_way(scores, 1)) / 2

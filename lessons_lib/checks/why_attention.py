@@ -1,4 +1,4 @@
-"""Checks of the exercises on why attention."""
+"""Checks of the exercises on the first attention mechanism."""
 
 import math
 from collections.abc import Callable
@@ -6,9 +6,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from lessons_lib.attention import attention, attention_weights
+from lessons_lib.attention.attention import attention, attention_weights
+from lessons_lib.attention.masks import causal
 from lessons_lib.checks import ask, check, compare
-from lessons_lib.masks import causal
 
 
 @check
@@ -53,8 +53,8 @@ def look_up(answer: Callable[[Tensor, Tensor, Tensor], Tensor], *, seed: int = 0
 def self_attention(
     answer: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 4
 ) -> None:
-    """Check self-attention of a sentence, every word seeing every word."""
-    for x, w_q, w_k, w_v, where in _sentences(seed, cases):
+    """Check bidirectional self-attention of a sentence."""
+    for x, w_q, w_k, w_v, where in _sentence_cases(seed, cases):
         q, k, v = x @ w_q, x @ w_k, x @ w_v
         weights = attention_weights(q, k, scale=1.0)
         compare(
@@ -79,8 +79,8 @@ def self_attention(
 
 @check
 def left_to_right(answer: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
-    """Check self-attention in which each word sees itself and those before it."""
-    for x, w_q, w_k, w_v, where in _sentences(seed, cases):
+    """Check causal self-attention of a sentence."""
+    for x, w_q, w_k, w_v, where in _sentence_cases(seed, cases):
         q, k, v = x @ w_q, x @ w_k, x @ w_v
         may = causal(len(x))
         compare(
@@ -106,8 +106,8 @@ def left_to_right(answer: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], *,
         )
 
 
-def _sentences(seed: int, cases: int) -> list[tuple[Tensor, Tensor, Tensor, Tensor, str]]:
-    """Words and three matrices, every width different; with these in words."""
+def _sentence_cases(seed: int, cases: int) -> list[tuple[Tensor, Tensor, Tensor, Tensor, str]]:
+    """Draw word vectors and three matrices of different widths, and a description."""
     generator = torch.Generator().manual_seed(seed)
     drawn = []
     for case in range(cases):

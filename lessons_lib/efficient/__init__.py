@@ -1,48 +1,53 @@
-"""Attention that costs less than ``n**2``, each way in the call shape of attention and measured against it.
+"""Efficient attention: variants that cost less than ``n**2``, with the arguments of ``attention``.
 
-Some compute the same as :func:`lessons_lib.attention.attention` under a mask and skip what the mask hides; others
-compute something else that is meant to be near. The files, in reading order::
+Some variants compute the same as :func:`lessons_lib.attention.attention.attention` under a mask and skip the hidden
+blocks of scores. Others approximate softmax attention or replace it. The files, in reading order::
 
-    call_shape      what all of them take, and how they refuse the rest
-    skipping        exact, for any rule: as the number of blocks in which it shows anything
-    sliding_window  the same for a rule that keeps the neighbours: cost grows as ``n * window``
-    block_sparse    the same for a rule made of blocks, as Longformer's and BigBird's
-    linear          another similarity than ``exp``, a product of features: as ``n``, and a recurrent network at heart
-    performer       random features whose products are ``exp`` on average
-    linformer       keys and values mixed down to a fixed number
-    recurrence      no attention: a state that is carried along, all its steps in parallel
-    delta           linear attention's state that decays, and that is corrected instead of added to
+    error           the relative error of an approximation
+    validation      checks of the arguments that all variants share
+    skipping        exact attention under any rule: the cost is the number of blocks with a visible key
+    sliding_window  exact attention in a sliding window: the cost grows as ``n * window``
+    block_sparse    exact attention under a block mask, as in Longformer and BigBird
+    linear          linear attention, a product of features instead of ``exp``: the cost grows as ``n``
+    performer       Performer: random features whose products are ``exp`` in expectation
+    linformer       Linformer: keys and values projected to a fixed number
+    recurrence      a linear recurrence instead of attention, computed as a parallel scan
+    delta           linear attention with decay, and the delta rule
 
-Each but the last two takes the place of attention in a layer, its own options filled in::
+All variants but the last two can be the ``implementation`` of an attention layer, with their own options bound::
 
     MultiHeadAttention(64, 4, implementation=partial(sliding_window_attention, window=128))
 
-What a variant cannot honour (a mask that says more than it can skip, a bias, dropout) is refused, never ignored.
-How far one that is not exact strays is :func:`relative_error`.
+A variant raises ``ValueError`` for arguments that it does not support (some masks, a bias, dropout) and never ignores
+them. :func:`~lessons_lib.efficient.error.relative_error` measures the error of the variants that are not exact.
 """
 
-from jaxtyping import Float
-from torch import Tensor
+from lessons_lib.efficient.block_sparse import big_bird_layout, block_sparse_attention, expand_layout, longformer_layout
+from lessons_lib.efficient.delta import decayed_attention, delta_rule
+from lessons_lib.efficient.error import relative_error
+from lessons_lib.efficient.linear import LinearState, elu_plus_one, linear_attention, linear_attention_step
+from lessons_lib.efficient.linformer import LinformerAttention
+from lessons_lib.efficient.performer import orthogonal_projection, performer_attention, positive_features
+from lessons_lib.efficient.skipping import skipping_attention, visited_blocks
+from lessons_lib.efficient.sliding_window import sliding_window_attention
 
-from lessons_lib.shapes import check_floating
-
-
-def relative_error(approximate: Float[Tensor, "*axes"], exact: Float[Tensor, "*axes"]) -> float:
-    r"""Return how far one tensor lies from another, in units of the other's length (Frobenius norm).
-
-    .. math:: \frac{\lVert \hat O - O \rVert_F}{\lVert O \rVert_F}
-
-    0 is equality; answering zero, which is no answer, gives 1. Computed in float64.
-
-    Raises:
-        ValueError: if the tensors differ in shape, type or device, or ``exact`` is zero throughout.
-    """
-    check_floating(approximate=approximate, exact=exact)
-    if approximate.shape != exact.shape:
-        raise ValueError(
-            f"approximate and exact must have the same shape, got {tuple(approximate.shape)} and {tuple(exact.shape)}"
-        )
-    length = exact.double().norm()
-    if not length:
-        raise ValueError("exact must not be zero throughout, there is nothing to measure against")
-    return ((approximate.double() - exact.double()).norm() / length).item()
+__all__ = [
+    "LinearState",
+    "LinformerAttention",
+    "big_bird_layout",
+    "block_sparse_attention",
+    "decayed_attention",
+    "delta_rule",
+    "elu_plus_one",
+    "expand_layout",
+    "linear_attention",
+    "linear_attention_step",
+    "longformer_layout",
+    "orthogonal_projection",
+    "performer_attention",
+    "positive_features",
+    "relative_error",
+    "skipping_attention",
+    "sliding_window_attention",
+    "visited_blocks",
+]

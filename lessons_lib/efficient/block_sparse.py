@@ -1,9 +1,10 @@
-"""Block-sparse attention: the sequence is cut into blocks, and a small mask says which block looks at which.
+"""Block-sparse attention: a block mask, here called the layout, says which block of queries attends to which of keys.
 
-Longformer's window with global tokens [1]_ and BigBird's window, global and random tokens [2]_ are run this way. Here
-every count is a count of blocks, as in :func:`lessons_lib.masks.big_bird`. With a fixed number of window, global and
-random blocks, each block of queries visits a fixed number of blocks of keys (the few global ones visit all): the number
-of visits grows as ``n``. :func:`visited_blocks` counts them. A layout is the rule :class:`lessons_lib.rules.Layout`.
+Longformer's window with global tokens [1]_ and BigBird's window, global and random tokens [2]_ are computed this way.
+All sizes are in blocks, as in :func:`lessons_lib.attention.masks.big_bird`. If the numbers of window, global and
+random blocks are fixed, each block of queries visits a fixed number of blocks of keys, except the few global blocks,
+which visit all. So the number of visited blocks, see :func:`visited_layout_blocks`, grows as ``n``. As a rule, a
+layout is :class:`lessons_lib.attention.rules.BlockSparse`.
 
 .. [1] Beltagy et al., *Longformer*, 2020. arXiv:2004.05150.
 .. [2] Zaheer et al., *Big Bird*, 2020. arXiv:2007.14062.
@@ -16,13 +17,13 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from lessons_lib import masks
-from lessons_lib.attention import Pattern, attention_pattern, declares_pattern
+from lessons_lib.attention import masks
+from lessons_lib.attention.attention import WeightsAndMask, attention_weights_and_mask, declare_weights
+from lessons_lib.attention.rules import BlockSparse, Causal, Rule, as_rule, declare_rule_support
 from lessons_lib.efficient import skipping
-from lessons_lib.efficient.call_shape import check_heads, check_over_scores
 from lessons_lib.efficient.skipping import skipping_attention
-from lessons_lib.rules import Causal, Layout, Rule, as_rule, takes_rules
-from lessons_lib.shapes import check_size
+from lessons_lib.efficient.validation import check_heads, check_mask_and_bias
+from lessons_lib.foundations.validation import check_size
 
 # --- layouts --------------------------------------------------------------------------------------------------------
 
@@ -30,10 +31,21 @@ from lessons_lib.shapes import check_size
 def longformer_layout(
     n_blocks: int, *, window: int, global_blocks: Sequence[int], device: torch.device | str | None = None
 ) -> Bool[Tensor, "{n_blocks} {n_blocks}"]:
-    """Return Longformer's layout: a symmetric window of blocks, and blocks that see all and are seen by all.
+    """Return Longformer's layout: a symmetric window of blocks, and global blocks.
+
+    A global block attends to all blocks, and all blocks attend to it. The layout is
+    :func:`lessons_lib.attention.masks.longformer` over blocks.
+
+    ::
+
+        >>> longformer_layout(4, window=1, global_blocks=[0]).int()
+        tensor([[1, 1, 1, 1],
+                [1, 1, 0, 0],
+                [1, 0, 1, 0],
+                [1, 0, 0, 1]], dtype=torch.int32)
 
     Raises:
-        ValueError: as :func:`lessons_lib.masks.longformer`, whose mask over blocks it is.
+        ValueError: as :func:`lessons_lib.attention.masks.longformer`.
     """
     return masks.longformer(n_blocks, window=window, global_positions=global_blocks, device=device)
 
@@ -47,12 +59,18 @@ def big_bird_layout(
     generator: torch.Generator,
     device: torch.device | str | None = None,
 ) -> Bool[Tensor, "{n_blocks} {n_blocks}"]:
-    """Return BigBird's layout: a symmetric window, leading global blocks, and random blocks for each block.
+    """Return BigBird's layout: a symmetric window, global blocks at the start, and random blocks for each block.
 
-    Expanded by :func:`expand_layout` it is ``masks.big_bird(n, ..., block=block)`` from the same generator.
+    :func:`expand_layout` turns it into ``masks.big_bird(n, ..., block=block)`` with the same generator.
+
+    ::
+
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> big_bird_layout(16, window=2, n_global=1, n_random=3, generator=generator).shape
+        torch.Size([16, 16])
 
     Raises:
-        ValueError: as :func:`lessons_lib.masks.big_bird`.
+        ValueError: as :func:`lessons_lib.attention.masks.big_bird`.
     """
     return masks.big_bird(
         n_blocks, window=window, n_global=n_global, n_random=n_random, generator=generator, device=device
@@ -62,31 +80,41 @@ def big_bird_layout(
 def expand_layout(
     layout: Bool[Tensor, "n_blocks m_blocks"], block: int, n: int, m: int | None = None, *, causal: bool = False
 ) -> Bool[Tensor, "{n} m"]:
-    """Return the mask over single positions that a layout stands for: what the result is specified by.
+    """Return the mask over positions that a layout stands for, which defines the result of block-sparse attention.
+
+    ::
+
+        >>> expand_layout(torch.eye(3, dtype=torch.bool), 16, 40).shape  # the last block has 8 positions
+        torch.Size([40, 40])
 
     Raises:
-        ValueError: if the layout does not have one row for each block of queries and one column for each of keys, the
-            last of which may be shorter, or if ``causal`` and there are not as many keys as queries.
+        ValueError: if the layout does not have one row for each block of queries and one column for each block of keys
+            (the last block may be shorter), or if ``causal`` and the numbers of queries and keys differ.
     """
     m = n if m is None else m
     _check_layout(layout, block, n, m, causal)
-    return _rule(layout, block, n, m, causal).tensor(n, m)
+    return _rule(layout, block, n, m, causal).to_mask(n, m)
 
 
-def visited_blocks(layout: Bool[Tensor, "n_blocks m_blocks"], *, causal: bool = False) -> int:
-    """Return how many blocks of scores :func:`block_sparse_attention` computes, each ``block * block`` or smaller.
+def visited_layout_blocks(layout: Bool[Tensor, "n_blocks m_blocks"], *, causal: bool = False) -> int:
+    """Return the number of blocks of scores that :func:`block_sparse_attention` computes, of ``block * block`` or less.
+
+    ::
+
+        >>> visited_layout_blocks(torch.ones(4, 4, dtype=torch.bool), causal=True)
+        10
 
     Raises:
         ValueError: if the layout is not a Boolean matrix.
     """
-    rule, (n, m) = Layout(layout, 1), layout.shape
+    rule, (n, m) = BlockSparse(layout, 1), layout.shape
     return skipping.visited_blocks(Causal() & rule if causal else rule, n, m, block=1)
 
 
 # --- attention ------------------------------------------------------------------------------------------------------
 
 
-def _pattern(
+def _weights_and_mask(
     query: Tensor,
     key: Tensor,
     mask: Rule | Tensor | None = None,
@@ -95,15 +123,15 @@ def _pattern(
     block: int,
     causal: bool = False,
     **options: Any,
-) -> Pattern:
+) -> WeightsAndMask:
     n, m = query.shape[-2], key.shape[-2]
     _check_layout(layout, block, n, m, causal)
     rule = _rule(layout, block, n, m, causal)
-    return attention_pattern(query, key, rule if mask is None else rule & as_rule(mask, m), **options)
+    return attention_weights_and_mask(query, key, rule if mask is None else rule & as_rule(mask, m), **options)
 
 
-@takes_rules
-@declares_pattern(_pattern)
+@declare_rule_support
+@declare_weights(_weights_and_mask)
 def block_sparse_attention(
     query: Float[Tensor, "*batch n d_k"],
     key: Float[Tensor, "*batch_kv m d_k"],
@@ -117,26 +145,34 @@ def block_sparse_attention(
     bias: Float[Tensor, "*#batch #n #m"] | None = None,
     dropout_p: float = 0.0,
 ) -> Float[Tensor, "*batch n d_v"]:
-    r"""Attend under ``expand_layout(layout, block, n, m)``, without the blocks of scores that it hides.
+    r"""Compute attention under ``expand_layout(layout, block, n, m)`` without the blocks of scores that it hides.
 
     .. math:: o_i = \sum_{j :\, L_{\lfloor i / B \rfloor, \lfloor j / B \rfloor}} a_{ij} v_j
 
-    It is :func:`~lessons_lib.efficient.skipping.skipping_attention` by the rule ``Layout(layout, block)``: each block
-    of queries gathers the blocks of keys in its row of the layout :math:`L` and attends to those.
+    This is :func:`~lessons_lib.efficient.skipping.skipping_attention` with the rule ``BlockSparse(layout, block)``.
+    Each block of queries attends to the blocks of keys in its row of the layout :math:`L`.
+
+    ::
+
+        >>> q, k, v = torch.randn(3, 2, 8, 64, 32)
+        >>> layout = longformer_layout(4, window=2, global_blocks=[0])
+        >>> block_sparse_attention(q, k, v, layout=layout, block=16).shape
+        torch.Size([2, 8, 64, 32])
 
     Args:
-        mask: hides more than the layout does: a rule, or a Boolean table, which is itself quadratic.
-        layout: True where a block of queries may look at a block of keys. One for all batches and heads.
+        query, key, value: as :func:`lessons_lib.attention.attention.attention`.
+        mask: hides further keys: a rule, or a Boolean table, which takes quadratic memory itself.
+        layout: True where a block of queries may attend to a block of keys; the same for all batches and heads.
         block: number of positions in a block, :math:`B`.
-        causal: hide what comes after a query, inside blocks too; blocks that lie wholly after it are skipped.
-        scale, bias, dropout_p: as :func:`lessons_lib.attention.attention`.
+        causal: hide the keys after a query, also inside a block; blocks that lie entirely after it are skipped.
+        scale, bias, dropout_p: as :func:`lessons_lib.attention.attention.attention`.
 
     Raises:
-        ValueError: as :func:`lessons_lib.attention.attention` and :func:`expand_layout`, or if the leading axes differ
-            by more than grouped heads.
+        ValueError: as :func:`lessons_lib.attention.attention.attention` and :func:`expand_layout`, or if the leading
+            axes differ by more than grouped heads.
     """
     check_heads(query, key, value)
-    check_over_scores(query, key, mask, bias)
+    check_mask_and_bias(query, key, mask, bias)
     n, m = query.shape[-2], key.shape[-2]
     _check_layout(layout, block, n, m, causal)
 
@@ -149,7 +185,7 @@ def block_sparse_attention(
 
 
 def _rule(layout: Tensor, block: int, n: int, m: int, causal: bool) -> Rule:
-    rule = Layout(layout, block, first=m - n)
+    rule = BlockSparse(layout, block, first=m - n)
     return Causal() & rule if causal else rule
 
 

@@ -1,7 +1,8 @@
-r"""Linear attention that forgets and corrects: a state that decays, and a rule that overwrites instead of adding.
+r"""Linear attention with a decaying state, and the delta rule, which overwrites values instead of adding them.
 
-The state of linear attention is a matrix :math:`S` over ``(d_k, d_v)`` to which each token adds :math:`k_t v_t^\top`.
-What :math:`k_t` recalls, :math:`S^\top k_t`, is then a mixture of all that was ever written under similar keys.
+The state of linear attention is a matrix :math:`S` over ``(d_k, d_v)``, to which each token adds :math:`k_t v_t^\top`.
+The value that the key :math:`k_t` retrieves, :math:`S^\top k_t`, is therefore a mixture of all values that were written
+with similar keys.
 
 .. math::
     \text{linear attention} && S_t &= S_{t-1} + k_t v_t^\top \\
@@ -9,16 +10,18 @@ What :math:`k_t` recalls, :math:`S^\top k_t`, is then a mixture of all that was 
     \text{delta rule [3]_} && S_t &= S_{t-1} + \beta_t\, k_t \big(v_t - S_{t-1}^\top k_t\big)^\top \\
     \text{both [4]_} && S_t &= a_t S_{t-1} + \beta_t\, k_t \big(v_t - a_t S_{t-1}^\top k_t\big)^\top
 
-and all are read by :math:`o_t = S_t^\top q_t`. The delta rule writes only what is missing: it is one step of gradient
-descent, of size :math:`\beta_t`, on :math:`\tfrac12 \lVert S^\top k_t - v_t \rVert^2`. With a key of length one and
-:math:`\beta_t = 1` the old value is gone and the new one is recalled exactly.
+The output is :math:`o_t = S_t^\top q_t` in all cases. The delta rule writes the difference between the new and the
+retrieved value. It is one step of gradient descent with learning rate :math:`\beta_t` on
+:math:`\tfrac12 \lVert S^\top k_t - v_t \rVert^2`. With a key of norm one and :math:`\beta_t = 1` the old value is
+erased and the new value is retrieved exactly.
 
-**In parallel.** With :math:`G_t = a_1 \cdots a_t`, and :math:`u_t = \beta_t (v_t - a_t S_{t-1}^\top k_t)` for what is
-written, :math:`S_t = G_t S_0 + \sum_{j \le t} (G_t / G_j)\, k_j u_j^\top`. So the :math:`u` solve a triangular system
+**Parallel form.** Let :math:`G_t = a_1 \cdots a_t`, and let :math:`u_t = \beta_t (v_t - a_t S_{t-1}^\top k_t)` be the
+written value. Then :math:`S_t = G_t S_0 + \sum_{j \le t} (G_t / G_j)\, k_j u_j^\top`, and the :math:`u_t` solve a
+triangular system:
 
 .. math:: u_t + \beta_t \sum_{j < t} \frac{G_t}{G_j} (k_t \cdot k_j)\, u_j = \beta_t \big(v_t - G_t S_0^\top k_t\big)
 
-and a chunk of tokens is a few matrix products and one such system [5]_; what goes from chunk to chunk is the state.
+A chunk of tokens takes a few matrix products and one such system [5]_. The state is passed from chunk to chunk.
 
 .. [1] Sun et al., *Retentive Network*, 2023. arXiv:2307.08621.
 .. [2] Yang et al., *Gated Linear Attention Transformers with Hardware-Efficient Training*, 2023. arXiv:2312.06635.
@@ -32,11 +35,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from lessons_lib.attention import for_each_query_head
-from lessons_lib.efficient.call_shape import check_heads
-from lessons_lib.shapes import at_least_single, check_floating, values_can_be_read
+from lessons_lib.attention.attention import repeat_kv
+from lessons_lib.efficient.validation import check_heads
+from lessons_lib.foundations.validation import check_floating, promote_half, values_can_be_read
 
-CHUNK = 64
+_CHUNK = 64
 
 
 def decayed_attention(
@@ -47,24 +50,32 @@ def decayed_attention(
     log_decay: Float[Tensor, "*batch n"] | None = None,
     initial: Float[Tensor, "*batch d_k d_v"] | None = None,
 ) -> tuple[Float[Tensor, "*batch n d_v"], Float[Tensor, "*batch d_k d_v"]]:
-    r"""Return :math:`o_1 \dots o_n` of linear attention whose state decays, and the state after them.
+    r"""Return the outputs :math:`o_1 \dots o_n` of linear attention with a decaying state, and the final state.
 
     .. math:: o_t = \sum_{j \le t} \frac{G_t}{G_j} (q_t \cdot k_j)\, v_j + G_t S_0^\top q_t
 
-    No denominator: a layer norms its output instead. Without decay this is causal linear attention but for that.
+    There is no denominator; layers normalise the output instead. Without decay, this is causal linear attention
+    without its denominator.
+
+    ::
+
+        >>> q, k, v = torch.randn(3, 2, 8, 100, 64)
+        >>> out, state = decayed_attention(q, k, v, log_decay=-torch.rand(2, 8, 100))
+        >>> out.shape, state.shape
+        (torch.Size([2, 8, 100, 64]), torch.Size([2, 8, 64, 64]))
 
     Args:
-        query: read with. Features and scales are the caller's.
-        key: written under; with fewer heads over ``(b, h, n, d)``, each is shared by a group of queries' heads.
-        value: what is written.
-        log_decay: :math:`\ln a_t`, at most 0, for each query head and token; 0 when omitted: nothing is forgotten.
-        initial: the state to go on from, for each query head; zero when omitted. A step of decoding is a call with
-            one token.
+        query: the queries. The caller applies any feature map and scale.
+        key: the keys; over ``(b, h, n, d)`` they may have fewer heads, each shared by a group of query heads.
+        value: the values, with as many heads as the keys.
+        log_decay: :math:`\ln a_t`, at most 0, for each query head and token; 0, no decay, when omitted.
+        initial: the initial state of each query head; zero when omitted. For a decoding step, pass one token and the
+            previous state.
 
     Raises:
-        ValueError: if shapes, types or devices do not fit, or a decay is above 0 or not finite.
+        ValueError: if shapes, types or devices do not match, or ``log_decay`` is above 0 or not finite.
     """
-    return _in_chunks(query, key, value, None, log_decay, initial)
+    return _run_in_chunks(query, key, value, None, log_decay, initial)
 
 
 def delta_rule(
@@ -76,41 +87,49 @@ def delta_rule(
     log_decay: Float[Tensor, "*batch n"] | None = None,
     initial: Float[Tensor, "*batch d_k d_v"] | None = None,
 ) -> tuple[Float[Tensor, "*batch n d_v"], Float[Tensor, "*batch d_k d_v"]]:
-    r"""Return :math:`o_1 \dots o_n` where each token overwrites what its key recalls, and the state after them.
+    r"""Return the outputs :math:`o_1 \dots o_n` of the delta rule, and the final state.
+
+    Each token overwrites the value that its key retrieves.
 
     The state is multiplied by :math:`a_t (I - \beta_t k_t k_t^\top)`, whose eigenvalue along :math:`k_t` is
-    :math:`a_t (1 - \beta_t \lVert k_t \rVert^2)`: give keys of length one and :math:`\beta` from 0 to 1 (to 2, if
-    recalling the opposite is wanted), or the state may grow without bound. Nothing is normalised here.
+    :math:`a_t (1 - \beta_t \lVert k_t \rVert^2)`. Pass keys of norm one and :math:`\beta` from 0 to 1 (up to 2 if the
+    state may retrieve the opposite value), or the state may grow without bound. This function does not normalise keys.
+
+    ::
+
+        >>> q, k, v = torch.randn(3, 2, 8, 100, 64)
+        >>> out, state = delta_rule(q, k / k.norm(dim=-1, keepdim=True), v, torch.rand(2, 8, 100))
+        >>> out.shape, state.shape
+        (torch.Size([2, 8, 100, 64]), torch.Size([2, 8, 64, 64]))
 
     Args:
-        query: read with.
-        key: written under; with fewer heads over ``(b, h, n, d)``, each is shared by a group of queries' heads.
-        value: what is to be recalled by the key.
-        beta: :math:`\beta_t`, how much of the old value is replaced, for each query head and token.
-        log_decay: :math:`\ln a_t` as in :func:`decayed_attention`.
-        initial: likewise.
+        query: the queries.
+        key: the keys; over ``(b, h, n, d)`` they may have fewer heads, each shared by a group of query heads.
+        value: the values, with as many heads as the keys.
+        beta: :math:`\beta_t`, the share of the old value that is replaced, for each query head and token.
+        log_decay, initial: as in :func:`decayed_attention`.
 
     Raises:
-        ValueError: if shapes, types or devices do not fit, or a decay is above 0 or not finite.
+        ValueError: if shapes, types or devices do not match, or ``log_decay`` is above 0 or not finite.
     """
-    return _in_chunks(query, key, value, beta, log_decay, initial)
+    return _run_in_chunks(query, key, value, beta, log_decay, initial)
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
-def _in_chunks(
+def _run_in_chunks(
     query: Tensor, key: Tensor, value: Tensor, beta: Tensor | None, log_decay: Tensor | None, initial: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    _check(query, key, value, beta, log_decay, initial)
-    q = at_least_single(query)
-    k, v = (at_least_single(for_each_query_head(rows, query)) for rows in (key, value))
-    log_a = q.new_zeros(q.shape[:-1]) if log_decay is None else at_least_single(log_decay)
-    b = None if beta is None else at_least_single(beta)
-    state = q.new_zeros(*q.shape[:-2], k.shape[-1], v.shape[-1]) if initial is None else at_least_single(initial)
+    _check_inputs(query, key, value, beta, log_decay, initial)
+    q = promote_half(query)
+    k, v = (promote_half(repeat_kv(rows, query)) for rows in (key, value))
+    log_a = q.new_zeros(q.shape[:-1]) if log_decay is None else promote_half(log_decay)
+    b = None if beta is None else promote_half(beta)
+    state = q.new_zeros(*q.shape[:-2], k.shape[-1], v.shape[-1]) if initial is None else promote_half(initial)
     outs = []
-    for start in range(0, q.shape[-2], CHUNK):
-        here = slice(start, start + CHUNK)
+    for start in range(0, q.shape[-2], _CHUNK):
+        here = slice(start, start + _CHUNK)
         q_here, k_here, v_here = (rows[..., here, :] for rows in (q, k, v))
         b_here = None if b is None else b[..., here]
         out, state = _chunk(q_here, k_here, v_here, b_here, log_a[..., here], state)
@@ -119,28 +138,28 @@ def _in_chunks(
 
 
 def _chunk(q: Tensor, k: Tensor, v: Tensor, beta: Tensor | None, log_a: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """The outputs of some tokens, and the state after them."""
+    """Return the outputs of one chunk of tokens, and the state after it."""
     total = log_a.cumsum(dim=-1)  # ln G
-    # G_t / G_j by a difference of logarithms: the quotient of two small numbers would be lost.
+    # G_t / G_j from a difference of logarithms, because both numbers may underflow.
     ratio = (total[..., :, None] - total[..., None, :]).tril().exp().tril()
-    grown = total.exp()[..., None]
+    decay = total.exp()[..., None]
     if beta is None:
         written = v
     else:
-        missing = beta[..., None] * (v - grown * (k @ state))
-        met = beta[..., None] * ratio * (k @ k.mT)
-        written = torch.linalg.solve_triangular(met.tril(-1), missing, upper=False, unitriangular=True)
-    out = grown * (q @ state) + (ratio * (q @ k.mT)) @ written
-    left = ratio[..., -1:, :].mT  # what each write has left at the end
-    return out, grown[..., -1:, :] * state + (left * k).mT @ written
+        target = beta[..., None] * (v - decay * (k @ state))
+        overlap = beta[..., None] * ratio * (k @ k.mT)
+        written = torch.linalg.solve_triangular(overlap.tril(-1), target, upper=False, unitriangular=True)
+    out = decay * (q @ state) + (ratio * (q @ k.mT)) @ written
+    remaining = ratio[..., -1:, :].mT  # decay from each write to the end of the chunk
+    return out, decay[..., -1:, :] * state + (remaining * k).mT @ written
 
 
-def _check(
+def _check_inputs(
     query: Tensor, key: Tensor, value: Tensor, beta: Tensor | None, log_decay: Tensor | None, initial: Tensor | None
 ) -> None:
     check_heads(query, key, value)
     if query.shape[-2] != key.shape[-2]:
-        raise ValueError(f"each query comes with a key, got {query.shape[-2]} queries and {key.shape[-2]} keys")
+        raise ValueError(f"query and key must have the same number of rows, got {query.shape[-2]} and {key.shape[-2]}")
     for name, given in {"beta": beta, "log_decay": log_decay}.items():
         if given is not None:
             check_floating(query=query, **{name: given})
@@ -154,4 +173,4 @@ def _check(
         wanted = (*query.shape[:-2], key.shape[-1], value.shape[-1])
         if initial.shape != wanted:
             raise ValueError(f"initial must be {wanted}, a state for each query head, got {tuple(initial.shape)}")
-        check_floating(initial=initial, query=at_least_single(query))
+        check_floating(initial=initial, query=promote_half(query))

@@ -1,28 +1,28 @@
-"""Tile sizes for the Triton kernels, by device, type and head width: a small table kept by hand.
+"""Tile sizes for the Triton kernels, by device, type and head width: a small table maintained by hand.
 
-A larger tile of queries reads the keys less often; a smaller one leaves room on a multiprocessor for a second program,
-which computes exponentials while the first multiplies matrices. What each entry asks of a device (shared memory,
-spilled registers, tensor-core instructions) is checked without one: the tests compile every default for compute
-capability 8.0, 9.0 and 10.0 and read the compiler's own figures; ``benchmarks/compiled_kernels.py`` does so for every
-candidate and every mask. Which candidate is the fastest only a device can say.
+A larger tile of queries reads the keys less often. A smaller tile leaves room on a multiprocessor for a second program,
+which computes exponentials while the first one multiplies matrices. What each entry needs from a device (shared memory,
+spilled registers, tensor-core instructions) is checked without a GPU: the tests compile every default for compute
+capability 8.0, 9.0 and 10.0 and read the compiler's figures; ``benchmarks/compiled_kernels.py`` does so for every
+candidate and every mask. Which candidate is the fastest can be measured on a device only.
 """
 
 from typing import NamedTuple
 
 
 class Tile(NamedTuple):
-    """How one kernel cuts its matrices, and what it asks of the compiler.
+    """The tile of one kernel and its compiler options.
 
-    ``specialize`` gives loading and computing to different warps, in ``attend`` (Hopper and newer; it wants 4 warps).
+    ``specialize`` uses different warps for loading and for computing, in ``attend`` (Hopper and newer; needs 4 warps).
     ``branch`` lets ``key_value_gradients`` skip the mask of the tiles behind the diagonal, for a few registers (Triton
-    3.6.0 makes straight code of it again, which is as right and no faster). With ``host`` the host describes the
-    matrices, once for all programs, where keys have no lengths of their own; not with ``specialize``.
+    3.6.0 compiles this to code without a branch again, which is as correct and no faster). With ``host`` the host makes
+    the descriptors of the matrices, once for all programs, if sequences have no key lengths; not with ``specialize``.
     """
 
-    block_q: int
-    block_k: int
-    num_warps: int
-    num_stages: int
+    block_q: int  # queries
+    block_k: int  # keys
+    num_warps: int  # of one program
+    num_stages: int  # tiles that are loaded ahead, in Triton's pipeline
     specialize: bool = False
     branch: bool = False
     host: bool = False
@@ -37,7 +37,7 @@ class Configuration(NamedTuple):
     query_gradients: Tile
 
 
-# Half precision. Keys: the widest head that the row is for. Values in the order of the kernels above.
+# Half precision. The key is the widest head for which an entry is used. Tiles are in the order of Configuration.
 AMPERE = {  # 163 KiB of shared memory
     64: Configuration(Tile(128, 128, 8, 2), Tile(16, 128, 4, 3), Tile(64, 128, 8, 2), Tile(128, 64, 8, 2)),
     128: Configuration(Tile(128, 64, 8, 3), Tile(16, 64, 4, 3), Tile(32, 128, 8, 2), Tile(128, 64, 8, 2)),
@@ -53,19 +53,19 @@ BLACKWELL = {  # 227 KiB
     128: Configuration(Tile(128, 128, 8, 2), Tile(16, 64, 4, 3), Tile(64, 128, 8, 2), Tile(128, 64, 8, 2)),
     256: Configuration(Tile(128, 64, 8, 2), Tile(16, 32, 4, 3), Tile(32, 64, 8, 1), Tile(128, 32, 8, 2)),
 }
-SMALL = {  # 99 KiB: consumer devices, and any that this table does not know
+OTHER_DEVICES = {  # 99 KiB: consumer devices, and all devices without an entry in FAMILIES
     64: Configuration(Tile(128, 64, 4, 3), Tile(16, 64, 4, 3), Tile(64, 128, 8, 2), Tile(128, 64, 8, 2)),
     128: Configuration(Tile(128, 64, 8, 2), Tile(16, 64, 4, 2), Tile(32, 128, 8, 2), Tile(64, 64, 8, 2)),
     256: Configuration(Tile(64, 32, 8, 2), Tile(16, 32, 4, 2), Tile(16, 64, 8, 2), Tile(64, 32, 8, 1)),
 }
-# float32, any device. Each number is multiplied as the sum of two tf32 numbers, which takes twice the registers: even
-# from the smallest tiles heads wider than 64 spill 1 to 5 KiB on the way back, on Hopper and newer.
-SINGLE = {
+# float32, any device. Each number is multiplied as the sum of two tf32 numbers, which takes twice the registers. Even
+# with the smallest tiles, heads wider than 64 spill 1 to 5 KiB in the backward pass, on Hopper and newer.
+FLOAT32 = {
     64: Configuration(Tile(64, 32, 4, 2), Tile(16, 32, 4, 2), Tile(32, 64, 8, 2), Tile(64, 16, 4, 2)),
     128: Configuration(Tile(16, 32, 4, 2), Tile(16, 32, 4, 2), Tile(16, 16, 4, 2), Tile(16, 32, 4, 2)),
     256: Configuration(Tile(16, 16, 4, 1), Tile(16, 16, 4, 1), Tile(16, 16, 4, 2), Tile(16, 16, 4, 1)),
 }
-# Half precision led by a table: tiles divide its squares, 64 x 64. Four warps fill a tensor core's tile of 64 rows.
+# Half precision with a tile table: tiles divide its squares, 64 x 64. Four warps fill a tensor-core tile of 64 rows.
 TABLED = {width: Configuration(*[Tile(64, 64, 4, 2)] * 4) for width in (64, 128)}
 TABLED_AMPERE = TABLED | {256: Configuration(*[Tile(64, 64, 8, 2)] * 4)}
 TABLED_HOPPER = TABLED | {
@@ -74,10 +74,10 @@ TABLED_HOPPER = TABLED | {
 TABLED_BLACKWELL = TABLED | {
     256: Configuration(Tile(64, 64, 8, 2), Tile(64, 64, 8, 2), Tile(64, 64, 8, 1), Tile(64, 64, 8, 1))
 }
-TABLED_SMALL = TABLED | {
+TABLED_OTHER_DEVICES = TABLED | {
     256: Configuration(Tile(32, 64, 8, 1), Tile(32, 64, 8, 1), Tile(32, 32, 8, 1), Tile(32, 64, 8, 1))
 }
-# What else is worth timing: for each kernel the candidates that follow the default. Half precision, by the same widths.
+# Further candidates worth timing, for each kernel, after the default. Half precision, by the same widths.
 AMPERE_OTHERS = {
     64: {"attend": (Tile(128, 64, 4, 3),), "query_gradients": (Tile(64, 64, 4, 2),)},
     128: {"attend": (Tile(128, 32, 4, 3),), "query_gradients": (Tile(64, 64, 4, 2),)},
@@ -140,7 +140,7 @@ BLACKWELL_OTHERS = {
         "query_gradients": (Tile(128, 64, 4, 2), Tile(64, 64, 4, 2)),
     },
 }
-# The interpreter's time goes by the number of tiles; these are unequal so that the tests meet every kind of edge.
+# The interpreter's time grows with the number of tiles. Sizes differ, so that the tests meet every kind of edge.
 INTERPRETED = Configuration(Tile(64, 32, 4, 1), Tile(16, 32, 4, 1), Tile(32, 64, 4, 1, branch=True), Tile(64, 32, 4, 1))
 
 
@@ -151,7 +151,7 @@ FAMILIES = {  # by compute capability
     (10, 0): (BLACKWELL, BLACKWELL_OTHERS),
     (10, 3): (BLACKWELL, BLACKWELL_OTHERS),
 }
-# What the host describes needs the copy engine: on 8.0 it spills 0.1 to 17 KB of registers.
+# Descriptors from the host need the copy engine: on 8.0 they spill 0.1 to 17 KB of registers.
 WITH_COPY_ENGINE = {(9, 0), (10, 0), (10, 3)}
 TABLED_FAMILIES = {
     (8, 0): TABLED_AMPERE,
@@ -165,20 +165,23 @@ TABLED_FAMILIES = {
 def configuration(d: int, itemsize: int, capability: tuple[int, int], *, by_table: bool = False) -> Configuration:
     """Return the tiles for heads of width ``d``, numbers of ``itemsize`` bytes and a device's compute capability.
 
-    ``by_table`` is for the kernels of :mod:`lessons_lib.flash.table_kernels`, which decode nothing: their
-    ``attend_part`` is not used.
+    ``by_table`` is for the kernels of :mod:`lessons_lib.flash.block_mask_kernels`. They have no kernel for decoding, so
+    their ``attend_part`` is not used.
+
+    >>> configuration(128, 2, (9, 0)).attend
+    Tile(block_q=128, block_k=128, num_warps=8, num_stages=3, specialize=False, branch=False, host=False)
 
     Raises:
         ValueError: if the head is wider than 256.
     """
     table, _ = _family(itemsize, capability)
     if by_table and itemsize < 4:
-        table = TABLED_FAMILIES.get(capability, TABLED_SMALL)
+        table = TABLED_FAMILIES.get(capability, TABLED_OTHER_DEVICES)
     return table[_width(d, table)]
 
 
 def candidates(kernel: str, d: int, itemsize: int, capability: tuple[int, int]) -> list[Tile]:
-    """Return the tiles of one kernel that are worth timing, the one of :func:`configuration` first.
+    """Return the tiles of one kernel that are worth timing; the tile of :func:`configuration` is the first.
 
     Raises:
         ValueError: if there is no such kernel, or the head is wider than 256.
@@ -193,7 +196,7 @@ def candidates(kernel: str, d: int, itemsize: int, capability: tuple[int, int]) 
 
 
 def _family(itemsize: int, capability: tuple[int, int]) -> tuple[dict, dict]:
-    return (SINGLE, {}) if itemsize == 4 else FAMILIES.get(capability, (SMALL, {}))
+    return (FLOAT32, {}) if itemsize == 4 else FAMILIES.get(capability, (OTHER_DEVICES, {}))
 
 
 def _width(d: int, table: dict) -> int:

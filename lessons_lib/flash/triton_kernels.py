@@ -1,31 +1,34 @@
 """FlashAttention in Triton, forward and backward, to be read beside its equations.
 
-One head: ``n`` queries, ``m`` keys, scale τ. A key that a query does not see has score -∞.
+One head: ``n`` queries, ``m`` keys, scale τ. A hidden key has score -∞.
 
     attend                    S = τ Q Kᵀ      ℓ_i = log Σ_j exp S_ij      P = exp(S - ℓ)      O = P V
     row_terms                 δ_i = dO_i · O_i - dℓ_i
     key_value_gradients       dV = Pᵀ dO      dP = dO Vᵀ      dS = P ∘ (dP - δ)      dK = τ dSᵀ Q
     query_gradients           dQ = τ dS K
 
-``attend`` visits the keys of one block of queries tile by tile and keeps three running things, as
-:mod:`lessons_lib.flash.tiled` does. The backward kernels recompute each tile of P from ℓ: one owns a block of keys
-and visits the queries, the other owns a block of queries and visits the keys. Nobody adds to another's result, so
-there are no atomics and the same input gives the same bits [1]_. ``attend_part`` is for decoding: one query, whose
-long row of keys is cut into parts that are attended to side by side, and ``merge_parts`` merges what they found.
+``attend`` visits the keys of one block of queries tile by tile and keeps three running values, as
+:mod:`lessons_lib.flash.reference` does. The backward kernels recompute each tile of P from ℓ: one kernel owns a block
+of keys and visits the queries, the other one owns a block of queries and visits the keys. No program adds to the result
+of another one, so there are no atomic operations and the same input gives the same bits [1]_. ``attend_part`` is for
+decoding, where there is one query: its keys are cut into parts that are attended to in parallel, and ``merge_parts``
+merges the results.
 
-How to read it:
+Conventions:
 
-* A capital is a matrix in memory, a small letter a tile of it on the chip; ``dX`` is the gradient of ``X``.
-* ``tl.constexpr`` arguments are fixed when a kernel is compiled. So is ``None``: it drops the code that it guards.
-* A *descriptor* is a matrix with its bounds; what lies beyond them reads as zero. Hopper's copy engine moves such
-  tiles by itself; older devices get ordinary loads from the same source. All are made before the first is waited for.
-* Positions and bounds are those of :class:`lessons_lib.flash.band.Band`: query ``i`` stands at ``i + m - n`` and sees
-  the keys from ``left`` behind it to ``right`` ahead. Of these, sequence ``b`` has the first ``KEY_LENGTHS[b]``.
-* Inside the kernels logarithms are to base 2, as the hardware's exponential is: ``scale * LOG2_E`` turns scores into
-  bits. What the caller sees is natural.
-* Sums, and the tiles that are summed into, are float32; tiles are rounded to the inputs' type to be multiplied.
+* A capital letter is a matrix in memory, a small letter a tile of it on the chip; ``dX`` is the gradient of ``X``.
+* ``tl.constexpr`` arguments are fixed when a kernel is compiled. So is ``None``: the code that it guards is removed.
+* A *descriptor* is a matrix with its bounds; elements beyond the bounds read as zero. Hopper's copy engine moves such
+  tiles by itself; older devices get ordinary loads from the same source. All descriptors of a kernel are made before
+  the first one is waited for.
+* Positions and bounds are those of :class:`lessons_lib.flash.band.KernelBand`: query ``i`` is at position ``i + m - n``
+  and attends to the keys from ``left`` behind it to ``right`` ahead, among the first ``KEY_LENGTHS[b]`` of sequence
+  ``b``.
+* Inside the kernels logarithms are to base 2, as the hardware's exponential is: ``scale * LOG2_E`` converts scores to
+  bits. Log-sum-exps outside the kernels are natural.
+* Sums, and the tiles that are added up, are float32; tiles are rounded to the inputs' type before a product.
 
-Written to what Triton 3.6 and 3.7 share, for devices of compute capability 8.0 and newer.
+The kernels use what Triton 3.6 and 3.7 have in common, for devices of compute capability 8.0 and newer.
 
 .. [1] Dao, *FlashAttention-2*, 2023. arXiv:2307.08691.
 """
@@ -98,7 +101,7 @@ def attend_part(
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
     AT_END: tl.constexpr,
 ):  # fmt: skip
-    """Let one query, at the last position, attend to one of ``parts`` parts of its keys.
+    """Compute attention of one query, at the last position, to one of ``parts`` parts of its keys.
 
     Here the ``n`` rows of ``Q`` are the query's heads that share a key/value head. ``O`` and ``LSE`` are over
     ``(b, g, n, parts)``; a part without keys leaves 0 and -∞, which the merge ignores. Programs that read the same keys
@@ -148,7 +151,7 @@ def merge_parts(
     FOUND, FOUND_LSE, O, LSE, SINKS, found_strides, o_strides, h, parts,
     D: tl.constexpr, WIDTH: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Merge what one head's query found in the parts of its keys: o = Σ_p w_p o_p / Σ_p w_p with w_p = exp ℓ_p.
+    """Merge the results of one head's query for the parts of its keys: o = Σ_p w_p o_p / Σ_p w_p with w_p = exp ℓ_p.
 
     It is attention once more, to one key a part, whose score is ℓ_p. ``FOUND`` is over ``(b, h, parts)``; PARTS is the
     power of two that ``parts`` fits in.
@@ -177,7 +180,7 @@ def _take_in_keys(
     o, total, peak, q, keys, values, start, stop, bits, softcap, slope, position, left, right, length,
     BLOCK_K: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr, SPECIALIZE: tl.constexpr,
 ):  # fmt: skip
-    """Take in the keys from ``start`` to ``stop``, a tile at a time."""
+    """Update the running values with the keys from ``start`` to ``stop``, a tile at a time."""
     for j0 in tl.range(start, stop, BLOCK_K, warp_specialize=SPECIALIZE):
         s = tl.dot(q, _rows(keys, j0).T, input_precision=PRECISION)
         s, _ = _changed(s, softcap, slope, position[:, None], (j0 + tl.arange(0, BLOCK_K))[None, :])
@@ -189,7 +192,7 @@ def _take_in_keys(
 
 @triton.jit
 def _average(o, total, peak, s, values, j0, bits, PRECISION: tl.constexpr):
-    """Take in the values of one tile by its scores: a step of the online softmax."""
+    """Update the running values with the scores and values of one tile: a step of the online softmax."""
     new_peak = tl.maximum(peak, tl.max(s, 1) * bits)
     p = tl.exp2(s * bits - new_peak[:, None])
     shrink = tl.exp2(peak - new_peak)
@@ -201,7 +204,7 @@ def _average(o, total, peak, s, values, j0, bits, PRECISION: tl.constexpr):
 
 @triton.jit
 def _finish(o, total, peak, sink=None):
-    """Divide by the sum, and take its logarithm; a row that saw no key is 0 and -∞. A sink is in the sum alone."""
+    """Return the output and the log-sum-exp; 0 and -∞ for a row without keys. A sink counts in the sum only."""
     if sink is not None:
         new_peak = tl.maximum(peak, sink)
         shrink = tl.exp2(peak - new_peak)
@@ -221,7 +224,7 @@ def row_terms(
     O, dO, LSE, dLSE, BITS, DELTA, o_strides, do_strides, h, n, n_padded,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write the two numbers that the backward pass needs of each row: ℓ in bits, and δ.
+    """Write the two numbers of each row that the backward pass needs: ℓ in bits, and δ.
 
     A row that saw no key, and a row of padding, gets ℓ = +∞: its weights exp2(S - ℓ) are then zero.
     """
@@ -277,7 +280,7 @@ def _take_in_queries(
     dk, dv, k, v, queries, d_outputs, BITS, DELTA, start, inner, stop, bits, softcap, slope, diagonal, left, right,
     BLOCK_Q: tl.constexpr, PRECISION: tl.constexpr, BRANCH: tl.constexpr,
 ):  # fmt: skip
-    """Add what the queries from ``start`` to ``stop`` send to these keys, a tile at a time; a row is a key.
+    """Add the gradients from the queries ``start`` to ``stop`` to these keys, a tile at a time; a row is a key.
 
     With two accumulators registers are too short for two copies of the loop, so that the tiles behind the diagonal,
     from ``inner`` on, might go without a mask: ``BRANCH`` steps round the mask alone.
@@ -302,7 +305,7 @@ def _take_in_queries(
 
 @triton.jit
 def _send_to_keys(dk, dv, p, softcap, slack, q, v, d_outputs, DELTA, i0, i, PRECISION: tl.constexpr):
-    """Add what one tile of queries sends to these keys through its weights."""
+    """Add the gradients from one tile of queries to these keys and values."""
     do = _rows(d_outputs, i0)
     dv = tl.dot(p.to(do.dtype), do, dv, input_precision=PRECISION)
     dp = tl.dot(v, do.T, input_precision=PRECISION)
@@ -362,7 +365,7 @@ def _revisit_keys(
     dq, dslope, dSLOPES, q, do, row_bits, delta, keys, values, start, stop, bits, softcap, slope, position, left, right,
     length, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
-    """Add what the keys from ``start`` to ``stop`` send back to these queries, a tile at a time."""
+    """Add the gradients from the keys ``start`` to ``stop`` to these queries, a tile at a time."""
     for j0 in tl.range(start, stop, BLOCK_K):
         j = j0 + tl.arange(0, BLOCK_K)
         k = _rows(keys, j0)
@@ -380,7 +383,7 @@ def _revisit_keys(
 def _send_to_queries(
     dq, dslope, dSLOPES, p, softcap, slack, k, values, do, delta, position, j0, j, PRECISION: tl.constexpr
 ):  # fmt: skip
-    """Add what one tile of keys sends back to these queries through their weights, and to the slope of their head."""
+    """Add the gradients from one tile of keys to these queries, and to the slope of their head."""
     dp = tl.dot(do, _rows(values, j0).T, input_precision=PRECISION)
     ds = p * (dp - delta[:, None])
     if dSLOPES is not None:
@@ -397,7 +400,7 @@ def _send_to_queries(
 
 @triton.jit
 def _changed(s, softcap, slope, position, j):
-    """Cap the products, then lower them by the distance; and, for the way back, what a cap leaves of a small step."""
+    """Apply the cap, then subtract the distance bias; also return the derivative of the cap for the backward pass."""
     slack = s
     if softcap is not None:
         s = _capped(s, softcap)
@@ -409,7 +412,7 @@ def _changed(s, softcap, slope, position, j):
 
 @triton.jit
 def _capped(s, softcap):
-    """Bend scores so that they stay within ``-softcap .. softcap``: softcap tanh(s / softcap)."""
+    """Keep scores within ``-softcap .. softcap``: softcap tanh(s / softcap)."""
     x = s / softcap
     square = x * x
     small = x * (1 - square * (1 / 3 - square * (2 / 15 - square * (17 / 315 - square * (62 / 2835)))))
@@ -419,13 +422,13 @@ def _capped(s, softcap):
 
 @triton.jit
 def _distance(position, j):
-    """How far a key lies from a query, on either side."""
+    """Return the distance between a key and a query, on either side."""
     return tl.abs(position - j).to(tl.float32)
 
 
 @triton.jit
 def _of_head(NUMBERS, head):
-    """A head's number, or None where there are none."""
+    """Load the number of a head, or return None if there are none."""
     number = None
     if NUMBERS is not None:
         number = tl.load(NUMBERS + head)
@@ -434,7 +437,7 @@ def _of_head(NUMBERS, head):
 
 @triton.jit
 def _of_heads(NUMBERS, first, i, n):
-    """The numbers of the heads that are rows of one tile, or None where there are none."""
+    """Load the numbers of the heads that are rows of one tile, or return None if there are none."""
     numbers = None
     if NUMBERS is not None:
         numbers = tl.load(NUMBERS + first + i, mask=i < n, other=0.0)
@@ -443,19 +446,19 @@ def _of_heads(NUMBERS, first, i, n):
 
 @triton.jit
 def _end(length, m, AT_END: tl.constexpr):
-    """Where the queries end: at the last of all keys, or at the last of their own sequence's."""
+    """Return the end of the queries: the number of all keys, or the number of keys of their own sequence."""
     end = m
     if AT_END:
         end = length
     return end
 
 
-# --- who sees whom --------------------------------------------------------------------------------------------------
+# --- masks -----------------------------------------------------------------------------------------------------------
 
 
 @triton.jit
 def _sees(position, j0, left, right, length, BLOCK_K: tl.constexpr):
-    """Whether the queries at ``position`` (rows) see the keys from ``j0`` on (columns); one comparison for each end."""
+    """Return the mask of queries at ``position`` (rows) and keys from ``j0`` on (columns), one comparison a bound."""
     j = (j0 + tl.arange(0, BLOCK_K))[None, :]
     seen = j < length if right is None else j <= tl.minimum(position + right, length - 1)[:, None]
     if left is not None:
@@ -465,7 +468,7 @@ def _sees(position, j0, left, right, length, BLOCK_K: tl.constexpr):
 
 @triton.jit
 def _seen_by(i, diagonal, left, right):
-    """Whether the queries ``i`` (columns) see the keys (rows) at whose position query ``diagonal`` stands."""
+    """Return the mask of queries ``i`` (columns) and keys (rows); ``diagonal`` is the query at a key's position."""
     if right is None:
         seen = i[None, :] <= (diagonal + left)[:, None]
     else:
@@ -477,7 +480,7 @@ def _seen_by(i, diagonal, left, right):
 
 @triton.jit
 def _keys_in_sight(position, left, right, length, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr):
-    """For the block of queries whose first stands at ``position``: the keys ``start .. stop`` that any of them sees.
+    """Return the keys ``start .. stop`` to which a block of queries attends, the first query being at ``position``.
 
     Without a left bound, all of them see all of ``start .. inner``, a whole number of tiles.
     """
@@ -494,7 +497,7 @@ def _keys_in_sight(position, left, right, length, BLOCK_Q: tl.constexpr, BLOCK_K
 
 @triton.jit
 def _queries_in_sight(first, left, right, length, n, m, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr):
-    """For the block of keys that begins with ``first``: the queries ``start .. stop`` that see any of them.
+    """Return the queries ``start .. stop`` that attend to a block of keys, ``first`` being its first key.
 
     Without a left bound, those from ``inner`` on see all of them. ``start`` is a multiple of the tile, so that no tile
     reaches past the padding of BITS and DELTA.
@@ -514,7 +517,7 @@ def _queries_in_sight(first, left, right, length, n, m, BLOCK_Q: tl.constexpr, B
 
 @triton.jit
 def _length(KEY_LENGTHS, b, m):
-    """The number of keys of sequence ``b``, which nobody may have looked at before: no more than there are."""
+    """Return the number of keys of sequence ``b``, at most ``m``: the host may not have checked the lengths."""
     length = m
     if KEY_LENGTHS is not None:
         length = tl.minimum(tl.maximum(tl.load(KEY_LENGTHS + b), 0), m).to(tl.int32)
@@ -523,7 +526,7 @@ def _length(KEY_LENGTHS, b, m):
 
 @triton.jit
 def _block_of_queries(h, n, BLOCK_Q: tl.constexpr, right):
-    """Which sequence, head and rows are this program's. Causal blocks with the most keys go first, to end together."""
+    """Return the sequence, head and rows of this program. Causal blocks with the most keys are computed first."""
     b, head, block = _split(tl.program_id(0), h, tl.cdiv(n, BLOCK_Q))
     if right is not None:
         block = tl.cdiv(n, BLOCK_Q) - 1 - block
@@ -542,13 +545,13 @@ def _split(program, n_heads, n_blocks):
 
 @triton.jit
 def _head(BASE, strides, b, head):
-    """Where the matrix of one head begins."""
+    """Return the address of the matrix of one head."""
     return BASE + b * strides[0] + head * strides[1]
 
 
 @triton.jit
 def _matrix(BASE, strides, b, head, n_rows, D: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr):
-    """One head's ``n_rows x D`` matrix, in tiles of ``BLOCK x WIDTH``: its descriptor, and where the head is.
+    """Return the descriptor of one head's ``n_rows x D`` matrix, in tiles of ``BLOCK x WIDTH``, and the head's place.
 
     WIDTH is D or just above. Where ``BASE`` is the descriptor of all heads, made by the host, nothing is made here.
     """
@@ -565,7 +568,7 @@ def _matrix(BASE, strides, b, head, n_rows, D: tl.constexpr, WIDTH: tl.constexpr
 
 @triton.jit
 def _rows(matrix, first):
-    """A tile of a matrix: the rows from ``first`` on."""
+    """Load a tile of a matrix: the rows from ``first`` on."""
     descriptor = matrix[0]
     if len(descriptor.block_shape) == 2:
         tile = descriptor.load([first, 0])
@@ -576,7 +579,7 @@ def _rows(matrix, first):
 
 @triton.jit
 def _load(BASE, strides, b, head, i, n_rows, D: tl.constexpr, WIDTH: tl.constexpr):
-    """Rows ``i`` of one head's matrix of any alignment, in float32."""
+    """Load rows ``i`` of one head's matrix of any alignment, in float32."""
     c = tl.arange(0, WIDTH)
     exists = (i < n_rows)[:, None] & (c < D)[None, :]
     at = _head(BASE, strides, b, head) + i.to(tl.int64)[:, None] * strides[2] + c[None, :]

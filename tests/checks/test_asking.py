@@ -1,4 +1,4 @@
-"""What ``checks`` itself does, and what single checks rest on."""
+"""Tests of ``ask``, ``compare`` and ``without_autograd``, and of details of single checks."""
 
 import contextlib
 from fractions import Fraction
@@ -22,14 +22,14 @@ from answers import vision_and_language as answers_of_vision
 from answers.multi_head import by_cutting, by_group
 from torch.testing import assert_close
 
-from lessons_lib.attention import attention, attention_vjp
+from lessons_lib.attention.attention import attention, attention_vjp
+from lessons_lib.attention.softmax import merge_attention, softmax
 from lessons_lib.checks import (
-    ByHandError,
+    AutogradUsedError,
     WrongAnswerError,
     ask,
     block,
     build_attention,
-    by_hand,
     compare,
     compare_mask,
     compare_number,
@@ -47,14 +47,14 @@ from lessons_lib.checks import (
     scaling,
     train_gpt,
     vision_and_language,
+    without_autograd,
 )
 from lessons_lib.flash import flash_attention
-from lessons_lib.softmax import merge_attention, softmax
 
-# --- asking ---------------------------------------------------------------------------------------------------------
+# --- ask ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_answer_gets_copies_and_other_things_as_they_are():
+def test_ask_passes_copies_of_tensors_and_other_objects_unchanged():
     x, rows, stream = torch.ones(3), [torch.zeros(2), (torch.ones(1), 5)], iter([1])
     got = []
     ask("f", lambda *given: got.extend(given) or 1, x, rows, stream, None, where="here")
@@ -79,17 +79,17 @@ def test_the_answer_gets_copies_and_other_things_as_they_are():
         lambda x, rows: rows.__setitem__(0, torch.ones(2, 2)),
     ],
 )
-def test_arguments_must_be_as_before(spoil):
+def test_ask_modified_arguments_raise(spoil):
     with pytest.raises(AssertionError, match=r"f changed its arguments; work on copies \(here\)"):
         ask("f", lambda *given: [spoil(*given)], torch.ones(3), [7, torch.ones(2)], where="here")
 
 
-def test_one_argument_is_one():
+def test_ask_message_for_a_single_argument():
     with pytest.raises(AssertionError, match=r"f changed its argument; work on a copy \(here\)"):
         ask("f", lambda x, n: x.add_(n), torch.ones(3), 2, where="here")
 
 
-def test_nan_is_equal_to_itself_among_arguments():
+def test_ask_arguments_with_nan_count_as_unchanged():
     x = torch.tensor([1.0, torch.nan, -torch.inf])
     assert ask("f", lambda x: 5, x, where="here") == 5
 
@@ -102,37 +102,37 @@ def test_nan_is_equal_to_itself_among_arguments():
         ((1, 2, 3), "return the pair, got 3 things"),
     ],
 )
-def test_parts_are_counted(got, says):
+def test_ask_wrong_number_of_parts_raises(got, says):
     with pytest.raises(AssertionError, match=says):
         ask("f", lambda: got, where="here", returns="the pair", parts=2)
 
 
-def test_a_list_will_do_for_parts():
+def test_ask_accepts_a_list_of_parts():
     assert ask("f", lambda: [1, 2], where="here", returns="the pair", parts=2) == [1, 2]
 
 
-# --- comparing ------------------------------------------------------------------------------------------------------
+# --- compare --------------------------------------------------------------------------------------------------------
 
 
-def test_nan_is_named():
+def test_compare_names_nan():
     wanted = torch.ones(2)
     with pytest.raises(AssertionError, match="x holds NaN"):
         compare("x", wanted * torch.nan, wanted, {}, where="here")
 
 
-def test_a_mistake_that_is_right_here_is_not_named():
+def test_compare_accepts_a_correct_result_that_equals_a_mistake():
     wanted = torch.ones(2)
     compare("x", wanted, wanted, {"a mistake": wanted}, where="here")
 
 
 @pytest.mark.parametrize("shape", [(3,), (1,), ()])
-def test_a_mistake_that_has_another_shape_here_is_not_named(shape):
+def test_compare_ignores_mistakes_of_another_shape(shape):
     with pytest.raises(AssertionError, match="wrong values"):
         compare("x", torch.ones(2), torch.zeros(2), {"a mistake": torch.ones(shape)}, where="here")
 
 
 @pytest.mark.parametrize(("dtype", "rounding"), [(torch.float64, 5e-7), (torch.float32, 5e-6)])
-def test_rounding_is_that_of_the_answer(dtype, rounding):
+def test_compare_tolerance_depends_on_the_precision_of_the_answer(dtype, rounding):
     wanted = torch.tensor([1.0, -400.0, 5.0])
     compare("x", (wanted + 400 * rounding).to(dtype), wanted, {}, where="here")
     with pytest.raises(AssertionError, match=r"x is off by .* single precision.? torch.sqrt\(torch.tensor\(d\)\)"):
@@ -141,7 +141,7 @@ def test_rounding_is_that_of_the_answer(dtype, rounding):
         compare("x", (wanted + 8).to(dtype), wanted, {}, where="here")
 
 
-def test_single_precision_may_be_off_by_a_share_of_the_scores():
+def test_compare_single_precision_tolerance_grows_with_the_scores():
     wanted = torch.tensor([1.0, 0.5, -2.0, 0.25])
     compare("x", (wanted + 1e-3).float(), wanted, {}, where="here", scores=torch.tensor([-5000.0, 3.0, -torch.inf]))
     compare("x", (wanted + 1e-3).float(), wanted, {}, where="here", scores=5000.0)
@@ -154,7 +154,7 @@ def test_single_precision_may_be_off_by_a_share_of_the_scores():
         compare("x", (wanted + 2e-2).float(), wanted, {"a mistake": wanted + 0.0201}, where="here", scores=5000.0)
 
 
-def test_single_precision_is_asked_for_only_where_it_explains_the_difference():
+def test_compare_suggests_single_precision_only_if_it_explains_the_error():
     wanted = torch.tensor([1.0, 0.5, -2.0, 0.25])
     for off, scores in ((5e-6, 0.0), (1e-4, 5000.0)):
         with pytest.raises(AssertionError, match="was a part computed in single precision"):
@@ -165,7 +165,7 @@ def test_single_precision_is_asked_for_only_where_it_explains_the_difference():
 
 @pytest.mark.parametrize("off", [1e-5, 1e-4, 2e-3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_zero_that_is_none_is_named(off, dtype):
+def test_compare_names_a_nonzero_entry_that_must_be_zero(off, dtype):
     wanted = torch.tensor([[0.25, 0.75, 0.0], [0.5, 0.0, 0.5]])
     got = (wanted + 4 * off * (wanted == 0)) / (1 + 4 * off)
     with pytest.raises(AssertionError, match=r"x is 0?\S+ at \[0, 2\], where it must be 0 \(here\)"):
@@ -173,7 +173,7 @@ def test_a_zero_that_is_none_is_named(off, dtype):
 
 
 @pytest.mark.parametrize("eps", [1e-3, 1e-4, 2e-5])
-def test_a_small_number_in_a_denominator_is_named(eps):
+def test_compare_names_a_small_number_in_a_denominator(eps):
     summed, total = torch.tensor([[1.0, -2.0], [3.0, 0.5]]), torch.tensor([[2.0], [1.0]])
     with pytest.raises(AssertionError, match=r"x is too small everywhere, .* added to what is divided by"):
         compare("x", summed / (total + eps), summed / total, {}, where="here")
@@ -182,7 +182,7 @@ def test_a_small_number_in_a_denominator_is_named(eps):
             compare("x", summed / (total + sign * eps * torch.tensor([1, -1])), summed / total, {}, where="here")
 
 
-def test_what_is_nearer_to_a_mistake_is_the_mistake():
+def test_compare_names_the_mistake_that_is_nearer_than_the_correct_result():
     wanted = torch.ones(2)
     with pytest.raises(AssertionError, match="x is wrong: a small mistake"):
         compare("x", wanted + 1e-7, wanted, {"a small mistake": [wanted - 1, wanted + 1e-7]}, where="here")
@@ -191,19 +191,19 @@ def test_what_is_nearer_to_a_mistake_is_the_mistake():
     compare("x", (wanted + 1e-7).float(), wanted, {"a small mistake": (wanted + 1e-7).float().double()}, where="here")
 
 
-def test_infinities_are_compared_too():
+def test_compare_infinities():
     wanted = torch.tensor([-torch.inf, 2.0])
     compare("x", wanted.clone(), wanted, {}, where="here")
     with pytest.raises(AssertionError, match=r"off by up to inf at \[0\]"):
         compare("x", torch.tensor([-1e9, 2.0]), wanted, {}, where="here")
 
 
-def test_the_parts_of_a_complex_number_are_for_the_student_to_take():
+def test_compare_complex_result_raises():
     with pytest.raises(AssertionError, match=r"x must be real, got torch\.complex128"):
         compare("x", torch.ones(2).to(torch.complex128), torch.ones(2), {}, where="here")
 
 
-def test_a_number_may_be_a_tensor_without_axes():
+def test_compare_number_accepts_a_tensor_without_axes():
     compare_number("x", 2, 2.0, {}, where="here")
     compare_number("x", torch.tensor(2), 2, {}, where="here")
     with pytest.raises(AssertionError, match="must have shape"):
@@ -211,7 +211,7 @@ def test_a_number_may_be_a_tensor_without_axes():
 
 
 @pytest.mark.parametrize("kind", [int, float, np.int64, np.float32, Fraction, torch.tensor])
-def test_a_number_may_be_of_any_kind(kind):
+def test_compare_number_accepts_all_number_types(kind):
     compare_number("x", kind(12), 12, {}, where="here")
     compare_number("x", kind(12), 12.0, {}, where="here")
     with pytest.raises(AssertionError, match=r"x is 12, wanted 3 \(here\)"):
@@ -221,12 +221,12 @@ def test_a_number_may_be_of_any_kind(kind):
 
 
 @pytest.mark.parametrize("thing", ["12", [12], None, 12j])
-def test_what_is_no_number_is_told(thing):
+def test_compare_number_not_a_number_raises(thing):
     with pytest.raises(AssertionError, match=r"must be a number, got|forget to return"):
         compare_number("x", thing, 12, {}, where="here")
 
 
-def test_a_whole_number_must_be_met_exactly_and_others_to_rounding():
+def test_compare_number_integers_are_exact_and_floats_have_a_tolerance():
     with pytest.raises(AssertionError, match="x is 1000000001, wanted 1000000000 "):
         compare_number("x", 10**9 + 1, 10**9, {}, where="here")
     compare_number("x", 0.1 * (1 + 5e-7), 0.1, {}, where="here")
@@ -237,7 +237,7 @@ def test_a_whole_number_must_be_met_exactly_and_others_to_rounding():
 
 
 @pytest.mark.parametrize("size", [-torch.inf, torch.inf, torch.nan])
-def test_a_mistake_that_is_no_finite_number_is_named_only_to_who_makes_it(size):
+def test_compare_number_infinite_mistake_matches_only_itself(size):
     compare_number("x", 0.3 + 1e-8, 0.3, {"a mistake": [size, 4.0]}, where="here")
     with pytest.raises(AssertionError, match=r"x is 0.5, wanted 0.3 \(here\)"):
         compare_number("x", 0.5, 0.3, {"a mistake": [size, 4.0]}, where="here")
@@ -245,7 +245,7 @@ def test_a_mistake_that_is_no_finite_number_is_named_only_to_who_makes_it(size):
         compare_number("x", size, 0.3, {"a mistake": [size, 4.0]}, where="here")
 
 
-def test_rounding_of_a_difference_is_a_share_of_what_it_is_a_difference_of():
+def test_compare_number_tolerance_of_a_difference_is_relative_to_least():
     compare_number("x", 1e-4 + 5e-7, 1e-4, {}, where="here", least=1.0)
     with pytest.raises(AssertionError, match=r"x is 0.0001005, wanted 0.0001"):
         compare_number("x", 1e-4 + 5e-7, 1e-4, {}, where="here")
@@ -253,18 +253,18 @@ def test_rounding_of_a_difference_is_a_share_of_what_it_is_a_difference_of():
         compare_number("x", 1.5e-4, 1e-4, {}, where="here", least=1.0)
 
 
-def test_the_first_place_of_a_mask_is_told():
+def test_compare_mask_names_the_first_wrong_entry():
     wanted = torch.tensor([[True, False], [True, True]])
     with pytest.raises(AssertionError, match=r"in 2 places: \[0, 1\] should be False"):
         compare_mask("mask", ~wanted | torch.eye(2).bool(), wanted, {}, where="here")
 
 
-def test_a_mask_of_zeros_and_ones_is_none():
+def test_compare_mask_integer_mask_raises():
     with pytest.raises(AssertionError, match=r"must be a Boolean tensor, got torch.int64 \(here\)"):
         compare_mask("mask", torch.ones(2, dtype=torch.int64), torch.ones(2).bool(), {}, where="here")
 
 
-def test_finite_are_also_things_that_are_no_tensors():
+def test_is_finite_ignores_objects_that_are_not_tensors():
     assert is_finite(torch.ones(2), None, "seven")
     assert not is_finite(torch.ones(2), torch.tensor([1.0, torch.inf]))
     assert not is_finite(torch.tensor(torch.nan))
@@ -273,14 +273,14 @@ def test_finite_are_also_things_that_are_no_tensors():
 # --- references -----------------------------------------------------------------------------------------------------
 
 
-def test_the_gradients_of_a_merge_are_autograd_s():
+def test_merge_gradients_equal_autograd():
     inputs = [torch.randn(3, 5, *width, requires_grad=True) for width in ((4,), (), (4,), ())]
     grads = torch.randn(3, 5, 4), torch.randn(3, 5)
     wanted = torch.autograd.grad(merge_attention(*inputs), inputs, grads)
     assert_close(flash._merge_gradients(*inputs, *grads)[0], wanted)
 
 
-def test_the_query_that_a_message_offers_does_win():
+def test_corners_return_a_query_that_selects_the_key():
     for m in (3, 5, 9):
         k = torch.randn(m, 2)
         corner, queries = geometry._corners(k)
@@ -326,7 +326,7 @@ def by_jacobians_forward(forward, inputs, grads):
     return by_grad(forward, inputs, grads, grad=torch.func.jacfwd)
 
 
-WAYS_BACK = [
+AUTOGRAD_ANSWERS = [
     by_autograd,
     by_autograd_switched_on,
     by_a_call_of_backward,
@@ -346,8 +346,8 @@ every_backward_check = pytest.mark.parametrize(
 )
 
 
-def going_back(way, forward, n_inputs, n_outputs):
-    """Make an answer to a backward pass that has something else compute it."""
+def backward_answer(way, forward, n_inputs, n_outputs):
+    """Return an answer to a backward exercise that computes the gradients with autograd or ``torch.func``."""
 
     def answer(*given):
         given = [x for x in given if isinstance(x, torch.Tensor)]
@@ -356,16 +356,16 @@ def going_back(way, forward, n_inputs, n_outputs):
     return answer
 
 
-@pytest.mark.parametrize("way", WAYS_BACK)
+@pytest.mark.parametrize("way", AUTOGRAD_ANSWERS)
 @every_backward_check
-def test_autograd_is_no_answer_to_a_backward_pass(check, forward, n_inputs, n_outputs, way):
+def test_backward_checks_reject_autograd(check, forward, n_inputs, n_outputs, way):
     with pytest.raises(WrongAnswerError, match="the way back is computed by hand here"):
-        check(going_back(way, forward, n_inputs, n_outputs))
+        check(backward_answer(way, forward, n_inputs, n_outputs))
 
 
-def test_afterwards_what_was_replaced_is_back():
+def test_without_autograd_restores_the_replaced_functions():
     ends = torch.autograd._engine_run_backward, torch.autograd.forward_ad.make_dual
-    with contextlib.suppress(KeyError), by_hand():
+    with contextlib.suppress(KeyError), without_autograd():
         assert ends[0] is not torch.autograd._engine_run_backward
         assert ends[1] is not torch.autograd.forward_ad.make_dual
         raise KeyError
@@ -373,17 +373,17 @@ def test_afterwards_what_was_replaced_is_back():
     assert not torch.is_inference_mode_enabled()
 
 
-@pytest.mark.parametrize("way", WAYS_BACK[1:-1])
-def test_afterwards_autograd_does_what_it_did(way):
+@pytest.mark.parametrize("way", AUTOGRAD_ANSWERS[1:-1])
+def test_without_autograd_leaves_autograd_working_afterwards(way):
     inputs, grads = torch.randn(3, 5, 4), [torch.randn(5, 4)]
     q, k, v = inputs
-    with pytest.raises(ByHandError), by_hand():
+    with pytest.raises(AutogradUsedError), without_autograd():
         way(lambda q, k, v: (attention(q, k, v),), [q, k, v], grads)
     got = way(lambda q, k, v: (attention(q, k, v),), [q, k, v], grads)
     assert_close(list(got), list(attention_vjp(q, k, v, grads[0])[:3]))
 
 
-# --- what a check draws ---------------------------------------------------------------------------------------------
+# --- random inputs --------------------------------------------------------------------------------------------------
 
 
 def three_conversations(lengths, prompts):
@@ -399,7 +399,7 @@ def three_conversations(lengths, prompts):
         (matrix.attention_rollout, lambda layers, residual: answers_of_matrix.attention_rollout(layers[:3], residual)),
     ],
 )
-def test_three_is_not_the_only_number(check, answer):
+def test_checks_draw_more_than_one_size(check, answer):
     with pytest.raises((AssertionError, ValueError, IndexError)):
         check(answer)
 
@@ -412,18 +412,18 @@ def test_three_is_not_the_only_number(check, answer):
         (complexity.join, answers_of_complexity.without_axes_of_one),
     ],
 )
-def test_what_an_answer_cannot_do_is_drawn(check, answer):
-    """A class that nobody chooses, the end of a range, an axis of one: there these answers end in an error."""
+def test_checks_draw_edge_cases(check, answer):
+    """These answers fail for an expert that no token chooses, the end of a range, and an axis of size one."""
     with pytest.raises((AssertionError, RuntimeError, ZeroDivisionError)):
         check(answer)
 
 
 @pytest.mark.parametrize("seed", [639104, 1351814, 1383490, 1415166, 1636898, 2009091])
-def test_a_score_of_a_pattern_in_double_precision_is_right_whatever_is_drawn(seed):
+def test_pattern_score_accepts_double_precision_for_all_seeds(seed):
     patterns.pattern_score(answers_of_patterns.score_in_double_precision, seed=seed, cases=20)
 
 
-# --- parts with points of their own ---------------------------------------------------------------------------------
+# --- parts graded separately ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -442,7 +442,7 @@ def test_a_score_of_a_pattern_in_double_precision_is_right_whatever_is_drawn(see
         ),
     ],
 )
-def test_one_part_can_be_asked_for(check, right, parts):
+def test_checks_compare_only_the_requested_part(check, right, parts):
     for wrong in range(len(parts)):
         for spoilt in (lambda part: 2 * part + 1, lambda part: part * torch.nan, lambda part: None):
 
@@ -462,12 +462,12 @@ def test_one_part_can_be_asked_for(check, right, parts):
 
 @pytest.mark.parametrize("part", ["grad_q", "grad_k", "grad_v"])
 @pytest.mark.parametrize("seed", range(5))
-def test_a_gradient_that_is_made_of_hidden_tiles_too_earns_nothing(part, seed):
+def test_flash_backward_rejects_gradients_from_hidden_tiles(part, seed):
     with pytest.raises(AssertionError, match=f"for {part} a tile in which everything is hidden was multiplied"):
         build_flash.check.flash_backward(build_flash.carrying(), only=part, seed=seed)
 
 
-def test_the_log_sum_exp_may_be_right_where_the_output_is_made_of_hidden_tiles():
+def test_flash_hidden_tiles_fail_the_output_but_not_the_log_sum_exp():
     def whole(*given):
         return build_flash.flash(*given, spare=False)
 
@@ -480,7 +480,7 @@ def test_the_log_sum_exp_may_be_right_where_the_output_is_made_of_hidden_tiles()
 
 
 def single_root(width):
-    """What many write for a root, and what is in single precision in a notebook."""
+    """The square root as many students write it, which is in single precision in a notebook."""
     return torch.sqrt(torch.tensor(width, dtype=torch.float32))
 
 
@@ -503,7 +503,7 @@ def with_root(q, k, v, mask=None):
         (scaling.stable_softmax, lambda s, t: softmax(s / torch.tensor(t, dtype=torch.float32))),
     ],
 )
-def test_single_precision_where_scores_are_in_the_thousands_passes_or_is_named(check, answer, seed):
+def test_single_precision_with_large_scores_passes_or_is_named(check, answer, seed):
     with contextlib.suppress(AssertionError):
         check(answer, seed=seed)
         return
@@ -523,7 +523,7 @@ def test_single_precision_where_scores_are_in_the_thousands_passes_or_is_named(c
         (dynamics.fair_entropy, answers_of_dynamics.with_single_logarithms),
     ],
 )
-def test_a_root_a_logarithm_and_angles_in_single_precision_pass(check, answer, seed):
+def test_root_logarithm_and_angles_in_single_precision_pass(check, answer, seed):
     torch.set_default_dtype(torch.float32)
     check(answer, seed=seed, cases=8)
 
@@ -544,13 +544,13 @@ def test_a_root_a_logarithm_and_angles_in_single_precision_pass(check, answer, s
         (train_gpt.min_p, lambda z, *rest: answers_of_train_gpt.min_p(z.float(), *rest)),
     ],
 )
-def test_an_answer_that_is_all_in_single_precision_passes_where_scores_are_in_the_thousands(check, answer, seed):
+def test_answers_in_single_precision_pass_with_large_scores(check, answer, seed):
     torch.set_default_dtype(torch.float32)
     check(answer, seed=seed, cases=12)
 
 
-def test_the_library_is_right_about_flash_but_for_its_own_size_of_tiles():
-    """Its tiles are of 256 keys, so it does multiply what a smaller tile would skip."""
+def test_library_flash_attention_equals_the_flash_answer():
+    """The library would fail the check: its tiles have 256 keys, so it multiplies keys that smaller tiles skip."""
     q, k, v = (torch.randn(rows, 4) for rows in (5, 7, 7))
     one_head = (x[None, None] for x in (q, k, v))
     out, lse = flash_attention(*one_head, is_causal=True, backend="tiled", return_lse=True)

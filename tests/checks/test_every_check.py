@@ -1,8 +1,8 @@
-"""What holds for every check: it passes what is right, in any style, and names the mistake in what is wrong.
+"""Tests of all checks: right answers in any style pass, and wrong answers get a message that names the mistake.
 
-The answers are in ``answers/``, a file for each file of checks: ``RIGHT`` holds for each check one answer or more,
-``WRONG`` holds pairs of an answer and a pattern of what it must be told (and the number of cases, where the default
-is too small to show the mistake).
+The answers are in ``answers/``, with a file for each file of checks. ``RIGHT`` holds one or more answers to each check.
+``WRONG`` holds pairs of an answer and a pattern of its message, and the number of cases if the default is too small to
+show the mistake.
 """
 
 import inspect
@@ -31,7 +31,7 @@ CHECKS = {
 
 
 class Answers(dict):
-    """The answers to each check; a check without any is an error that says where they belong."""
+    """The answers to each check; a missing check raises an error that names the file of its answers."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -49,8 +49,8 @@ RIGHT, WRONG = Answers("right"), Answers("wrong")
 
 
 @pytest.fixture(autouse=True)
-def as_in_a_notebook(double_precision):
-    """Single precision unless an answer says otherwise; ``double_precision`` sets it back."""
+def single_precision_as_in_a_notebook(double_precision):
+    """Set the default type to float32, as in a notebook; the fixture ``double_precision`` restores it."""
     torch.set_default_dtype(torch.float32)
 
 
@@ -58,7 +58,7 @@ every_check = pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 
 
 def each_of(table: dict) -> list:
-    """Every answer of a table, under the name of its check."""
+    """Return a test parameter for every answer of a table, with the name of its check as id."""
     names = {check: name for name, check in CHECKS.items()}
     return [pytest.param(check, answer, id=names[check]) for check, answers in table.items() for answer in answers]
 
@@ -72,7 +72,7 @@ def test_every_check_has_right_and_wrong_answers():
 
 
 @pytest.mark.parametrize("table", [RIGHT, WRONG], ids=["right", "wrong"])
-def test_a_check_without_answers_is_named_with_the_file_they_belong_into(table):
+def test_missing_answers_error_names_the_file(table):
     def temperature_of(answer): ...
 
     temperature_of.__module__ = "lessons_lib.checks.scaling"
@@ -92,21 +92,21 @@ def test_right_answers_pass(check, answer, seed):
 
 @every_check
 @pytest.mark.usefixtures("either_precision")
-def test_the_default_precision_does_not_matter(check):
+def test_right_answer_passes_with_either_default_precision(check):
     check(RIGHT[check][0])
 
 
 @every_check
-def test_what_a_check_compares_with_is_in_double_precision(check, monkeypatch):
-    """With another default precision it is the same to the last digit, and so is what each mistake gives."""
-    assert str(compared_with(check, monkeypatch, torch.float32)) == str(
-        compared_with(check, monkeypatch, torch.float64)
+def test_references_are_in_double_precision(check, monkeypatch):
+    """The references and the results of the mistakes do not depend on the default precision."""
+    assert str(references_of(check, monkeypatch, torch.float32)) == str(
+        references_of(check, monkeypatch, torch.float64)
     )
 
 
 @every_check
-def test_another_seed_draws_other_inputs_and_the_same_seed_the_same(check):
-    first, again, other = (lent_by(check, seed=seed) for seed in (5, 5, 6))
+def test_inputs_depend_on_the_seed_only(check):
+    first, again, other = (inputs_of(check, seed=seed) for seed in (5, 5, 6))
     assert str(first) == str(again)  # as text, since NaN is not equal to itself
     assert str(first) != str(other)
 
@@ -115,15 +115,15 @@ def test_another_seed_draws_other_inputs_and_the_same_seed_the_same(check):
 
 
 @pytest.mark.parametrize(("check", "answer"), each_of(WRONG))
-def test_the_mistake_in_a_wrong_answer_is_named(check, answer):
+def test_wrong_answers_are_rejected_with_their_message(check, answer):
     wrong, says, *cases = answer
     with pytest.raises(AssertionError, match=says):
         check(wrong, **({"cases": cases[0]} if cases else {}))
 
 
 @every_check
-def test_every_mistake_that_a_check_knows_is_made_by_some_answer(check, monkeypatch):
-    known, told = set(), []
+def test_every_known_mistake_is_made_by_a_wrong_answer(check, monkeypatch):
+    known, messages = set(), []
 
     def noting(what, got, wanted, mistakes, **options):
         known.update(mistakes)
@@ -135,54 +135,54 @@ def test_every_mistake_that_a_check_knows_is_made_by_some_answer(check, monkeypa
     for wrong, _, *cases in WRONG[check]:
         with pytest.raises(AssertionError) as caught:
             check(wrong, **({"cases": cases[0]} if cases else {}))
-        told.append(str(caught.value))
-    assert {sentence for sentence in known if not any(sentence in message for message in told)} == set()
+        messages.append(str(caught.value))
+    assert {sentence for sentence in known if not any(sentence in message for message in messages)} == set()
 
 
 @every_check
-def test_what_an_answer_raises_is_not_hidden(check, stub):
+def test_exceptions_of_the_answer_are_raised(check, stub):
     with pytest.raises(NotImplementedError):
         check(stub)
 
 
 @every_check
-def test_nothing_returned_is_told(check):
+def test_answer_without_return_is_rejected(check):
     with pytest.raises(AssertionError, match="did you forget to return"):
         check(lambda *_: None)
 
 
 @every_check
-def test_every_case_and_every_part_counts(check):
-    """An answer that is right in all cases but one, and there wrong in one part of what it returns, does not pass."""
+def test_one_wrong_part_in_one_case_is_rejected(check):
+    """An answer that is wrong in a single part of its result, in a single case, does not pass."""
     right = RIGHT[check][0]
-    first, calls = recorded(check, right, cases=1), recorded(check, right, cases=3)
-    second = recorded(check, right, cases=2)[len(first) :]
+    first, calls = results_of(check, right, cases=1), results_of(check, right, cases=3)
+    second = results_of(check, right, cases=2)[len(first) :]
     assert len(first) < len(first) + len(second) < len(calls)
     for part in range(n_parts(first[0])):
         for spoilt_calls in (range(len(first)), range(len(first), len(first) + len(second))):
             with pytest.raises(AssertionError):
-                check(but_wrong(right, part, spoilt_calls), cases=3)
+                check(with_wrong_part(right, part, spoilt_calls), cases=3)
 
 
 @every_check
-def test_an_answer_that_changes_its_arguments_is_told(check):
-    for number in range(len(lent_by(check, cases=1)[-1][0])):
+def test_answer_that_modifies_its_arguments_is_rejected(check):
+    for number in range(len(inputs_of(check, cases=1)[-1][0])):
         with pytest.raises(AssertionError, match="changed its argument"):
-            check(spoiling(RIGHT[check][0], number))
+            check(modifying_argument(RIGHT[check][0], number))
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
-def recorded(check: Callable, right: Callable, **options) -> list:
-    """What the right answer returns, call by call."""
+def results_of(check: Callable, right: Callable, **options) -> list:
+    """Return the results of the right answer for each call."""
     returned = []
     check(lambda *given: returned.append(right(*given)) or returned[-1], **options)
     return returned
 
 
-def lent_by(check: Callable, **options) -> list[tuple[list, list]]:
-    """What the answer is given, call by call: the tensors, as lists, and what can be compared besides."""
+def inputs_of(check: Callable, **options) -> list[tuple[list, list]]:
+    """Return the arguments of each call: the tensors as lists, and the numbers and lists."""
     lent = []
 
     def answer(*given):
@@ -194,8 +194,8 @@ def lent_by(check: Callable, **options) -> list[tuple[list, list]]:
     return lent
 
 
-def compared_with(check: Callable, monkeypatch, default: torch.dtype) -> list:
-    """What a check holds against the right answer, as numbers; what it draws at random is the same for any default."""
+def references_of(check: Callable, monkeypatch, default: torch.dtype) -> list:
+    """Return the references and mistakes of a check as numbers, with random inputs drawn in double precision."""
     used = []
 
     def in_double(draw):
@@ -229,8 +229,8 @@ def n_parts(value: object) -> int:
     return len(value) if isinstance(value, tuple) else 1
 
 
-def but_wrong(right: Callable, part: int, calls: range) -> Callable:
-    """Make an answer that is wrong in one part in some of its calls."""
+def with_wrong_part(right: Callable, part: int, calls: range) -> Callable:
+    """Return an answer that is wrong in one part of its result in the given calls."""
     count = iter(range(10**6))
 
     def answer(*given):
@@ -257,12 +257,12 @@ def tensors(given: object) -> list[Tensor]:
 
 
 def deepcopied(given: tuple) -> tuple:
-    """Copy what is lent; an iterator is lent as it is."""
+    """Copy the tensors, lists and tuples; other arguments, such as iterators, are passed on."""
     return tuple(deepcopy(item) if isinstance(item, (Tensor, list, tuple)) else item for item in given)
 
 
-def spoiling(right: Callable, number: int) -> Callable:
-    """Make an answer that returns what is right and leaves one of the tensors that it was given changed."""
+def modifying_argument(right: Callable, number: int) -> Callable:
+    """Return an answer with the right result that modifies one of its tensor arguments."""
 
     def answer(*given):
         value, lent = right(*deepcopied(given)), tensors(given)

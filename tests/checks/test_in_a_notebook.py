@@ -1,4 +1,4 @@
-"""What a student reads who fails: one sentence, or the lines of the own answer, and never a line of the check's."""
+"""Tests of the output in a notebook: a message, or the traceback of the student's code, never the check's source."""
 
 import re
 
@@ -41,7 +41,7 @@ CELLS = {
 
 @pytest.fixture(scope="module")
 def shown():
-    """What stands below each of these cells, without colours."""
+    """Return the output of each of these cells, without colours."""
     setup = ANSWERS.format(files=", ".join(sorted({name.split(".")[0] for name in CHECKS})))
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(code) for code in (setup, *CELLS.values())])
     NotebookClient(notebook, timeout=900, allow_errors=True, kernel_name="python3").execute()  # a machine may be busy
@@ -51,7 +51,7 @@ def shown():
     return dict(zip(CELLS, lines, strict=True))
 
 
-def test_a_wrong_answer_is_told_its_sentence_alone(shown):
+def test_wrong_answer_shows_only_its_message(shown):
     where = r" \(m=\d keys, d_k=\d, d_v=\d\)"
     sentence = f"look_up is wrong: every key has the same weight, whatever the query{where}"
     assert re.fullmatch(sentence, shown["wrong"])
@@ -59,12 +59,12 @@ def test_a_wrong_answer_is_told_its_sentence_alone(shown):
     assert shown["no function"] == "weights must be a function, got int"
 
 
-def test_what_is_wrong_fits_on_a_line_for_every_check(shown):
+def test_message_of_every_check_is_one_line(shown):
     long = {name: text for name, text in shown.items() if name.startswith("seven to") and "\n" in text}
     assert long == {}
 
 
-def test_what_an_answer_raises_is_shown_where_it_raises(shown):
+def test_exception_in_the_answer_shows_its_traceback(shown):
     assert "in weights(q, k)" in shown["raises"]
     assert "return q @ k  # the widths do not fit" in shown["raises"]
     assert "RuntimeError: mat1 and mat2 shapes cannot be multiplied" in shown["raises"]
@@ -73,10 +73,10 @@ def test_what_an_answer_raises_is_shown_where_it_raises(shown):
     assert shown["too few arguments"].endswith("takes 1 positional argument but 2 were given")
 
 
-def test_what_cannot_be_read_is_told_in_a_line(shown):
+def test_unreadable_result_shows_a_one_line_message(shown):
     assert re.fullmatch(r"what came back could not be read: RuntimeError: .{1,200}", shown["unreadable"])
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_nothing_of_the_check_is_shown(shown, cell):
+def test_source_of_the_check_is_not_shown(shown, cell):
     assert not re.search(r"lessons_lib|wanted =|mistakes|compare\(|ask\(|assert (?!len)", shown[cell])

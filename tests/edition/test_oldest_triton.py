@@ -1,4 +1,4 @@
-"""The environment of the oldest Triton holds what is promised and pinned, and the kernels' tests run in it."""
+"""Tests of tools/oldest_triton.py: the requirements of its environment, and the tests that run in it."""
 
 import re
 import sys
@@ -16,7 +16,7 @@ WEEKLY = yaml.safe_load((ROOT / ".github/workflows/weekly.yml").read_text())
 
 @pytest.fixture
 def called(monkeypatch):
-    """What would be run, and with which environment."""
+    """Record the commands and their environments instead of running them."""
     found = []
 
     class Done:
@@ -31,19 +31,19 @@ def called(monkeypatch):
     return found
 
 
-def test_the_oldest_triton_is_the_one_that_is_promised_and_that_colab_has():
+def test_oldest_is_the_declared_version_and_colabs():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["optional-dependencies"]["gpu"] == ["triton>=3.6; sys_platform == 'linux'"]
     assert oldest_triton.oldest() == "triton==3.6"
     assert "triton==3.6.0 " in WEEKLY["env"]["COLAB"]
 
 
-def test_all_else_is_as_pinned_but_for_numpy():
+def test_constraints_are_the_pins_except_numpy():
     pins = (ROOT / "requirements.txt").read_text()
     found = oldest_triton.constraints()
     assert found[0] == "numpy<2.4"
     assert not [pin for pin in found[1:] if re.match(r"numpy|triton|-e", pin)]
-    assert not [pin for pin in found if "[" in pin], "pip takes no extras in a constraint"
+    assert not [pin for pin in found if "[" in pin], "pip allows no extras in a constraint"
     torch = re.search(r"^torch==.*$", pins, re.M)[0]
     assert torch in found
     assert len(found) == len(re.findall(r"^[\w.\[\]-]+==", pins, re.M)) - 1  # without Triton
@@ -51,7 +51,7 @@ def test_all_else_is_as_pinned_but_for_numpy():
     assert "triton" not in oldest_triton.names()
 
 
-def test_the_environment_is_made_once_and_triton_comes_last_and_alone(called, tmp_path):
+def test_ready_creates_the_environment_once_and_installs_triton_last(called, tmp_path):
     folder = tmp_path / "made"
     python = oldest_triton.ready(folder)
     (first, _), (second, _) = called
@@ -67,7 +67,7 @@ def test_the_environment_is_made_once_and_triton_comes_last_and_alone(called, tm
     assert len(called) == 4
 
 
-def test_an_environment_that_was_not_finished_is_made_anew(called, tmp_path, monkeypatch):
+def test_ready_does_not_mark_an_incomplete_environment(called, tmp_path, monkeypatch):
     def fails(command, **options):
         raise oldest_triton.subprocess.CalledProcessError(1, command)
 
@@ -77,7 +77,7 @@ def test_an_environment_that_was_not_finished_is_made_anew(called, tmp_path, mon
     assert not (tmp_path / "made" / "ready.txt").exists()
 
 
-def test_its_exit_status_is_that_of_the_kernels_tests(called, monkeypatch):
+def test_main_returns_the_exit_status_of_the_tests(called, monkeypatch):
     monkeypatch.setattr(oldest_triton, "ready", lambda: Path("there/python"))
     assert oldest_triton.main() == 5
     ((command, environment),) = called
@@ -85,13 +85,13 @@ def test_its_exit_status_is_that_of_the_kernels_tests(called, monkeypatch):
     assert "DeprecationWarning" in environment["PYTEST_ADDOPTS"]
 
 
-def test_elsewhere_than_on_linux_it_says_so(monkeypatch, capsys):
+def test_main_requires_linux(monkeypatch, capsys):
     monkeypatch.setattr(oldest_triton.sys, "platform", "darwin")
     assert oldest_triton.main() == 1
     assert capsys.readouterr().err == "oldest_triton.py needs Linux, as Triton does\n"
 
 
-def test_the_lanes_of_the_kernels_are_every_file_that_needs_triton(monkeypatch):
+def test_kernel_lanes_contain_every_test_file_that_needs_triton(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["run_tests.py", "--kernels"])
     asked = []
     monkeypatch.setattr(run_tests, "run", lambda lanes: asked.extend(lanes) or 0)
@@ -106,7 +106,7 @@ def test_the_lanes_of_the_kernels_are_every_file_that_needs_triton(monkeypatch):
     assert len(wants) >= 5
 
 
-def test_it_runs_once_a_week():
+def test_weekly_workflow_runs_oldest_triton():
     commands = [step.get("run") for step in WEEKLY["jobs"]["triton"]["steps"]]
     assert commands[-1] == "make oldest-triton"
     assert re.search(

@@ -1,4 +1,4 @@
-"""A notebook that leaves the repository installs the library that it was made from; nothing else in it changes."""
+"""Tests of tools/pin_library.py: exported notebooks install the commit from which they were made."""
 
 import shutil
 import subprocess
@@ -21,7 +21,7 @@ def git(folder: Path, *command: str) -> str:
 
 
 def commit(folder: Path, name: str, text: str) -> str:
-    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
     (folder / name).write_text(text)
     git(folder, "add", name)
     git(folder, "commit", "-q", "-m", name)
@@ -49,39 +49,39 @@ def edition(tmp_path) -> Path:
     return tmp_path / "build"
 
 
-def test_the_commit_is_the_last_that_changed_the_library(repository):
-    library = commit(repository, "lessons_lib/attention.py", "one = 1")
+def test_library_commit_is_the_last_change_of_the_library(repository):
+    library = commit(repository, "lessons_lib/attention/attention.py", "one = 1")
     commit(repository, "book/text.md", "two")
     assert library_commit(repository) == library
     ranges = commit(repository, "pyproject.toml", "three")
     assert library_commit(repository) == ranges != library
 
 
-def test_in_a_clone_without_history_it_holds_the_same_library(repository, tmp_path):
-    commit(repository, "lessons_lib/attention.py", "one = 1")
+def test_library_commit_in_a_shallow_clone_is_its_only_commit(repository, tmp_path):
+    commit(repository, "lessons_lib/attention/attention.py", "one = 1")
     last = commit(repository, "book/text.md", "two")
     git(tmp_path, "clone", "-q", "--depth", "1", repository.as_uri(), "shallow")
     assert library_commit(tmp_path / "shallow") == last
 
 
-def test_of_this_repository_it_holds_the_library_of_today():
+def test_library_commit_of_this_repository_has_the_current_library():
     name = library_commit(ROOT)
     if name is None:
         pytest.skip("no git history here")
     assert git(ROOT, "diff", "--stat", name, "HEAD", "--", "lessons_lib", "pyproject.toml") == ""
 
 
-def test_pinned_only_the_address_of_the_library_differs():
+def test_pinned_changes_only_the_address():
     assert pinned(INSTALL, "c0ffee") == INSTALL.replace("refs/heads/main", "c0ffee")
 
 
 @pytest.mark.parametrize("source", ["import lessons_lib", INSTALL.replace("main", "other"), f"{INSTALL}\n{INSTALL}"])
-def test_a_cell_that_does_not_install_the_newest_is_refused(source):
+def test_pinned_requires_a_cell_that_installs_the_newest_library(source):
     with pytest.raises(ValueError, match=r"must install the library from \.\.\./archive/refs/heads/main.zip, got"):
         pinned(source, "c0ffee")
 
 
-def test_a_notebook_is_pinned_in_its_first_code_cell_alone(tmp_path):
+def test_pin_changes_only_the_first_code_cell(tmp_path):
     path = tmp_path / "one.ipynb"
     write(path)
     before = path.read_text()
@@ -92,8 +92,8 @@ def test_a_notebook_is_pinned_in_its_first_code_cell_alone(tmp_path):
     assert "See" not in lines[0][0]
 
 
-def test_every_notebook_is_pinned_and_the_site_gives_the_same_file(repository, edition):
-    name = commit(repository, "lessons_lib/attention.py", "one = 1")
+def test_pin_edition_pins_notebooks_and_copies_them_to_the_site(repository, edition):
+    name = commit(repository, "lessons_lib/attention/attention.py", "one = 1")
     write(edition / "html/_sources/book/one.ipynb", "the source")
     assert pin_edition(edition, repository) == ""
     assert f"/archive/{name}.zip" in (edition / "notebooks/book/one.ipynb").read_text()
@@ -101,15 +101,15 @@ def test_every_notebook_is_pinned_and_the_site_gives_the_same_file(repository, e
     assert given.read_bytes() == (edition / "notebooks/book/one.ipynb").read_bytes()
 
 
-def test_without_a_site_there_is_nothing_to_download(repository, edition):
-    commit(repository, "lessons_lib/attention.py", "one = 1")
+def test_pin_edition_without_a_site_makes_no_downloads(repository, edition):
+    commit(repository, "lessons_lib/attention/attention.py", "one = 1")
     pin_edition(edition, repository)
     assert not (edition / "html").exists()
 
 
-@pytest.mark.parametrize("name", ["lessons_lib/attention.py", "lessons_lib/new.py"])
-def test_it_says_when_the_library_is_not_committed(repository, edition, name):
-    made = commit(repository, "lessons_lib/attention.py", "one = 1")
+@pytest.mark.parametrize("name", ["lessons_lib/attention/attention.py", "lessons_lib/new.py"])
+def test_pin_all_reports_uncommitted_changes(repository, edition, name):
+    made = commit(repository, "lessons_lib/attention/attention.py", "one = 1")
     (repository / name).write_text("two = 2")
     said = pin_all(edition / "notebooks", repository)
     assert made[:10] in said
@@ -118,19 +118,19 @@ def test_it_says_when_the_library_is_not_committed(repository, edition, name):
 
 
 @pytest.mark.parametrize("folder", ["no repository", "no commit"])
-def test_it_says_when_there_is_no_commit_to_name(repository, edition, tmp_path, monkeypatch, folder):
+def test_pin_all_reports_a_missing_history(repository, edition, tmp_path, monkeypatch, folder):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     said = pin_all(edition / "notebooks", repository if folder == "no commit" else tmp_path)
     assert "no git history" in said
     assert "refs/heads/main" in (edition / "notebooks/book/one.ipynb").read_text()
 
 
-# --- what students are handed ---------------------------------------------------------------------------------------
+# --- hand-outs ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def released(tmp_path) -> tuple[Path, Path]:
-    """A hand-out as students get it, and the same as a page of the book."""
+    """A pinned hand-out for students, and the same notebook as a page of the book."""
     pytest.importorskip("nbgrader")
     from release_assignments import hand_out, release
 
@@ -140,7 +140,7 @@ def released(tmp_path) -> tuple[Path, Path]:
     return hand_outs / "scaling/scaling.ipynb", pages / "scaling/scaling.ipynb"
 
 
-def test_a_hand_out_names_the_commit(released):
+def test_hand_out_pins_the_commit(released):
     ours, page = (nbformat.read(path, as_version=4).cells for path in released)
     name = library_commit(ROOT)
     if name is None:
@@ -149,13 +149,13 @@ def test_a_hand_out_names_the_commit(released):
     assert ours[1:] == page[1:]
 
 
-def test_grading_leaves_what_is_handed_out_as_it_is(tmp_path):
+def test_grading_does_not_change_hand_outs(tmp_path):
     pytest.importorskip("nbgrader")
     from release_assignments import ASSIGNMENTS, HAND_OUTS
 
     from grading.course import Course, configure
 
-    assert HAND_OUTS.parent == ASSIGNMENTS, "beside what grading writes"
+    assert HAND_OUTS.parent == ASSIGNMENTS, "hand-outs must be outside of the folders that grading writes"
     shutil.copytree(ASSIGNMENTS / "source/scaling", tmp_path / "source/scaling")
     ours = tmp_path / HAND_OUTS.name / "scaling/scaling.ipynb"
     ours.parent.mkdir(parents=True)
@@ -165,7 +165,7 @@ def test_grading_leaves_what_is_handed_out_as_it_is(tmp_path):
     assert (tmp_path / "release/scaling/scaling.ipynb").is_file()
 
 
-def test_the_guide_hands_out_what_is_pinned():
+def test_guide_refers_to_the_pinned_hand_outs():
     from release_assignments import HAND_OUTS
 
     guide = (ROOT / "assignments/README.md").read_text(encoding="utf-8")
@@ -173,7 +173,7 @@ def test_the_guide_hands_out_what_is_pinned():
     assert f"/assignments/{HAND_OUTS.name}/\n" in (ROOT / ".gitignore").read_text(encoding="utf-8")
 
 
-def test_nothing_needs_mending_in_a_hand_out_that_comes_back(released):
+def test_mend_accepts_a_pinned_hand_out(released):
     from grading.check_notebook import mend
 
     ours, page = (nbformat.read(path, as_version=4) for path in released)

@@ -1,4 +1,4 @@
-"""Publishing the runnable edition adds to its branch and never rewrites it; rehearsed on a repository in a folder."""
+"""Tests of tools/publish_notebooks.sh on a local repository: it adds commits to the branch and never rewrites it."""
 
 import shutil
 import subprocess
@@ -31,7 +31,7 @@ def publish(tmp_path):
     return run
 
 
-def test_what_is_published_is_the_edition_and_no_more(publish, tmp_path):
+def test_publish_replaces_the_content_of_the_branch(publish, tmp_path):
     publish(scaling="one", gone="one")
     publish(scaling="two")
     listed = git(tmp_path / "remote", "ls-tree", "-r", "--name-only", "notebooks")
@@ -40,7 +40,7 @@ def test_what_is_published_is_the_edition_and_no_more(publish, tmp_path):
     assert git(tmp_path / "remote", "log", "-1", "--format=%s", "notebooks") == "From a test\n"
 
 
-def test_a_reader_who_cloned_before_can_still_pull(publish, tmp_path):
+def test_publish_allows_fast_forward_pulls(publish, tmp_path):
     publish(scaling="one")
     git(tmp_path, "clone", "-q", "-b", "notebooks", "remote", "reader")
     publish(scaling="two")
@@ -48,11 +48,11 @@ def test_a_reader_who_cloned_before_can_still_pull(publish, tmp_path):
     assert (tmp_path / "reader/book/scaling.ipynb").read_text() == "two"
 
 
-def test_nothing_new_is_no_commit(publish):
+def test_publish_without_changes_makes_no_commit(publish):
     assert publish(scaling="one") == publish(scaling="one")
 
 
-def test_a_push_that_is_refused_fails(publish, tmp_path):
+def test_publish_rejected_push_fails(publish, tmp_path):
     publish(scaling="one")
     hook = tmp_path / "remote/hooks/pre-receive"
     hook.parent.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a page of MyST becomes in the runnable edition; and what has no rule there fails the build."""
+"""Tests of notebook_export: conversion of MyST to plain Markdown, and warnings for syntax without a rule."""
 
 import io
 import sys
@@ -12,7 +12,7 @@ from build_book import ROOT
 
 ADDRESS = "https://github.com/Someone/a-fork"
 PAGES = "https://someone.github.io/a-fork/"
-PAPER = r"::::{div} only-print\n(On paper.)\n::::"  # in JSON; what another extension makes of a page
+PAPER = r"::::{div} only-print\n(On paper.)\n::::"  # in JSON, as another extension writes it
 PROSE = """\
 # The first *page*
 
@@ -116,7 +116,7 @@ def glued(name: str, text: str) -> nbformat.NotebookNode:
 
 @pytest.fixture
 def edition(tmp_path, monkeypatch):
-    """Build a small book of two notebooks and one page; give the first notebook of its edition, and the warnings."""
+    """Build a small book of two notebooks and one page; return the first exported notebook, and the warnings."""
     from sphinx.application import Sphinx
 
     source = tmp_path / "source"
@@ -131,7 +131,7 @@ def edition(tmp_path, monkeypatch):
         (source / "plain.md").write_text("# In words\n")
         write("two.ipynb", [nbformat.v4.new_markdown_cell("# Page two\n\n$$ c $$ (eq-other)")])
         write("one.ipynb", cells)
-        options = {"extensions": ["myst_nb", "runnable"], "nb_execution_mode": "off", "numfig": True}
+        options = {"extensions": ["myst_nb", "notebook_export"], "nb_execution_mode": "off", "numfig": True}
         options |= {"html_theme": "basic", "html_theme_options": {"repository_url": ADDRESS}, "html_title": "A book"}
         options |= {"myst_enable_extensions": ["attrs_block", "colon_fence", "dollarmath"], "myst_heading_anchors": 3}
         said = io.StringIO()
@@ -143,11 +143,11 @@ def edition(tmp_path, monkeypatch):
 
     monkeypatch.syspath_prepend(ROOT / "book/_ext")
     yield built
-    sys.modules.pop("runnable", None)
+    sys.modules.pop("notebook_export", None)
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_what_is_myst_is_replaced_and_nothing_else(edition):
+def test_export_replaces_only_myst_syntax(edition):
     cells = [nbformat.v4.new_markdown_cell(PROSE), code("glue()", outputs=[glued("spread", "'16.12'")])]
     written, said = edition(cells)
     assert written.cells[0].source.rstrip() == RESOLVED.rstrip()
@@ -157,7 +157,7 @@ def test_what_is_myst_is_replaced_and_nothing_else(edition):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_cells_keep_their_code_and_say_what_they_hide_as_jupyterlab_does(edition):
+def test_export_keeps_code_and_converts_tags(edition):
     figure = {"figure": {"caption": "The sum of {eq}`eq-sum`.", "name": "fig-sum"}, "image": {"alt": "Two dots."}}
     cells = [nbformat.v4.new_markdown_cell("# One\n\n$$ s $$ (eq-sum)"), code("install", ["remove-cell"])]
     cells += [code("fold", ["hide-input", "raises-exception"]), code("draw", outputs=[picture()], mystnb=figure)]
@@ -186,24 +186,24 @@ def picture() -> nbformat.NotebookNode:
         ("A {glue:text}`lost` value.", "the value lost"),
         ("By {eq}`eq-lost`.", "the equation eq-lost"),
         ("See {doc}`lost`.", "the page lost"),
-        ("[There](#nowhere).", "the jump to #nowhere"),
+        ("[There](#nowhere).", "the link to #nowhere"),
         (":::{dropdown} More\nText.\n:::", "the directive dropdown"),
     ],
 )
-def test_what_has_no_rule_is_a_warning_which_fails_the_build(edition, builder, prose, complaint):
+def test_export_unknown_syntax_is_a_warning(edition, builder, prose, complaint):
     _, said = edition([nbformat.v4.new_markdown_cell(f"# One\n\n{prose}")], builder)
     assert f"runnable edition: no rule for {complaint}" in said
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_caption_without_a_name_is_a_warning(edition):
+def test_export_caption_without_a_name_is_a_warning(edition):
     figure = {"figure": {"caption": "The sum."}}
     _, said = edition([nbformat.v4.new_markdown_cell("# One"), code("draw", outputs=[picture()], mystnb=figure)])
     assert "runnable edition: no rule for a figure without a name or number: The sum." in said
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_hand_out_is_left_as_it_is(edition):
+def test_export_does_not_change_hand_outs(edition):
     locked = {"grade": True, "grade_id": "a", "locked": True, "schema_version": 3, "solution": False}
     cells = [nbformat.v4.new_markdown_cell("# One\n\n[two](two.ipynb)"), code("install", ["remove-cell"])]
     cells += [code("check()", ["raises-exception"], nbgrader=locked)]
@@ -211,17 +211,17 @@ def test_a_hand_out_is_left_as_it_is(edition):
     assert written.cells == cells
 
 
-def test_the_solutions_have_no_edition(tmp_path):
+def test_solutions_site_has_no_runnable_edition(tmp_path):
     import yaml
-    from build_solutions import lay_out
+    from build_solutions import write_sources
 
-    lay_out(tmp_path)
+    write_sources(tmp_path)
     settings = yaml.safe_load((tmp_path / "_config.yml").read_text())
-    assert "runnable" not in settings["sphinx"]["local_extensions"]
-    assert "runnable" in yaml.safe_load((ROOT / "_config.yml").read_text())["sphinx"]["local_extensions"]
+    assert "notebook_export" not in settings["sphinx"]["local_extensions"]
+    assert "notebook_export" in yaml.safe_load((ROOT / "_config.yml").read_text())["sphinx"]["local_extensions"]
 
 
-def test_the_launch_buttons_open_its_branch():
+def test_launch_buttons_use_the_published_branch():
     import yaml
 
     branch = yaml.safe_load((ROOT / "_config.yml").read_text())["repository"]["branch"]

@@ -1,4 +1,4 @@
-"""What runs on GitHub and in a container in the cloud, as far as it can be seen from here."""
+"""Tests of the GitHub workflows and the dev container, as far as that is possible locally."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def lint(command: list[str], folder: Path) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("command", LINTERS, ids=lambda command: command[0])
-def test_the_linters_of_make_check_find_faults_and_none_here(command, tmp_path):
+def test_linters_pass_here_and_fail_for_faults(command, tmp_path):
     good, bad = FAULTS[command[0]]
     assert lint(command, ROOT).returncode == 0
     (tmp_path / ".github/workflows").mkdir(parents=True)
@@ -46,21 +46,21 @@ def test_the_linters_of_make_check_find_faults_and_none_here(command, tmp_path):
     assert lint(command, tmp_path).returncode != 0
 
 
-def test_make_check_lints_the_workflows_without_the_network():
+def test_linters_run_offline():
     assert [command[0] for command in LINTERS] == ["check-jsonschema", "zizmor"]
     assert "--offline" in LINTERS[1]
     assert any(argument.startswith("vendor.") for argument in LINTERS[0])
 
 
-def test_a_push_runs_the_two_commands_with_nothing_left_out():
+def test_push_runs_make_check_and_make_test_with_all_requirements():
     job = PUBLISH["jobs"]["test"]
     assert [step for step in steps(job) if step.startswith("make")] == ["make check", "make test"]
-    files = [ROOT / "Makefile", *(ROOT / "tests").rglob("*.py")]  # what says that something may be required
+    files = [ROOT / "Makefile", *(ROOT / "tests").rglob("*.py")]  # files in which REQUIRE_* variables may occur
     required = set(re.findall(r"\bREQUIRE_[A-Z]+", "\n".join(path.read_text() for path in files)))
     assert {name: value for name, value in job["env"].items() if "REQUIRE" in name} == dict.fromkeys(required, "1")
 
 
-def test_what_is_published_was_built_by_the_tests():
+def test_publish_job_uses_the_tested_build():
     (site, notebooks) = (step for step in PUBLISH["jobs"]["test"]["steps"] if "upload" in step.get("uses", ""))
     assert site["with"] == {"path": "_build/html"}
     assert (notebooks["with"]["name"], notebooks["with"]["path"]) == ("notebooks", "_build/notebooks")
@@ -74,7 +74,7 @@ def test_what_is_published_was_built_by_the_tests():
     assert (ROOT / "tools/publish_notebooks.sh").stat().st_mode & 0o100
 
 
-def test_the_library_lies_beside_the_published_notebooks_as_binder_wants_it():
+def test_published_branch_contains_the_library_for_binder():
     (archived,) = (run for run in steps(PUBLISH["jobs"]["publish"]) if run.startswith("git archive"))
     names = re.fullmatch(r"git archive HEAD (.+) \| tar -x -C notebooks", archived)[1].split()
     assert all((ROOT / name).exists() for name in names)
@@ -83,29 +83,29 @@ def test_the_library_lies_beside_the_published_notebooks_as_binder_wants_it():
     assert ".[notebook]" in (ROOT / "binder/requirements.txt").read_text().split()
 
 
-def test_the_commit_that_is_pinned_is_in_what_is_checked_out():
+def test_checkout_fetches_the_full_history():
     checkout = next(s for s in PUBLISH["jobs"]["test"]["steps"] if s.get("uses", "").startswith("actions/checkout"))
     assert checkout["with"]["fetch-depth"] == 0
 
 
 @pytest.mark.parametrize("workflow", [PUBLISH, WEEKLY], ids=["publish", "weekly"])
-def test_every_job_has_an_end_a_named_image_and_no_more_rights_than_it_needs(workflow):
+def test_jobs_have_timeouts_fixed_images_and_minimal_permissions(workflow):
     assert workflow["permissions"] == {"contents": "read"}
     for name, job in workflow["jobs"].items():
         assert job["timeout-minutes"] >= (60 if any("make test" in run for run in steps(job)) else 5)
-        assert re.fullmatch(r"ubuntu-\d\d\.04", job["runs-on"]), "an image that changes its name when it changes"
+        assert re.fullmatch(r"ubuntu-\d\d\.04", job["runs-on"]), "the image must have a fixed version"
         assert ("permissions" in job) == (name == "publish")
         for step in job["steps"]:
             if step.get("uses", "").startswith("actions/checkout"):
                 assert step["with"]["persist-credentials"] is False
 
 
-def test_a_deployment_is_never_cut_off():
+def test_deployments_are_not_cancelled():
     assert PUBLISH["concurrency"]["cancel-in-progress"] == "${{ github.event_name == 'pull_request' }}"
 
 
-def test_once_a_week_the_edition_runs_as_readers_open_it():
-    """From its branch, with the library that its first cell installs, in the versions of Colab's image."""
+def test_weekly_edition_job_runs_the_published_branch():
+    """The job uses the library that the first cell installs, and the versions of Colab's image."""
     job = WEEKLY["jobs"]["edition"]
     checkout, _, *runs = job["steps"]
     branch = yaml.safe_load((ROOT / "_config.yml").read_text())["repository"]["branch"]
@@ -119,7 +119,7 @@ def test_once_a_week_the_edition_runs_as_readers_open_it():
     assert execute == also
 
 
-def test_the_container_makes_the_environment_and_no_more():
+def test_dev_container_creates_the_environment():
     container = json.loads((ROOT / ".devcontainer/devcontainer.json").read_text())
     assert container["postCreateCommand"] == "make .venv/.ready"
     assert re.search(r"^\$\(VENV\)/\.ready:", MAKEFILE, re.M)
@@ -127,20 +127,20 @@ def test_the_container_makes_the_environment_and_no_more():
     python = container["customizations"]["vscode"]["settings"]["python.defaultInterpreterPath"]
     assert python == "${containerWorkspaceFolder}/.venv/bin/python"
     assert re.search(r"python:3\.(\d+)-", container["image"])[1] == "11"
-    # a subset of the properties that the schema of containers.dev knows
+    # a subset of the properties in the schema of containers.dev
     known = {"name", "image", "hostRequirements", "containerEnv", "onCreateCommand", "postCreateCommand"}
     assert set(container) <= known | {"customizations"}
     assert set(container["hostRequirements"]) <= {"cpus", "memory", "storage", "gpu"}
 
 
-def test_once_a_week_all_tests_run_on_each_python():
+def test_weekly_job_runs_all_tests_on_each_python():
     job = WEEKLY["jobs"]["pins"]
     assert [step for step in steps(job) if step.startswith("make")] == ["make test", "make test-all"]
     assert job["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]
 
 
-def test_what_is_ignored_is_not_named_by_a_pattern():
-    """Pytest runs a file that it is given, ignored or not."""
+def test_ignored_files_are_not_passed_by_a_glob():
+    """Pytest runs a file that is given on the command line even if it is ignored."""
     ignoring = [run for job in WEEKLY["jobs"].values() for run in steps(job) if "--ignore" in run]
     assert ignoring
     assert not [run for run in ignoring if "*" in run]

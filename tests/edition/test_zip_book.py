@@ -1,4 +1,4 @@
-"""The book in one file: the site with its index at the top, the notebooks beside it, and the same bytes every time."""
+"""Tests of tools/zip_book.py: the zip has the site and the notebooks, and is reproducible."""
 
 import zipfile
 
@@ -8,7 +8,7 @@ from zip_book import pack
 
 @pytest.fixture
 def build(tmp_path):
-    """What a build leaves: the site, the notebooks, and what belongs to neither."""
+    """A build folder with the site, the notebooks, and files that belong to neither."""
     files = ["html/index.html", "html/book/intro.html", "html/.buildinfo", "html/_static/a.js", "solutions/html/x.html"]
     files += ["notebooks/book/one.ipynb", "notebooks/book/.ipynb_checkpoints/one-checkpoint.ipynb"]
     for name in files:
@@ -17,7 +17,7 @@ def build(tmp_path):
     return tmp_path
 
 
-def test_it_holds_the_site_and_the_notebooks_in_one_folder(build):
+def test_pack_contains_site_and_notebooks(build):
     pack(build, build / "book.zip")
     with zipfile.ZipFile(build / "book.zip") as archive:
         held = {name: archive.read(name).decode() for name in archive.namelist()}
@@ -29,7 +29,7 @@ def test_it_holds_the_site_and_the_notebooks_in_one_folder(build):
     }
 
 
-def test_the_same_book_makes_the_same_bytes(build):
+def test_pack_is_reproducible(build):
     pack(build, build / "once.zip")
     (build / "html/index.html").touch()
     pack(build, build / "twice.zip")
@@ -37,7 +37,7 @@ def test_the_same_book_makes_the_same_bytes(build):
 
 
 @pytest.mark.parametrize("missing", ["html", "notebooks"])
-def test_a_book_that_was_not_built_is_refused(build, missing):
+def test_pack_without_a_build_raises(build, missing):
     (build / missing).rename(build / "elsewhere")
     with pytest.raises(FileNotFoundError, match=f"found no .*{missing}: run make book"):
         pack(build, build / "book.zip")

@@ -1,4 +1,4 @@
-"""A machine without a GPU for the benchmark: PyTorch's tiles in place of the kernels, and a clock that shows 2 ms."""
+"""A machine without a GPU for the benchmark: the tiled backend replaces the kernels, every call takes 2 ms."""
 
 import contextlib
 import dataclasses
@@ -23,7 +23,7 @@ SIZES = Sizes(
     copied=64,
     far=640,
 )
-ALL_CHANGES = {"softcap": 2.5, "slopes": True, "sinks": True}
+ALL_CHANGES = {"softcap": 2.5, "alibi_slopes": True, "sinks": True}
 CACHES = {"cache_lengths": (50, 0, 20), **ALL_CHANGES}
 PROBLEMS = (
     {"b": 2, "h": 4, "g": 2, "n": 37, "m": 50, "d": 8, "is_causal": True, "window": 9, "key_lengths": (50, 20)},
@@ -33,7 +33,7 @@ PROBLEMS = (
     {"b": 1, "h": 2, "g": 1, "n": 150, "m": 150, "d": 8, "rule": "longformer"},
     {"b": 1, "h": 2, "g": 2, "n": 150, "m": 150, "d": 8, "rule": "bigbird"},
     {"b": 1, "h": 4, "g": 2, "n": 37, "m": 50, "d": 8, "is_causal": True, "softcap": 1.5},
-    {"b": 1, "h": 4, "g": 4, "n": 37, "m": 37, "d": 8, "slopes": True},
+    {"b": 1, "h": 4, "g": 4, "n": 37, "m": 37, "d": 8, "alibi_slopes": True},
     {"b": 2, "h": 4, "g": 2, "n": 37, "m": 50, "d": 8, "is_causal": True, "sinks": True},
     {"b": 2, "h": 4, "g": 2, "n": 150, "m": 150, "d": 8, "rule": "documents", **ALL_CHANGES},
     {"b": 3, "h": 4, "g": 2, "n": 1, "m": 50, "d": 8, "window": 12, "is_causal": True, **CACHES},
@@ -43,17 +43,17 @@ PROBLEMS = (
 
 @dataclasses.dataclass
 class NoGpu(Machine):
-    """It does everything that is asked for, at once; ``trouble(call)`` is asked before each and may raise."""
+    """A machine that runs every call at once; ``trouble(call)`` runs before each call and may raise."""
 
     device = "cpu"
     compiler = "eager"
-    lost: str | None = None  # what the device says once it can do no more
+    lost: str | None = None  # the error of an unusable device
     title: str = "NVIDIA Nothing 1"
-    fast: Tile | None = None  # with this tile everything takes half the time
+    fast: Tile | None = None  # every call with this tile takes half the time
     tiles: Configuration | None = None
 
     def trouble(self, call: str, **options) -> None:
-        """Raise what should go wrong here."""
+        """Raise the error that is simulated for this call."""
 
     def available(self):
         return True

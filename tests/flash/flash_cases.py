@@ -1,4 +1,4 @@
-"""What the tests of the flash path share: cases, the reference in float64, and inputs with poison all round them."""
+"""Shared by the tests of the flash path: cases, the float64 reference, and inputs surrounded by NaN in memory."""
 
 import importlib.util
 import math
@@ -11,13 +11,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from lessons_lib.attention import attention
-from lessons_lib.rules import Rule
-from lessons_lib.softmax import log_sum_exp
+from lessons_lib.attention.attention import attention
+from lessons_lib.attention.rules import Rule
+from lessons_lib.attention.softmax import log_sum_exp
 
 
 class Case(NamedTuple):
-    """One problem: sizes, and who sees whom."""
+    """One problem: sizes, mask and score modifications."""
 
     b: int = 1
     h: int = 2
@@ -29,7 +29,7 @@ class Case(NamedTuple):
     window: int | None = None
     key_lengths: tuple[int, ...] | None = None
     softcap: float | None = None
-    slopes: tuple[float, ...] | None = None
+    alibi_slopes: tuple[float, ...] | None = None
     sinks: tuple[float, ...] | None = None
     cache_lengths: tuple[int, ...] | None = None
     rule: Rule | None = None
@@ -40,25 +40,25 @@ class Case(NamedTuple):
             *([f"window{self.window}"] if self.window else []),
             *(["lengths" + "_".join(map(str, self.key_lengths))] if self.key_lengths else []),
             *(["cache" + "_".join(map(str, self.cache_lengths))] if self.cache_lengths else []),
-            *(name for name in ("softcap", "slopes", "sinks") if getattr(self, name)),
+            *(name for name in ("softcap", "alibi_slopes", "sinks") if getattr(self, name)),
             *([type(self.rule).__name__] if self.rule is not None else []),
         ]
         return f"b{self.b}-h{self.h}g{self.g}-n{self.n}m{self.m}-d{self.d}-{'-'.join(masks) or 'full'}"
 
     def options(self) -> dict:
-        """The case's arguments of ``flash_attention``, without what :meth:`learnt` has."""
+        """Return the case's arguments of ``flash_attention``, without those of :meth:`learnt`."""
         counted = {name: getattr(self, name) for name in ("key_lengths", "cache_lengths")}
         lengths = {name: None if given is None else torch.tensor(given) for name, given in counted.items()}
         options = {"is_causal": self.is_causal, "window": self.window, "softcap": self.softcap, **lengths}
         return options if self.rule is None else options | {"mask": self.rule}
 
     def learnt(self) -> dict[str, Tensor]:
-        """The case's slopes and sinks, in float32 as models keep them beside halves."""
-        given = {name: getattr(self, name) for name in ("slopes", "sinks")}
+        """Return the case's slopes and sinks, in float32 as in models with half-precision weights."""
+        given = {name: getattr(self, name) for name in ("alibi_slopes", "sinks")}
         return {name: torch.tensor(each, dtype=torch.float32) for name, each in given.items() if each is not None}
 
     def mask(self) -> Tensor:
-        """Who sees whom, spelled out in the words of the docstring of ``flash_attention``."""
+        """Return the mask by the formulas in the docstring of ``flash_attention``."""
         position = torch.arange(self.n)[:, None] + self.m - self.n
         j = torch.arange(self.m)
         seen = torch.ones(self.b, 1, self.n, self.m, dtype=torch.bool)
@@ -68,26 +68,26 @@ class Case(NamedTuple):
             seen &= (position - j < self.window) & (j - position < self.window)
         if self.key_lengths is not None:
             seen &= j < torch.tensor(self.key_lengths)[:, None, None, None]
-        return seen if self.rule is None else seen & self.rule.tensor(self.n, self.m)
+        return seen if self.rule is None else seen & self.rule.to_mask(self.n, self.m)
 
 
 class Results(NamedTuple):
-    """Outputs, and the gradients for one random pair of upstream gradients."""
+    """Outputs and gradients for one random pair of upstream gradients."""
 
     out: Tensor
     lse: Tensor
     grad_q: Tensor
     grad_k: Tensor
     grad_v: Tensor
-    grad_slopes: Tensor | None = None
+    grad_alibi_slopes: Tensor | None = None
     grad_sinks: Tensor | None = None
 
 
 def inputs(case: Case, dtype: torch.dtype, layout: str = "padded") -> list[Tensor]:
-    """Queries, keys and values, each inside memory that is NaN everywhere else.
+    """Return queries, keys and values, each inside memory that is NaN everywhere else.
 
-    ``padded`` keeps rows at multiples of 16 bytes with poison between them; ``interleaved`` puts the heads inside the
-    rows, as a projection leaves them; ``odd`` starts rows anywhere; ``transposed`` makes the width the outer axis.
+    ``padded`` keeps rows at multiples of 16 bytes with NaN between them; ``interleaved`` puts the heads inside the
+    rows, as after a projection; ``odd`` starts rows anywhere; ``transposed`` makes the width the outer axis.
     """
     sizes = ((case.h, case.n), (case.g, case.m), (case.g, case.m))
     return [_surrounded(torch.randn(case.b, heads, rows, case.d).to(dtype), layout) for heads, rows in sizes]
@@ -115,7 +115,7 @@ def run(
     upstream: list[Tensor],
     learnt: dict[str, Tensor] | None = None,
 ) -> Results:
-    """Outputs of ``function(q, k, v, **learnt)`` and gradients; none through a log-sum-exp that is ``-inf``."""
+    """Return outputs and gradients of ``function(q, k, v, **learnt)``; log-sum-exps of ``-inf`` get no gradient."""
     leaves = [x.detach().requires_grad_() for x in qkv]
     named = {name: x.detach().requires_grad_() for name, x in (learnt or {}).items()}
     out, lse = function(*leaves, **named)
@@ -130,7 +130,7 @@ def run(
 
 
 def reference(case: Case, scale: float) -> Callable[..., tuple[Tensor, Tensor]]:
-    """The specification: ``attention`` under the case's mask, and the log-sum-exp of the same scores."""
+    """Return the specification: ``attention`` with the case's mask, and the log-sum-exp of the same scores."""
 
     def function(q: Tensor, k: Tensor, v: Tensor, **learnt: Tensor) -> tuple[Tensor, Tensor]:
         if case.cache_lengths is None:
@@ -149,13 +149,13 @@ def _reference(
     case: Case, scale: float, q: Tensor, k: Tensor, v: Tensor, learnt: dict[str, Tensor]
 ) -> tuple[Tensor, Tensor]:
     k, v = k[:, :, : case.m], v[:, :, : case.m]
-    slopes, sinks = learnt.get("slopes"), learnt.get("sinks")
+    alibi_slopes, sinks = learnt.get("alibi_slopes"), learnt.get("sinks")
     scores = scale * q @ k.repeat_interleave(case.h // case.g, dim=1).mT
     if case.softcap is not None:
         scores = case.softcap * torch.tanh(scores / case.softcap)
-    if slopes is not None:
+    if alibi_slopes is not None:
         far = (torch.arange(case.n)[:, None] + case.m - case.n - torch.arange(case.m)).abs()
-        scores = scores - slopes[:, None, None] * far
+        scores = scores - alibi_slopes[:, None, None] * far
     scores = scores.masked_fill(~case.mask(), -torch.inf)
     if sinks is not None:
         scores = torch.cat([scores, sinks[:, None, None].expand(*scores.shape[:-1], 1)], dim=-1)
@@ -173,9 +173,9 @@ def errors(
     layout: str = "padded",
     scale: float | None = None,
 ) -> dict[str, float]:
-    """How far ``function(q, k, v)`` is from the reference in float64: relative errors ``|x - x*| / |x*|``.
+    """Return the relative errors ``|x - x*| / |x*|`` of ``function(q, k, v)`` from the reference in float64.
 
-    A case's slopes and sinks go to the function by name.
+    The case's slopes and sinks are passed by name.
     """
     scale = case.d**-0.5 if scale is None else scale
     qkv = inputs(case, dtype, layout)
@@ -188,17 +188,17 @@ def errors(
 
 
 def relative_errors(got: Results, wanted: Results) -> dict[str, float]:
-    """The distance of each result from the one wanted, by name."""
-    assert torch.equal(got.lse == -torch.inf, wanted.lse == -torch.inf), "another set of rows sees no key"
+    """Return the distance of each result from the expected one, by name."""
+    assert torch.equal(got.lse == -torch.inf, wanted.lse == -torch.inf), "other rows are without visible keys"
     named = zip(Results._fields, got, wanted, strict=True)
     return {name: _distance(x, y) for name, x, y in named if not (x is None and y is None)}
 
 
 def _distance(got: Tensor, wanted: Tensor) -> float:
-    """Relative error in the Euclidean norm over the finite entries wanted; infinite if there is a NaN.
+    """Return the relative error in the Euclidean norm over the finite expected entries; infinite if there is a NaN.
 
-    Inputs are of size one, and so are results; the norm of one that vanishes (with one key, the gradient of a query)
-    counts as that of entries of 0.1.
+    Inputs and results have entries of size one. A result that is zero (with one key, the gradient of a query) is
+    treated as if its entries were 0.1.
     """
     assert got.shape == wanted.shape
     finite = wanted.isfinite()
@@ -210,21 +210,21 @@ def _distance(got: Tensor, wanted: Tensor) -> float:
 # Measured over all cases of the tests, then doubled and rounded up: float32 reaches 5e-7, float16 5e-4, bfloat16 4e-3
 # (one rounding of the result is 2e-4 and 1.7e-3), float64 1e-15.
 TOLERANCE = {torch.float64: 1e-14, torch.float32: 2e-6, torch.float16: 1e-3, torch.bfloat16: 8e-3}
-# With one key the gradient of a score is the difference of two equal sums, each several times larger than what should
-# be left; what is left depends on the order in which a processor adds. Measured 5e-7 on one, 2.2e-6 on another.
+# With one key the gradient of a score is the difference of two equal sums, and the rounding error that remains depends
+# on the order of a processor's additions. Measured 5e-7 on one processor, 2.2e-6 on another.
 ONE_KEY = 2.5
-# The gradient of a slope is one sum over all scores of a head, in which a row's terms nearly cancel: 2.0e-6 measured.
+# The gradient of a slope is one sum over all scores of a head, in which a row nearly cancels: 2.0e-6 measured.
 SLOPES = 3.0
 
 
 def assert_right(found: dict[str, float], dtype: torch.dtype, *, times: float = 1.0) -> None:
-    """Fail, naming every number, if an error is above the type's tolerance."""
-    weighed = max(error / (SLOPES if name == "grad_slopes" else 1.0) for name, error in found.items())
+    """Fail with all errors in the message if an error is above the tolerance of the type."""
+    weighed = max(error / (SLOPES if name == "grad_alibi_slopes" else 1.0) for name, error in found.items())
     assert weighed < times * TOLERANCE[dtype], ", ".join(f"{name} {error:.1e}" for name, error in found.items())
 
 
 def mutated(original: ModuleType, old: str, new: str, folder: Path) -> ModuleType:
-    """Import a copy of a module in which ``old`` has become ``new``; a file, because Triton reads kernels' source."""
+    """Import a copy of a module with ``new`` in place of ``old``, from a file, because Triton reads source files."""
     source = Path(original.__file__).read_text()
     assert source.count(old) >= 1, f"{old!r} is not in {original.__name__}: the mutant is out of date"
     path = folder / f"{original.__name__.rsplit('.', 1)[-1]}_mutant.py"

@@ -1,4 +1,4 @@
-"""A result says what it was measured of, whether that is still so, and whether the targets are met."""
+"""Result files: the measured code, whether it has changed since, and whether the targets are met."""
 
 import json
 import re
@@ -22,7 +22,7 @@ BATCHES = (1, 4, 16)
 
 
 def rows(n: int, ours: float, theirs: float, of_matmul: float = 0.6, **other) -> list[dict]:
-    """One shape of the table of width 128, as a part writes it; ``sdpa-cudnn`` could not run."""
+    """Return the rows of one shape of width 128 as a part writes them; ``sdpa-cudnn`` did not run."""
     shape = {"item": f"n {n}", "d": 128, "n": n, "is_causal": False, "pass": "forward", **other}
     return [
         {"implementation": "triton", **shape, "milliseconds": ours, "of_matmul": of_matmul},
@@ -32,7 +32,7 @@ def rows(n: int, ours: float, theirs: float, of_matmul: float = 0.6, **other) ->
 
 
 def judged(measured: list[dict], part: str = "d128") -> dict[str, dict]:
-    """The verdicts on the forward pass of width 128 without a mask, by rival."""
+    """Return the verdicts on the forward pass of width 128 without a mask, by rival."""
     from benchmarks.gpu.timing import with_speeds
 
     found = report.judge(with_speeds([row | {"part": part} for row in measured]))
@@ -44,7 +44,7 @@ def judged(measured: list[dict], part: str = "d128") -> dict[str, dict]:
 # --- targets --------------------------------------------------------------------------------------------------------
 
 
-def test_a_target_is_judged_by_the_worst_long_sequence():
+def test_target_uses_the_slowest_long_sequence():
     measured = rows(1024, 1.0, 0.1) + rows(4096, 2.0, 3.0) + rows(8192, 2.0, 2.5) + rows(16384, 1.0, 3.0)
     found = judged(measured)
     assert {rival: verdict["reached"] for rival, verdict in found.items()} == {
@@ -61,26 +61,26 @@ def test_a_target_is_judged_by_the_worst_long_sequence():
     assert report.verdicts([found["sdpa-cudnn"]]).split()[0] == "unmeasured"
 
 
-def test_a_target_is_met_only_if_every_length_was_measured_and_missed_by_any():
+def test_target_needs_every_length_to_be_met_and_one_to_be_missed():
     assert judged(rows(4096, 2.0, 3.0) + rows(8192, 2.0, 3.0))["sdpa-flash"]["verdict"] == "unmeasured"
     assert judged(rows(4096, 2.0, 3.0) + rows(8192, 2.0, 3.0))["sdpa-flash"]["missing"] == [16384]
     assert judged(rows(4096, 2.0, 2.3))["sdpa-flash"]["verdict"] == "missed"
 
 
-def test_what_another_part_measured_says_nothing_about_a_target():
+def test_target_ignores_rows_of_other_parts():
     measured = [row for n in (4096, 8192, 16384) for row in rows(n, 2.0, 3.0)]
     assert judged(measured, "baseline")["sdpa-flash"]["verdict"] == "unmeasured"
 
 
 @pytest.mark.parametrize(("of_copy", "verdict"), [(0.71, "met"), (0.69, "missed"), (None, "unmeasured")])
-def test_decoding_is_judged_batch_by_batch(of_copy, verdict):
+def test_decoding_targets_are_per_batch_size(of_copy, verdict):
     shape = {"implementation": "triton", "pass": "decode", "d": 128, "part": "decode"}
     measured = [{**shape, "b": b, **({} if of_copy is None else {"of_copy": of_copy})} for b in (4, 16)]
     found = {one["b"][0]: one["verdict"] for one in report.judge(measured, ["decode"])}
     assert found == {1: "unmeasured", 4: verdict, 16: verdict}
 
 
-def test_each_target_has_a_part_that_measures_it():
+def test_every_target_has_a_measuring_part():
     assert {target.part for target in report.TARGETS} <= set(results.KEPT)
     assert [one["pass"] for one in report.judge([], ["d256"])] == ["forward"]
 
@@ -89,7 +89,7 @@ def test_each_target_has_a_part_that_measures_it():
 
 
 def content(part: str, measured: list[dict], began: float = 1.0, **other) -> dict:
-    """The file of a part."""
+    """Return the content of the file of a part."""
     about = {"part": part, "began": began, "device": "NVIDIA X", "versions": {"torch": "2"}, "commit": None}
     about |= {"kernels": sources.fingerprint(), "tiles": [], "seed": 3, "date": "2026-11-22"}
     about |= {"rates": {"matmul_tflops": [700.0, 720.0, 710.0]}, "done": {}, "left_out": {}, "running": None}
@@ -114,7 +114,7 @@ DECODED = [
         ([DECODED[0] | {"of_copy": 0.1}, *DECODED[1:]], {"b 16": "no time"}, WRONG),
     ],
 )
-def test_the_status_of_a_part(measured, left_out, status):
+def test_status_of_a_part(measured, left_out, status):
     assert results.status([content("decode", measured, left_out=left_out)], ["decode"]) == status
 
 
@@ -127,11 +127,11 @@ def test_the_status_of_a_part(measured, left_out, status):
         ({"unmeasured": "memory"}, UNMEASURED),
     ],
 )
-def test_the_status_of_the_checks(row, status):
+def test_status_of_the_checks(row, status):
     assert results.status([content("checks", [row])], ["checks"]) == status
 
 
-def test_a_part_that_is_missing_is_unmeasured_and_a_tile_that_does_not_fit_is_not():
+def test_status_of_missing_parts_and_failed_tiles():
     assert results.status([content("decode", DECODED)], ["decode", "plain"]) == UNMEASURED
     assert results.status([content("tune", [{"tile": "attend:64=1,2,3,4", "reason": "no"}])], ["tune"]) == WHOLE
 
@@ -139,7 +139,7 @@ def test_a_part_that_is_missing_is_unmeasured_and_a_tile_that_does_not_fit_is_no
 # --- joining the parts ----------------------------------------------------------------------------------------------
 
 
-def test_the_parts_become_one_result(tmp_path, monkeypatch):
+def test_join_combines_the_parts(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "FOLDER", tmp_path / "results")
     early, late = tmp_path / "early", tmp_path / "late"
     write(early / "d128.json", content("d128", rows(4096, 2.0, 3.0), seed=1))
@@ -159,8 +159,8 @@ def test_the_parts_become_one_result(tmp_path, monkeypatch):
     assert result["stale"] is None
 
 
-def test_the_chapter_asks_and_draws_what_the_benchmark_writes(tmp_path, monkeypatch, capsys):
-    from lessons_lib import plots
+def test_chapter_reads_the_fields_that_the_benchmark_writes(tmp_path, monkeypatch, capsys):
+    from lessons_lib.page import plots
 
     monkeypatch.setattr(results, "FOLDER", tmp_path)
     flash_gpu.main(["--part", "d128", "--out", str(tmp_path / "parts")], NoGpu(), SIZES)
@@ -182,12 +182,12 @@ def test_the_chapter_asks_and_draws_what_the_benchmark_writes(tmp_path, monkeypa
     assert fields <= set(result) | {key for row in result["rows"] for key in row}
 
 
-def test_nothing_to_join_says_so(tmp_path, capsys):
+def test_join_without_parts_raises(tmp_path, capsys):
     assert flash_gpu.main(["--merge", str(tmp_path)]) == NOTHING
     assert "nothing was measured" in capsys.readouterr().err
 
 
-def test_only_parts_of_the_same_kernels_and_tiles_are_joined():
+def test_join_leaves_out_parts_with_other_kernels_or_tiles():
     one, other = content("decode", DECODED, began=2.0), content("d64", rows(4096, 1.0, 1.0), kernels={"x": "1"})
     tiled = content("d128", rows(4096, 1.0, 1.0), began=3.0, tiles=["attend:128=64,64,4,3"])
     result = results.join([other, tiled, one])
@@ -205,16 +205,16 @@ def test_only_parts_of_the_same_kernels_and_tiles_are_joined():
         ("NVIDIA GeForce RTX 4090 (Laptop)", "flash-nvidia-geforce-rtx-4090-laptop.json"),
     ],
 )
-def test_results_are_named_after_the_device(device, name):
+def test_file_name_contains_the_device(device, name):
     assert results.file_name(device) == name
 
 
-# --- of what code ---------------------------------------------------------------------------------------------------
+# --- sources --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def checkout(tmp_path):
-    """A repository with the kernels in it, at a commit."""
+    """Create a repository with the kernels and one commit."""
     root = tmp_path / "checkout"
     shutil.copytree(ROOT / sources.FLASH, root / sources.FLASH, ignore=shutil.ignore_patterns("__pycache__"))
     for command in (
@@ -233,10 +233,10 @@ def edit(root: Path, name: str, old: str, new: str) -> None:
     path.write_text(source.replace(old, new, 1))
 
 
-def test_the_fingerprint_is_of_every_file_that_makes_the_kernels(checkout):
+def test_fingerprint_covers_every_file_of_the_kernels(checkout):
     files = {Path(name).stem for name in sources.fingerprint(checkout)}
-    assert files >= {"launch", "triton_kernels", "configurations", "band"}
-    assert not files & {"tiled", "sdpa", "inputs", "__init__"}
+    assert files >= {"autograd", "triton_kernels", "configurations", "band"}
+    assert not files & {"tiled", "sdpa", "validation", "reference", "__init__"}
     assert sources.fingerprint(checkout) == sources.fingerprint()
 
 
@@ -251,39 +251,39 @@ def test_the_fingerprint_is_of_every_file_that_makes_the_kernels(checkout):
         ("tiled.py", "import", "import ", []),
     ],
 )
-def test_comments_and_docstrings_do_not_change_a_kernel(checkout, name, old, new, changed):
+def test_fingerprint_ignores_comments_and_docstrings(checkout, name, old, new, changed):
     before = sources.fingerprint(checkout)
     edit(checkout, name, old, new)
     assert sources.changed(before, checkout) == changed
 
 
-def test_the_commit_says_whether_the_kernels_differ_from_it(checkout, tmp_path):
+def test_commit_marks_changed_kernels(checkout, tmp_path):
     head = sources.commit(checkout)
     assert len(head) == 40
-    edit(checkout, "launch.py", "ROW_BLOCK = 128", "ROW_BLOCK = 256")
+    edit(checkout, "autograd.py", "ROW_BLOCK = 128", "ROW_BLOCK = 256")
     assert sources.commit(checkout) == head + "+"
     assert sources.commit(tmp_path) is None
 
 
-def test_a_commit_that_nobody_could_ask_for_is_found_if_the_kernels_are_its(checkout):
+def test_join_fills_in_the_commit_if_the_kernels_match(checkout):
     part = content("decode", DECODED, kernels=sources.fingerprint(checkout))
     assert results.join([part], checkout)["commit"] == sources.commit(checkout)
     assert results.join([part | {"commit": "abc"}], checkout)["commit"] == "abc"
-    edit(checkout, "launch.py", "ROW_BLOCK = 128", "ROW_BLOCK = 256")
+    edit(checkout, "autograd.py", "ROW_BLOCK = 128", "ROW_BLOCK = 256")
     assert results.join([part], checkout)["commit"] is None
 
 
-def test_a_result_whose_kernels_have_changed_is_marked(checkout, tmp_path):
+def test_mark_flags_results_with_changed_kernels(checkout, tmp_path):
     result = results.join([content("decode", DECODED, commit="abc", kernels=sources.fingerprint(checkout))], checkout)
     write(tmp_path / "flash-x.json", result)
     write(tmp_path / "flash-cpu.json", {"rows": []})
     assert results.mark(tmp_path, checkout) == []
-    edit(checkout, "launch.py", "ROW_BLOCK = 128", "ROW_BLOCK = 256")
+    edit(checkout, "autograd.py", "ROW_BLOCK = 128", "ROW_BLOCK = 256")
     assert results.mark(tmp_path, checkout) == ["flash-x.json"]
-    said = "measured at commit abc; since then the kernels have changed: lessons_lib/flash/launch.py"
+    said = "measured at commit abc; since then the kernels have changed: lessons_lib/flash/autograd.py"
     assert read(tmp_path / "flash-x.json")["stale"] == said
     assert results.mark(tmp_path, checkout) == []
-    edit(checkout, "launch.py", "ROW_BLOCK = 256", "ROW_BLOCK = 128")
+    edit(checkout, "autograd.py", "ROW_BLOCK = 256", "ROW_BLOCK = 128")
     assert results.mark(tmp_path, checkout) == ["flash-x.json"]
     assert read(tmp_path / "flash-x.json")["stale"] is None
 
@@ -292,7 +292,7 @@ def committed() -> list[Path]:
     return [path for path in sorted(results.FOLDER.glob("flash-*.json")) if "kernels" in (read(path) or {})]
 
 
-def test_every_result_says_truly_whether_its_kernels_have_changed():
+def test_committed_results_have_the_correct_stale_flag():
     for path in committed():
         result = read(path)
         assert result["stale"] == results.stale(result), (
@@ -300,7 +300,7 @@ def test_every_result_says_truly_whether_its_kernels_have_changed():
         )
 
 
-def test_every_result_is_of_the_commit_that_it_names():
+def test_committed_results_match_their_commit():
     for path in committed():
         result = read(path)
         if not result["commit"] or "+" in result["commit"] or "," in result["commit"]:
@@ -312,7 +312,7 @@ def test_every_result_is_of_the_commit_that_it_names():
                 assert sources.digest(found.stdout) == digest, f"{path.name} was not measured at {result['commit']}"
 
 
-def test_the_command_that_marks_says_what_it_marked(monkeypatch, tmp_path, capsys):
+def test_mark_command_prints_the_marked_files(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(results, "FOLDER", tmp_path)
     write(tmp_path / "flash-x.json", {"kernels": {"gone.py": "1"}, "commit": None, "stale": None})
     assert flash_gpu.main(["--mark"], NoGpu()) == 0
@@ -320,29 +320,29 @@ def test_the_command_that_marks_says_what_it_marked(monkeypatch, tmp_path, capsy
     assert read(tmp_path / "flash-x.json")["stale"].startswith("measured at commit unknown; since then the kernels")
 
 
-# --- where it is shown and said ---------------------------------------------------------------------------------
+# --- the guide and the chapter --------------------------------------------------------------------------------------
 
 
-def test_make_runs_all_steps_or_the_one_that_is_asked_for():
-    make = ["make", "--no-print-directory", "-n", "gpu"]  # a make within a make names the folder it works in
+def test_make_gpu_runs_all_steps_or_one():
+    make = ["make", "--no-print-directory", "-n", "gpu"]  # a nested make prints its folder
     for arguments, command in (([], ""), (["STEP=5"], " --step 5")):
         said = subprocess.run([*make, *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
         assert said.stdout.splitlines()[-1] == f".venv/bin/python benchmarks/flash_gpu.py{command}"
 
 
-def test_the_steps_take_as_long_as_the_guide_says():
+def test_step_durations_match_the_guide():
     guide = (ROOT / "CONTRIBUTING.md").read_text()
     assert "It takes under an hour, in six steps of at most nine minutes" in guide
     assert len(steps.STEPS) == 6
     assert max(step.seconds for step in steps.STEPS.values()) <= 9 * 60
-    assert sum(step.seconds for step in steps.STEPS.values()) < 55 * 60  # a process may outlive its time a little
+    assert sum(step.seconds for step in steps.STEPS.values()) < 55 * 60  # a process may run longer
 
 
-def test_every_part_of_a_result_is_measured_by_a_last_step_or_by_the_first():
+def test_steps_measure_every_kept_part():
     assert set(results.KEPT) == {part for number in (1, 5, 6) for part in steps.STEPS[number].parts}
 
 
-def test_every_command_in_the_guide_is_understood():
+def test_commands_in_the_guide_parse():
     guide = (ROOT / "CONTRIBUTING.md").read_text()
     commands = re.findall(r"python3? benchmarks/flash_gpu.py (.+?)(?: +#|`|$)", guide, re.MULTILINE)
     assert len(commands) >= 3
@@ -351,7 +351,7 @@ def test_every_command_in_the_guide_is_understood():
 
 
 @pytest.mark.parametrize("stale", [None, "measured at commit abc; since then the kernels have changed: x.py"])
-def test_the_chapter_draws_a_result_and_says_what_is_not_right_about_it(tmp_path, capsys, stale):
+def test_chapter_plots_results_and_prints_their_problems(tmp_path, capsys, stale):
     measured = [row for n in (1024, 4096) for row in rows(n, 2.0, 3.0)]
     measured = [row | ({"tflops": 400.0} if "milliseconds" in row else {}) for row in measured]
     parts = [content("d128", measured), content("checks", [{"right": False, "item": "odd widths"}])]

@@ -1,4 +1,4 @@
-"""Whatever fails while the benchmark runs, what was measured stays, and the rest says why it is missing."""
+"""The benchmark keeps its measurements after any failure and records the reasons of missing ones."""
 
 import itertools
 import json
@@ -36,7 +36,7 @@ def bench(tmp_path):
 
 
 class PtxasError(Exception):
-    """As Triton's: no RuntimeError."""
+    """An exception that is no RuntimeError, as Triton's are."""
 
 
 def rows_of(bench, machine, everyone=None) -> dict[tuple[str, str], dict]:
@@ -50,7 +50,7 @@ def rows_of(bench, machine, everyone=None) -> dict[tuple[str, str], dict]:
 
 
 @pytest.mark.parametrize("error", [RuntimeError("out of memory"), PtxasError("internal\nmore"), ValueError("")])
-def test_our_own_kernels_may_fail_and_the_others_are_timed(bench, error):
+def test_other_implementations_are_timed_if_the_kernels_fail(bench, error):
     class Failing(NoGpu):
         def trouble(self, call, **options):
             if call == "flash":
@@ -65,10 +65,10 @@ def test_our_own_kernels_may_fail_and_the_others_are_timed(bench, error):
     assert not any("speed_of_triton" in row for row in speeds)
 
 
-def test_a_profile_that_saw_nothing_leaves_the_time(bench):
+def test_failed_profile_keeps_the_time(bench):
     class Blind(NoGpu):
         def launched(self, work):
-            return Machine.launched(self, work)  # on the CPU it sees no kernel
+            return Machine.launched(self, work)  # on the CPU the profiler sees no kernel
 
         def extra_mib(self, work):
             raise PtxasError("no statistics")
@@ -79,13 +79,13 @@ def test_a_profile_that_saw_nothing_leaves_the_time(bench):
     assert row["extra_mib_unknown"] == "PtxasError: no statistics"
 
 
-def test_an_empty_profile_names_no_kernel(monkeypatch):
+def test_empty_profile_reports_an_unknown_kernel(monkeypatch):
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(torch.profiler, "ProfilerActivity", type("", (), {"CUDA": torch.profiler.ProfilerActivity.CPU}))
     assert Machine().launched(lambda: None) == {"kernel": "unknown: the profiler saw none"}
 
 
-def test_triton_s_version_is_its_own(monkeypatch):
+def test_triton_version_comes_from_the_module(monkeypatch):
     nightly = type(sys)("triton")
     nightly.__version__ = "3.9.0+git1234"  # the package is called pytorch-triton
     monkeypatch.setitem(sys.modules, "triton", nightly)
@@ -94,7 +94,7 @@ def test_triton_s_version_is_its_own(monkeypatch):
     assert Machine().versions()["triton"] is None
 
 
-def test_a_forward_that_works_stays_when_the_backward_refuses(bench):
+def test_forward_time_is_kept_if_backward_fails(bench):
     class OneWay(torch.autograd.Function):
         @staticmethod
         def forward(ctx, q, k, v):
@@ -110,7 +110,7 @@ def test_a_forward_that_works_stays_when_the_backward_refuses(bench):
     assert found["triton", "forward+backward"]["reason"] == "RuntimeError: no execution plan"
 
 
-def test_a_failure_in_the_second_round_only_is_told_beside_the_first(bench):
+def test_failure_in_second_round_is_recorded_with_the_first_time(bench):
     class Tired(NoGpu):
         turns = 0
 
@@ -124,7 +124,7 @@ def test_a_failure_in_the_second_round_only_is_told_beside_the_first(bench):
     assert row["failed_once"] == "RuntimeError: out of memory"
 
 
-def test_a_device_that_is_lost_is_not_blamed_on_who_comes_after(bench):
+def test_lost_device_is_attributed_to_its_item_only(bench):
     class Lost(NoGpu):
         def trouble(self, call, **options):
             if call == "flash":
@@ -137,7 +137,7 @@ def test_a_device_that_is_lost_is_not_blamed_on_who_comes_after(bench):
     assert reason.startswith("the device was lost while triton ran: RuntimeError")
 
 
-def test_the_matrix_product_may_fail_too(bench):
+def test_failed_matmul_measurement_is_left_out(bench):
     class Failing(NoGpu):
         failed = False
 
@@ -152,7 +152,7 @@ def test_the_matrix_product_may_fail_too(bench):
     assert bench.record.content["left_out"] == {"matmul_tflops": "RuntimeError: out of memory"}
 
 
-def test_decoding_survives_a_rival_without_a_backend_and_a_graph_that_cannot_be(bench):
+def test_decoding_continues_without_sdpa_backend_or_cuda_graph(bench):
     class NoGraphs(NoGpu):
         def trouble(self, call, **options):
             if call == "captured":
@@ -187,7 +187,7 @@ def hour() -> float:
     return time.monotonic() + 3600
 
 
-def test_the_record_is_whole_after_every_item(bench):
+def test_record_is_valid_json_after_every_item(bench):
     seen = []
 
     def look(rows: list) -> None:
@@ -201,7 +201,7 @@ def test_the_record_is_whole_after_every_item(bench):
     assert not list(bench.record.path.parent.glob(".*"))
 
 
-def test_a_draft_that_was_never_finished_is_not_the_record(tmp_path, monkeypatch):
+def test_unfinished_draft_is_ignored(tmp_path, monkeypatch):
     path = tmp_path / "part.json"
     write(path, {"rows": [1]})
     monkeypatch.setattr("os.replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -212,7 +212,7 @@ def test_a_draft_that_was_never_finished_is_not_the_record(tmp_path, monkeypatch
     assert read(path) is None
 
 
-def test_a_run_that_is_stopped_keeps_what_it_has_and_the_next_goes_on(bench):
+def test_stopped_run_keeps_its_rows_and_can_be_continued(bench):
     def stopped(rows: list) -> None:
         raise KeyboardInterrupt
 
@@ -227,20 +227,20 @@ def test_a_run_that_is_stopped_keeps_what_it_has_and_the_next_goes_on(bench):
     assert list(record.content["done"]) == ["item 0", "item 1", "item 2"]
 
 
-def test_what_there_is_no_time_for_is_named(bench):
+def test_items_without_time_are_listed(bench):
     wanted = [Item("quick", fine, 1.0), Item("slow", fine, 900.0), Item("quick too", fine, 1.0)]
     assert run(iter(wanted), bench, time.monotonic() + 60) == UNMEASURED
     assert list(bench.record.content["done"]) == ["quick", "quick too"]
-    assert bench.record.content["left_out"]["slow"].endswith("it wants 900 s")
+    assert bench.record.content["left_out"]["slow"].endswith("it needs 900 s")
     assert Record(bench.record.path, {}).content["left_out"] == {}
 
 
-def test_only_what_is_asked_for_is_measured(bench):
+def test_only_option_selects_items(bench):
     run(iter(items(fine, fine)), bench, hour(), only="item 1")
     assert list(bench.record.content["done"]) == ["item 1"]
 
 
-def test_a_lost_device_ends_the_process_and_keeps_the_item(bench):
+def test_lost_device_ends_the_run_and_keeps_the_item(bench):
     def loses(rows: list) -> None:
         bench.machine.lost = "an illegal memory access was encountered"
         raise RuntimeError(bench.machine.lost)
@@ -251,7 +251,7 @@ def test_a_lost_device_ends_the_process_and_keeps_the_item(bench):
 
 
 @pytest.mark.parametrize("key", ["device", "kernels", "tiles", "versions"])
-def test_a_record_of_something_else_is_kept_beside(tmp_path, key):
+def test_record_of_other_kernels_is_renamed(tmp_path, key):
     about = {"part": "d64", "device": "a", "kernels": {}, "tiles": [], "versions": {}}
     first = Record(tmp_path / "d64.json", about)
     first.add("x", [{"milliseconds": 1.0}])
@@ -299,7 +299,7 @@ raise SystemExit(2 if kind == "wrong" else 0)
         ("hang", WHOLE, "it took longer than 1 s"),
     ],
 )
-def test_a_process_that_dies_costs_one_item(tmp_path, kind, status, reason):
+def test_dead_process_loses_one_item(tmp_path, kind, status, reason):
     path, child = tmp_path / "part.json", tmp_path / "child.py"
     child.write_text(CHILD)
     command = [sys.executable, "-I", str(child), str(path), kind]
@@ -310,12 +310,12 @@ def test_a_process_that_dies_costs_one_item(tmp_path, kind, status, reason):
     assert content["rows"][1] == {"item": "second"} | ({} if reason is None else {"reason": reason})
 
 
-def test_a_process_that_never_begins_is_not_begun_for_ever(tmp_path):
+def test_process_that_never_starts_is_not_restarted_forever(tmp_path):
     command = [sys.executable, "-I", "-c", "raise SystemExit(7)"]
     assert supervision.watch(command, tmp_path / "part.json", 60, poll=0.02) == LOST
 
 
-def test_a_process_that_outlives_its_time_is_ended(tmp_path, monkeypatch):
+def test_process_over_its_time_is_killed(tmp_path, monkeypatch):
     path, child = tmp_path / "part.json", tmp_path / "child.py"
     child.write_text(CHILD)
 
@@ -327,18 +327,18 @@ def test_a_process_that_outlives_its_time_is_ended(tmp_path, monkeypatch):
         return 1000.0 if hangs else 0.0
 
     clock = SimpleNamespace(monotonic=until_it_hangs, time=time.time, sleep=time.sleep)
-    monkeypatch.setattr(supervision, "time", clock)  # the time is over as soon as the second item has begun
+    monkeypatch.setattr(supervision, "time", clock)  # the time is over as soon as the second item starts
     command = [sys.executable, "-I", str(child), str(path), "hang"]
     assert supervision.watch(command, path, 600, poll=0.02) == UNMEASURED
     assert "the time was over" in read(path)["rows"][1]["reason"]
 
 
-def test_a_process_ends_with_the_one_that_watches_it(tmp_path):
+def test_process_ends_with_its_supervisor(tmp_path):
     child, path = tmp_path / "child.py", tmp_path / "part.json"
     child.write_text(
         "import importlib.util, os, sys, time\n"
         f"sys.path[:0] = [{str(ROOT)!r}]\n"
-        "sys.modules['benchmarks.gpu.parts'] = type(sys)('parts')  # which would import PyTorch\n"
+        "sys.modules['benchmarks.gpu.parts'] = type(sys)('parts')  # the real module imports PyTorch\n"
         "sys.modules['benchmarks.gpu.parts'].__dict__.update(LOST=4, NOTHING=1, UNMEASURED=3, WHOLE=0, WRONG=2)\n"
         "from benchmarks.gpu.supervision import end_with_parent, watch\n"
         "if '--watched' in sys.argv:\n"
@@ -363,11 +363,11 @@ def wait_for(condition) -> None:
 
 
 def is_running(pid: int) -> bool:
-    stat = Path(f"/proc/{pid}/stat")  # one whose parent has died may stay as a zombie
+    stat = Path(f"/proc/{pid}/stat")  # a process whose parent has died may remain as a zombie
     return stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] not in "ZX"
 
 
-def test_giving_up_needs_something_that_runs(tmp_path):
+def test_give_up_without_running_item_returns_none(tmp_path):
     assert give_up(tmp_path / "nothing.json", "x") is None
     write(tmp_path / "part.json", {"running": None})
     assert give_up(tmp_path / "part.json", "x") is None
@@ -378,7 +378,7 @@ def test_giving_up_needs_something_that_runs(tmp_path):
 
 @pytest.fixture
 def simulated(monkeypatch, tmp_path):
-    """A function that runs the command on a machine without a GPU, with small problems and targets at small sizes."""
+    """Return a function that runs the command without a GPU, with small problems and small target sizes."""
     monkeypatch.setattr(checks, "PROBLEMS", PROBLEMS)
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)  # PyTorch's compiler takes seconds
     monkeypatch.setattr(torch.compiler, "reset", lambda: None)
@@ -400,7 +400,7 @@ def simulated(monkeypatch, tmp_path):
     return main
 
 
-def test_every_step_runs_and_the_parts_are_joined(simulated, capsys):
+def test_every_step_runs_and_results_are_joined(simulated, capsys):
     own, tile, *_ = candidates("attend", 128, (9, 0))
     for number in steps.STEPS:
         assert simulated("--step", str(number), machine=NoGpu(fast=tile)) in (WHOLE, UNMEASURED, WRONG)
@@ -416,7 +416,7 @@ def test_every_step_runs_and_the_parts_are_joined(simulated, capsys):
     assert read(simulated.out / "checks.json")["seed"] == 3
 
     before = {path.name: path.read_text() for path in simulated.out.glob("d*.json")}
-    simulated()  # everything is there: nothing is measured twice
+    simulated()  # everything is measured already
     assert {path.name: json.loads(path.read_text())["rows"] for path in simulated.out.glob("d*.json")} == {
         name: json.loads(text)["rows"] for name, text in before.items()
     }
@@ -431,7 +431,7 @@ def test_every_step_runs_and_the_parts_are_joined(simulated, capsys):
     assert result["wrong"] == []
 
 
-def test_wrong_kernels_are_timed_and_the_result_says_that_they_are_wrong(simulated, monkeypatch):
+def test_wrong_kernels_are_timed_and_reported_as_wrong(simulated, monkeypatch):
     class Wrong(NoGpu):
         def flash(self, q, k, v, *, window=None, **options):
             return super().flash(q, k, v, window=window and window - 1, **options)
@@ -446,7 +446,7 @@ def test_wrong_kernels_are_timed_and_the_result_says_that_they_are_wrong(simulat
     assert all("window=" in name for name in result["wrong"])
 
 
-def test_a_part_that_is_lost_goes_on_when_it_is_run_again(simulated):
+def test_lost_part_continues_on_the_next_run(simulated):
     class Lost(NoGpu):
         def trouble(self, call, **options):
             if call == "flash" and options["q"].shape[2] == 32:
@@ -461,7 +461,7 @@ def test_a_part_that_is_lost_goes_on_when_it_is_run_again(simulated):
     assert sum("illegal" in row.get("reason", "") for row in content["rows"] if row["implementation"] == "triton") == 2
 
 
-def test_the_tuner_survives_tiles_that_do_not_compile_and_tiles_that_are_wrong(simulated):
+def test_tuner_continues_after_failing_and_wrong_tiles(simulated):
     class Picky(NoGpu):
         def flash(self, q, k, v, *, tiles=None, **options):
             if tiles is not None and tiles.attend == Tile(128, 64, 8, 4):
@@ -482,14 +482,14 @@ def test_the_tuner_survives_tiles_that_do_not_compile_and_tiles_that_are_wrong(s
     assert all("milliseconds" in row for row in rows if row.get("again"))
 
 
-def test_the_tuner_says_what_it_had_no_time_for(simulated, monkeypatch):
+def test_tuner_lists_items_without_time(simulated, monkeypatch):
     assert simulated("--kernel", "attend_part:64", "--seconds", "5", of=tune_flash) == NOTHING
     left = read(simulated.out / "tune.json")["left_out"]
     assert "again attend_part:64" in left
-    assert "it wants 10 s" in left["attend_part:64=16,128,4,3"]
+    assert "it needs 10 s" in left["attend_part:64=16,128,4,3"]
 
 
-def test_two_versions_of_the_kernels_take_turns(simulated, tmp_path, capsys):
+def test_versions_of_the_kernels_are_timed_in_turns(simulated, tmp_path, capsys):
     order = []
 
     def start(part, seconds, name, library):
@@ -504,7 +504,7 @@ def test_two_versions_of_the_kernels_take_turns(simulated, tmp_path, capsys):
     assert "d  64 causal n     16 forward           x1.500" in capsys.readouterr().out
 
 
-def test_a_part_in_a_process_of_its_own_is_told_all_that_was_asked_for(monkeypatch, tmp_path):
+def test_supervised_part_receives_all_options(monkeypatch, tmp_path):
     watched = []
     monkeypatch.setattr(steps, "watch", lambda command, path, seconds: watched.append((command, path, seconds)) or 0)
     options = steps.Options(

@@ -1,10 +1,11 @@
-"""The benchmark for the GPU says what it needs, and its arithmetic is right, where there is no GPU."""
+"""Tests of the GPU benchmark without a GPU: its messages, its arithmetic, its checks."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import jaxtyping
 import pytest
 import torch
 from benchmark_cases import PROBLEMS, SIZES, NoGpu
@@ -16,11 +17,11 @@ from benchmarks.gpu.bench import Bench
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.record import Record
 from benchmarks.gpu.tiles import KERNELS, PROPOSED, candidates, parse_tile, tile_text
-from lessons_lib.attention import attention
+from lessons_lib.attention.attention import attention
+from lessons_lib.attention.rules import Prefix
 from lessons_lib.flash import configurations
-from lessons_lib.flash.band import as_band
+from lessons_lib.flash.band import kernel_band
 from lessons_lib.flash.configurations import Tile, configuration
-from lessons_lib.rules import Prefix
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 
@@ -35,28 +36,31 @@ def bench(tmp_path):
     return Bench(NoGpu(), Record(tmp_path / "part.json", {}), 5, SIZES)
 
 
-def test_without_a_gpu_it_says_so():
-    nothing = os.environ | {"CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": ""}  # it finds this checkout's library by itself
+def test_command_without_gpu_prints_a_message():
+    nothing = os.environ | {
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONPATH": "",
+    }  # the command finds the library of this checkout itself
     script = BENCHMARKS / "flash_gpu.py"
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, env=nothing)
     assert done.returncode == 1
     assert done.stderr.startswith("flash_gpu.py needs an NVIDIA GPU")
 
 
-def test_the_tuner_says_so_too(monkeypatch, capsys):
+def test_tuner_without_gpu_prints_a_message(monkeypatch, capsys):
     monkeypatch.setattr(NoGpu, "available", lambda self: False)
     assert tune_flash.main([], NoGpu()) == 1
     assert capsys.readouterr().err.startswith("tune_flash.py needs an NVIDIA GPU")
 
 
-def test_other_processes_do_not_take_our_site_for_python_s(monkeypatch):
+def test_subprocesses_do_not_shadow_the_site_module(monkeypatch):
     assert (BENCHMARKS / "site.py").exists()
     monkeypatch.setattr(sys, "path", [str(BENCHMARKS), "/elsewhere"])
     flash_gpu.find_library(None)
     assert sys.path == [str(BENCHMARKS.parent), "/elsewhere"]
 
 
-def test_another_library_can_be_measured(monkeypatch, tmp_path):
+def test_library_option_measures_another_checkout(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "path", [])
     flash_gpu.find_library(tmp_path)
     assert sys.path == [str(tmp_path), str(BENCHMARKS.parent)]
@@ -70,15 +74,15 @@ def test_another_library_can_be_measured(monkeypatch, tmp_path):
         (tune_flash.main, ["--kernel", "attend:99"], "kernel must be one of attend, .*, got 'attend:99'"),
     ],
 )
-def test_a_wrong_argument_is_refused(main, arguments, wrong):
+def test_invalid_arguments_raise(main, arguments, wrong):
     with pytest.raises(ValueError, match=wrong):
         main(arguments, NoGpu())
 
 
-# --- figures --------------------------------------------------------------------------------------------------------
+# --- measurements ---------------------------------------------------------------------------------------------------
 
 
-def test_flops_are_those_of_the_two_products():
+def test_flops_count_the_two_matrix_products():
     b, h, n, d = 2, 3, 5, 7
     two_products = 2 * (2 * b * h * n * n * d)  # a multiplication and an addition each
     assert timing.flops("forward", b, h, n, d, False) == two_products
@@ -88,7 +92,7 @@ def test_flops_are_those_of_the_two_products():
     assert timing.flops("forward+backward", b, h, n, d, True) == total
 
 
-def test_every_implementation_is_timed_or_says_why_not(bench):
+def test_every_implementation_has_a_time_or_a_reason(bench):
     measured = []
     timing.time_shape(bench, "item", measured, rivals.fused(bench, True, 64), d=64, n=32, is_causal=True)
     assert len(measured) == 4 * 3
@@ -108,22 +112,23 @@ def test_every_implementation_is_timed_or_says_why_not(bench):
 
 
 @pytest.mark.parametrize("name", patterns.PATTERNS)
-def test_a_pattern_says_the_same_to_flex_attention_and_its_pairs_are_counted(name):
+def test_pattern_equals_its_block_mask_for_flex_attention(name):
+    from torch.nn.attention.flex_attention import create_mask
+
     b, n = 3, 301
-    pattern = patterns.PATTERNS[name](b, n, "cpu")
-    shown = pattern.rule.tensor(n).expand(b, 1, n, n)
-    assert patterns.pairs(pattern.rule, b, n, "cpu") == shown.sum().item() / b
-    assert as_band(pattern.rule, b, n, n) is None, "the kernels are not led by a table"
-    if pattern.sees is not None:
-        places = torch.meshgrid(*(torch.arange(size) for size in (b, 1, n, n)), indexing="ij")
-        assert torch.equal(pattern.sees(*places), shown)
+    rule = patterns.PATTERNS[name](b, n, "cpu")
+    allowed = rule.to_mask(n).expand(b, 1, n, n)
+    assert torch.equal(create_mask(rule.mask_mod(n), b, 1, n, n, device="cpu"), allowed)
+    assert patterns.count_pairs(rule, b, n, "cpu") == allowed.sum().item() / b
+    assert kernel_band(rule, b, n, n) is None, "the kernels do not use a block mask"
 
 
 @pytest.mark.parametrize("with_flex", [False, True])
-def test_under_a_rule_only_what_it_shows_counts(bench, with_flex):
+def test_flops_under_a_rule_count_visible_pairs_only(bench, with_flex):
+    jaxtyping.config.update("jaxtyping_disable", with_flex)  # PyTorch cannot trace the checks of shapes in a mask_mod
     b, h, n, d = 2, 4, 32, 64
-    pattern, rows = patterns.documents(b, n, "cpu"), []
-    everyone = rivals.ruled(bench, pattern, d, n, with_flex=with_flex)
+    rule, rows = patterns.documents(b, n, "cpu"), []
+    everyone = rivals.ruled(bench, rule, d, n, with_flex=with_flex)
     assert list(everyone) == ["triton", "triton-band", "sdpa-mask", *(["flex"] if with_flex else [])]
     timing.time_shape(bench, "item", rows, everyone, d, n, False, rule=("documents", 0.25))
     row = rows[0]
@@ -131,12 +136,12 @@ def test_under_a_rule_only_what_it_shows_counts(bench, with_flex):
     assert "is_causal" not in row
     assert row["tflops"] == pytest.approx(timing.flops("forward", b, h, n, d, False) / 4 / 2e-3 / 1e12, rel=1e-4)
     q, k, v = (torch.randn(b, h, n, d) for _ in range(3))
-    wanted = attention(q, k, v, pattern.rule)
+    wanted = attention(q, k, v, rule)
     for name in set(everyone) - {"triton-band", "sdpa-mask"}:  # PyTorch's kernel needs a GPU
         torch.testing.assert_close(everyone[name](q, k, v), wanted, atol=2e-6, rtol=2e-5)
 
 
-def test_the_second_round_goes_backwards(bench):
+def test_second_round_is_in_reverse_order(bench):
     order = []
     turns = timing.take_turns(
         bench, {"a": 1, "b": 2, "c": 3}, lambda what, known: order.append(what) or known, rounds=2
@@ -145,7 +150,7 @@ def test_the_second_round_goes_backwards(bench):
     assert list(turns) == ["a", "b", "c"]
 
 
-def test_a_seed_makes_the_inputs_of_an_item_whatever_ran_before(bench):
+def test_inputs_of_an_item_depend_on_the_seed_only(bench):
     first, _, again = bench.randn("x")(3), bench.randn("y")(3), bench.randn("x")(3)
     assert torch.equal(first, again)
     assert not torch.equal(first, bench.randn("y")(3))
@@ -165,7 +170,7 @@ def test_speeds_are_relative_to_the_kernels_in_the_same_item():
     assert [row.get("speed_of_triton") for row in found] == [1.0, 1.5, None, None, None]
 
 
-def test_the_lines_of_an_item_name_every_row():
+def test_lines_of_an_item_name_every_row():
     shape = {"n": 4096, "d": 128, "is_causal": False, "pass": "forward"}
     said = report.lines(
         "d 128, full, n 4096",
@@ -198,15 +203,15 @@ def test_the_lines_of_an_item_name_every_row():
     ],
     ids=str,
 )
-def test_the_mask_of_the_check_is_the_flash_path_s(case):
+def test_mask_of_the_check_equals_the_mask_of_the_cases(case):
     mask = checks.visible(case.b, case.n, case.m, case.is_causal, case.window, case.key_lengths)
     assert torch.equal(mask, case.mask())
 
 
-def test_the_error_is_the_worst_relative_one():
+def test_error_is_the_largest_relative_error():
     a, b = torch.full((4,), 3.0), torch.full((9,), 2.0)
     assert checks.error([a, 1.01 * b], [a, b]) == pytest.approx(0.01)
-    assert checks.error([torch.full((4,), 0.05)], [torch.zeros(4)]) == pytest.approx(0.5)  # a result that vanishes
+    assert checks.error([torch.full((4,), 0.05)], [torch.zeros(4)]) == pytest.approx(0.5)  # a result that is zero
     assert checks.error([a, torch.full((9,), torch.nan)], [a, b]) == float("inf")
 
 
@@ -215,14 +220,14 @@ DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.b
 
 @DTYPES
 @pytest.mark.parametrize("problem", PROBLEMS, ids=str)
-def test_what_is_right_passes_the_check(bench, dtype, problem):
+def test_correct_kernels_pass_the_checks(bench, dtype, problem):
     row = checks.check(bench, "item", dtype, problem)
     assert row["right"]
     assert max(row["error"], row.get("error_decoding", 0.0)) < 8e-3
     assert ("error_decoding" in row) == (problem["n"] == 1)
 
 
-def test_the_small_problems_are_of_the_same_kinds_as_the_real_ones():
+def test_small_problems_cover_the_kinds_of_the_real_ones():
     sizes = {"b", "h", "g", "n", "m", "d"}
 
     def kinds(problems):
@@ -233,7 +238,7 @@ def test_the_small_problems_are_of_the_same_kinds_as_the_real_ones():
 
 
 class Wrong(NoGpu):
-    """A machine whose kernels see a key too few, count lengths that are not there, and are wrong beyond 2^31."""
+    """A machine whose kernels miss one key, use wrong lengths, and are wrong beyond 2^31."""
 
     def flash(self, q, k, v, *, window=None, key_lengths=None, **options):
         if key_lengths is not None and not key_lengths.is_contiguous():
@@ -243,7 +248,7 @@ class Wrong(NoGpu):
         return super().flash(q, k, v, window=window and window - 1, key_lengths=key_lengths, **options)
 
 
-def test_what_is_wrong_does_not_pass(bench):
+def test_wrong_results_fail_the_checks(bench):
     bench.machine = Wrong()
     assert not checks.check(bench, "item", torch.float32, PROBLEMS[0])["right"]
     row = checks.lengths_of_any_layout(bench, "item")
@@ -255,7 +260,7 @@ def test_what_is_wrong_does_not_pass(bench):
 
 
 def without_gradient(x):
-    """The same numbers; whoever asks for their gradient gets zeros."""
+    """Return the same numbers with a gradient of zero."""
     return x.detach() + 0 * x.nan_to_num()
 
 
@@ -265,14 +270,14 @@ def ends_at_the_last_key(options):
 
 
 def shows_less(options, n=150):
-    """A tile of keys is forgotten, for one tile of queries."""
+    """Leave out one tile of keys for one tile of queries."""
     table = torch.ones(n, n, dtype=torch.bool)
     table[64:128, :64] = False
     return options | {"mask": options["mask"] & table}
 
 
-FAULTS = [  # a problem has all of these words; what a kernel then reads in place of its options
-    ("documents key_lengths", lambda told: told | {"mask": told["mask"].of_sequence(0)}),
+FAULTS = [  # words that select the problems; the options that the wrong kernel uses
+    ("documents key_lengths", lambda told: told | {"mask": told["mask"].for_sequence(0)}),
     ("documents key_lengths", lambda told: told | {"key_lengths": told["key_lengths"] - 1}),
     ("documents key_lengths", shows_less),
     ("prefix", lambda told: told | {"mask": Prefix(told["mask"].prefix - 1)}),
@@ -282,10 +287,10 @@ FAULTS = [  # a problem has all of these words; what a kernel then reads in plac
     ("softcap is_causal", lambda told: told | {"softcap": None}),
     ("softcap is_causal", lambda told: told | {"softcap": 1.02 * told["softcap"]}),
     ("documents sinks", lambda told: told | {"softcap": None}),
-    ("slopes", lambda told: told | {"slopes": 0 * told["slopes"]}),
-    ("slopes", lambda told: told | {"slopes": told["slopes"].roll(1)}),
-    ("slopes", lambda told: told | {"slopes": without_gradient(told["slopes"])}),
-    ("documents slopes", lambda told: told | {"slopes": without_gradient(told["slopes"])}),
+    ("alibi_slopes", lambda told: told | {"alibi_slopes": 0 * told["alibi_slopes"]}),
+    ("alibi_slopes", lambda told: told | {"alibi_slopes": told["alibi_slopes"].roll(1)}),
+    ("alibi_slopes", lambda told: told | {"alibi_slopes": without_gradient(told["alibi_slopes"])}),
+    ("documents slopes", lambda told: told | {"alibi_slopes": without_gradient(told["alibi_slopes"])}),
     ("sinks", lambda told: told | {"sinks": 0 * told["sinks"].nan_to_num() - torch.inf}),
     ("sinks", lambda told: told | {"sinks": told["sinks"].nan_to_num(neginf=0.0)}),
     ("sinks", lambda told: told | {"sinks": without_gradient(told["sinks"])}),
@@ -298,7 +303,7 @@ FAULTS = [  # a problem has all of these words; what a kernel then reads in plac
 
 @DTYPES
 @pytest.mark.parametrize(("words", "fault"), FAULTS, ids=[f"{i} {words}" for i, (words, _) in enumerate(FAULTS)])
-def test_a_kernel_that_is_wrong_in_one_thing_does_not_pass(bench, dtype, words, fault):
+def test_kernel_with_one_fault_fails_the_checks(bench, dtype, words, fault):
     class Faulty(NoGpu):
         def flash(self, *qkv, **options):
             return super().flash(*qkv, **fault(options))
@@ -310,7 +315,7 @@ def test_a_kernel_that_is_wrong_in_one_thing_does_not_pass(bench, dtype, words, 
 
 
 @DTYPES
-def test_a_kernel_that_is_wrong_only_when_it_decodes_does_not_pass(bench, dtype):
+def test_kernel_with_a_fault_in_decoding_fails_the_checks(bench, dtype):
     class Faulty(NoGpu):
         def flash(self, *qkv, **options):
             return super().flash(*qkv, **options if torch.is_grad_enabled() else ends_at_the_last_key(options))
@@ -325,7 +330,7 @@ def test_a_kernel_that_is_wrong_only_when_it_decodes_does_not_pass(bench, dtype)
 
 
 class Different(NoGpu):
-    """A machine that never gives the same bits twice, and whose graphs play what they were captured with."""
+    """A machine that never gives the same bits twice and whose graphs ignore new inputs."""
 
     calls: int = 0
 
@@ -338,7 +343,7 @@ class Different(NoGpu):
         return lambda: None
 
 
-def test_each_regression_can_fail(bench):
+def test_each_regression_check_can_fail(bench):
     bench.machine = Different()
     assert not checks.same_bits_twice(bench, "item")["right"]
     assert not checks.two_streams_at_once(bench, "item")["right"]
@@ -349,13 +354,13 @@ def test_each_regression_can_fail(bench):
     assert not checks.under_autocast(bench, "item")["right"]
 
 
-def test_a_check_that_needs_more_memory_than_there_is_says_so(bench, monkeypatch):
+def test_check_without_enough_memory_is_unmeasured(bench, monkeypatch):
     monkeypatch.setattr(NoGpu, "free_bytes", lambda self: 100)
     with pytest.raises(checks.Unmeasured, match=r"it needs 0\.0 GB"):
         checks.rows_far_apart(bench, "item")
 
 
-def test_a_program_that_is_not_there_is_no_failure(bench):
+def test_missing_program_is_unmeasured(bench):
     with pytest.raises(checks.Unmeasured, match="FileNotFoundError"):
         checks.memory_sanitized(bench, "item", program="no-such-sanitizer")
 
@@ -364,7 +369,7 @@ def test_a_program_that_is_not_there_is_no_failure(bench):
     ("said", "status", "right"),
     [("ERROR SUMMARY: 0 errors", 0, True), ("Invalid __global__ read of size 4", 9, False)],
 )
-def test_the_sanitizer_s_word_is_taken(bench, tmp_path, said, status, right):
+def test_sanitizer_output_decides_the_result(bench, tmp_path, said, status, right):
     program = tmp_path / "sanitizer"
     program.write_text(f"#!/bin/sh\necho '========= {said}'\nexit {status}\n")
     program.chmod(0o755)
@@ -374,18 +379,18 @@ def test_the_sanitizer_s_word_is_taken(bench, tmp_path, said, status, right):
         checks.memory_sanitized(bench, "item", program=str(program))
 
 
-# --- the machine's state --------------------------------------------------------------------------------------------
+# --- state of the machine -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("answer", "state"),
     [
         ("580.1, 1980, 1980, 3201, 698.5, 700.0, [N/A]", {"sm_mhz": 1980.0, "watts": 698.5, "celsius": "[N/A]"}),
-        ("No devices were found", {"unknown": "nvidia-smi said 'No devices were found'"}),
-        ("", {"unknown": "nvidia-smi said ''"}),
+        ("No devices were found", {"unknown": "nvidia-smi printed 'No devices were found'"}),
+        ("", {"unknown": "nvidia-smi printed ''"}),
     ],
 )
-def test_the_state_is_what_nvidia_smi_says(monkeypatch, tmp_path, answer, state):
+def test_state_comes_from_nvidia_smi(monkeypatch, tmp_path, answer, state):
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho '{answer}'\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
@@ -393,7 +398,7 @@ def test_the_state_is_what_nvidia_smi_says(monkeypatch, tmp_path, answer, state)
     assert state.items() <= Machine().state().items()
 
 
-def test_without_nvidia_smi_the_state_is_unknown(monkeypatch, tmp_path):
+def test_state_without_nvidia_smi_is_unknown(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(Machine, "id", lambda self: "0")
     assert "FileNotFoundError" in Machine().state()["unknown"]
@@ -402,7 +407,7 @@ def test_without_nvidia_smi_the_state_is_unknown(monkeypatch, tmp_path):
 # --- tiles ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_candidate_is_the_library_s(monkeypatch):
+def test_first_candidate_is_the_library_default(monkeypatch):
     monkeypatch.delattr(configurations, "candidates", raising=False)
     for (kernel, width), tiles in PROPOSED.items():
         own = getattr(configuration(width, 2, (9, 0)), kernel)
@@ -413,7 +418,7 @@ def test_the_first_candidate_is_the_library_s(monkeypatch):
     assert {kernel for kernel, _ in PROPOSED} == set(KERNELS)
 
 
-def test_the_library_s_own_list_is_taken_where_there_is_one(monkeypatch):
+def test_candidates_come_from_the_library_list_if_it_has_one(monkeypatch):
     kept = [Tile(16, 32, 4, 1), Tile(32, 16, 4, 1)]
     monkeypatch.setattr(
         configurations, "candidates", lambda *asked: kept if asked == ("attend", 64, 2, (8, 0)) else None, raising=False
@@ -424,11 +429,11 @@ def test_the_library_s_own_list_is_taken_where_there_is_one(monkeypatch):
 
 
 @pytest.mark.parametrize("tile", [Tile(128, 64, 8, 3), Tile(128, 64, 4, 2, specialize=True)])
-def test_a_tile_is_read_as_it_is_written(tile):
+def test_parse_tile_reads_tile_text(tile):
     assert parse_tile(tile_text(("attend", 128), tile)) == (("attend", 128), tile)
 
 
-def test_what_a_tile_chooses_is_written_by_name():
+def test_tile_text_names_the_chosen_options():
     text = tile_text(("attend", 64), Tile(128, 64, 4, 2, specialize=True))
     assert text == "attend:64=128,64,4,2,specialize"
 
@@ -436,12 +441,12 @@ def test_what_a_tile_chooses_is_written_by_name():
 @pytest.mark.parametrize(
     "text", ["", "attend:128", "attend:128=1,2,3", "attend:x=1,2,3,4", "a:64=1,2,3,4", "attend:64=1,2,3,4,no"]
 )
-def test_what_is_no_tile_is_refused(text):
+def test_parse_tile_invalid_text_raises(text):
     with pytest.raises(ValueError, match="a tile is KERNEL:WIDTH=QUERIES,KEYS,WARPS,STAGES with KERNEL one of attend,"):
         parse_tile(text)
 
 
-def test_a_tile_changes_one_kernel_at_one_width(bench):
+def test_configured_replaces_one_tile(bench):
     own, tile = configuration(128, 2, (9, 0)), Tile(64, 64, 4, 3)
     bench.tiles = {("attend", 128): tile}
     assert bench.configured(128) == own._replace(attend=tile)
@@ -449,8 +454,8 @@ def test_a_tile_changes_one_kernel_at_one_width(bench):
     assert bench.configured(128, {}) is None
 
 
-def test_the_kernels_take_the_tiles_that_are_asked_for(monkeypatch):
-    launch = pytest.importorskip("lessons_lib.flash.launch", reason="triton is not installed")
+def test_kernels_receive_the_given_tiles(monkeypatch):
+    launch = pytest.importorskip("lessons_lib.flash.autograd", reason="triton is not installed")
     asked = []
 
     def triton_attention(q, k, v, band, scale, key_lengths, tiles):

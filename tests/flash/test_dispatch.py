@@ -1,4 +1,4 @@
-"""One entry for all implementations: the same meanings, no argument ignored, no silent fall to quadratic memory."""
+"""Dispatch to the backends: equal semantics, no ignored argument, no silent use of quadratic memory."""
 
 import os
 import subprocess
@@ -12,14 +12,16 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 from torch.testing import assert_close
 
-from lessons_lib import flash, masks
-from lessons_lib.attention import attention
-from lessons_lib.flash import as_implementation, chosen_backend, flash_attention, inputs, sdpa
-from lessons_lib.flash.band import Band
-from lessons_lib.flash.configurations import AMPERE, HOPPER, SINGLE, SMALL, configuration
-from lessons_lib.flash.scores import Scores
-from lessons_lib.multihead import KVCache, MultiHeadAttention
-from lessons_lib.rules import Causal, Documents, Everything, Prefix, Rule, Window
+from lessons_lib.attention import masks
+from lessons_lib.attention.attention import attention
+from lessons_lib.attention.cache import KVCache
+from lessons_lib.attention.multihead import MultiHeadAttention
+from lessons_lib.attention.rules import Causal, Documents, Full, Prefix, Rule, Window
+from lessons_lib.flash import as_implementation, chosen_backend, flash_attention, sdpa, validation
+from lessons_lib.flash import interface as flash
+from lessons_lib.flash.band import KernelBand
+from lessons_lib.flash.configurations import AMPERE, FLOAT32, HOPPER, OTHER_DEVICES, configuration
+from lessons_lib.flash.score_mods import Scores
 
 MASKS = [
     {},
@@ -36,7 +38,7 @@ def heads(b: int = 2, h: int = 4, g: int = 2, n: int = 13, m: int = 13, d: int =
     return [torch.randn(b, heads, rows, d) for heads, rows in ((h, n), (g, m), (g, m))]
 
 
-# --- the same meanings whoever computes -----------------------------------------------------------------------------
+# --- semantics of the backends --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mask", MASKS, ids=str)
@@ -46,14 +48,14 @@ def test_backends_agree_with_attention(n, m, mask, backend):
     lengths = tuple(min(x, m) for x in mask["key_lengths"]) if "key_lengths" in mask else None
     case = Case(b=2, h=4, g=2, n=n, m=m, d=3, **mask | {"key_lengths": lengths})
 
-    def with_true_lse(q, k, v):  # ``torch`` returns none; the tiled one stands in, so that its rows are still compared
+    def with_true_lse(q, k, v):  # ``torch`` returns no log-sum-exp; use the tiled one
         _, lse = flash_attention(q, k, v, **case.options(), backend="tiled", return_lse=True)
         return flash_attention(q, k, v, **case.options(), backend=backend), lse
 
     assert_right(errors(with_true_lse, case, torch.float64), torch.float64)
 
 
-def test_the_mask_is_the_library_s():
+def test_options_equal_the_masks_of_the_library():
     q, k, v = heads(n=7, m=13)
     lengths = torch.tensor([13, 9])
     mask = masks.causal(7, 13) & masks.padding(lengths, 13)
@@ -67,21 +69,21 @@ def test_the_mask_is_the_library_s():
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("backend", ["auto", "torch", "tiled"])
-def test_the_result_has_the_type_of_the_inputs(dtype, backend):
+def test_output_has_the_dtype_of_the_inputs(dtype, backend):
     q, k, v = (x.to(dtype) for x in heads())
     assert flash_attention(q, k, v, backend=backend).dtype == dtype
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
-def test_the_log_sum_exp_is_at_least_single(dtype):
+def test_lse_is_at_least_float32(dtype):
     q, k, v = (x.to(dtype) for x in heads())
     _, lse = flash_attention(q, k, v, return_lse=True)
     assert lse.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
 
 
 @pytest.mark.parametrize("backend", ["auto", "torch", "tiled"])
-@pytest.mark.parametrize("names", [["slopes"], ["sinks"], ["slopes", "sinks"]], ids=" and ".join)
-def test_slopes_and_sinks_mean_the_same(backend, names):
+@pytest.mark.parametrize("names", [["alibi_slopes"], ["sinks"], ["alibi_slopes", "sinks"]], ids=" and ".join)
+def test_slopes_and_sinks_equal_attention_on_every_backend(backend, names):
     q, k, v = heads(n=7)
     learnt = {name: torch.tensor([0.3, 1.0, 0.0, 2.0], requires_grad=True) for name in names}
     ours = flash_attention(q, k, v, is_causal=True, **learnt, backend=backend)
@@ -95,7 +97,7 @@ def test_slopes_and_sinks_mean_the_same(backend, names):
 
 @pytest.mark.parametrize("scale", [0.3, -0.3, 0.0])
 @pytest.mark.parametrize("softcap", [0.5, 3.0])
-def test_a_cap_means_the_same_at_any_scale(scale, softcap):
+def test_softcap_equals_attention_at_any_scale(scale, softcap):
     q, k, v = heads()
     exact = attention(q, k, v, scale=scale, softcap=softcap)
     assert_close(flash_attention(q, k, v, scale=scale, softcap=softcap), exact)
@@ -104,7 +106,7 @@ def test_a_cap_means_the_same_at_any_scale(scale, softcap):
 
 @pytest.mark.parametrize("backend", ["auto", "torch", "tiled"])
 @pytest.mark.parametrize("scale", [0.3, -0.3, 0.0])
-def test_any_scale_means_the_same(backend, scale):
+def test_scale_equals_attention_on_every_backend(backend, scale):
     q, k, v = heads()
     assert_close(flash_attention(q, k, v, scale=scale, backend=backend), attention(q, k, v, scale=scale))
 
@@ -112,7 +114,7 @@ def test_any_scale_means_the_same(backend, scale):
 @pytest.mark.rejects
 @pytest.mark.parametrize("backend", ["auto", "torch", "tiled"])
 @pytest.mark.parametrize("n", [1, 13])
-def test_autocast_decides_on_the_type_as_for_pytorch_s_own_function(n, backend):
+def test_autocast_chooses_the_dtype_as_in_pytorch(n, backend):
     q, k, v = (x.float().requires_grad_() for x in heads(n=n))
     v_half = v.detach().bfloat16()
     with pytest.raises(ValueError, match="q and v must have the same dtype"):
@@ -127,16 +129,16 @@ def test_autocast_decides_on_the_type_as_for_pytorch_s_own_function(n, backend):
     assert all(grad.dtype == torch.float32 for grad in torch.autograd.grad(out.float().sum(), [q, k]))
 
 
-def test_autocast_of_another_device_changes_nothing():
+def test_autocast_of_another_device_has_no_effect():
     q, k, v = (x.float() for x in heads())
     with torch.autocast("cpu", enabled=False):
         assert flash_attention(q, k, v, backend="tiled").dtype == torch.float32
     meta = [x.to("meta") for x in (q, k, v)]
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        assert inputs.in_autocast_type(*meta) == tuple(meta)
+        assert validation.cast_for_autocast(*meta) == tuple(meta)
 
 
-def test_inputs_are_left_as_they_were():
+def test_inputs_are_not_modified():
     given = heads()
     before = [x.clone() for x in given]
     for backend in ("auto", "torch", "tiled"):
@@ -144,7 +146,7 @@ def test_inputs_are_left_as_they_were():
     assert all(torch.equal(a, b) for a, b in zip(given, before, strict=True))
 
 
-# --- who runs -------------------------------------------------------------------------------------------------------
+# --- dispatch -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -174,17 +176,17 @@ def ran(monkeypatch):
         (13, 13, {"backend": "tiled"}, "tiled_attention"),
         (13, 13, {"backend": "torch", "window": 3}, "torch_attention"),
         (13, 13, {"softcap": 2.0}, "tiled_attention"),
-        (13, 13, {"slopes": torch.ones(4)}, "tiled_attention"),
+        (13, 13, {"alibi_slopes": torch.ones(4)}, "tiled_attention"),
         (13, 13, {"sinks": torch.ones(4)}, "tiled_attention"),
         (13, 13, {"cache_lengths": torch.tensor([13, 2])}, "tiled_attention"),
     ],
 )
-def test_auto_takes_the_fastest_that_is_linear_in_memory(n, m, options, expected, ran):
+def test_auto_chooses_the_expected_backend(n, m, options, expected, ran):
     flash_attention(*heads(n=n, m=m), **options)
     assert ran == [expected]
 
 
-def test_auto_is_linear_even_where_pytorch_s_choice_is_not(monkeypatch):
+def test_auto_forces_a_fused_kernel(monkeypatch):
     q, k, v = (x.mT.contiguous().mT for x in heads())  # PyTorch's fused kernel refuses these strides and takes another
     used = []
     monkeypatch.setattr(sdpa, "sdpa_kernel", lambda kernels: used.append(kernels) or sdpa_kernel(kernels))
@@ -194,7 +196,7 @@ def test_auto_is_linear_even_where_pytorch_s_choice_is_not(monkeypatch):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kilobytes on Linux only")
-def test_auto_takes_little_memory():
+def test_auto_memory_is_linear():
     code = """
 import resource, torch
 from lessons_lib.flash import flash_attention
@@ -213,13 +215,13 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024)
 
 @pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="here triton can run")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="here triton can run")
-def test_triton_says_why_it_cannot_run():
+def test_triton_without_gpu_raises_with_reason():
     pytest.importorskip("triton")
     with pytest.raises(ValueError, match="backend='triton' cannot run here: the kernels need an NVIDIA GPU"):
         flash_attention(*(x.float() for x in heads()), backend="triton")
 
 
-def test_triton_says_that_it_is_not_installed(monkeypatch):
+def test_triton_not_installed_raises(monkeypatch):
     monkeypatch.setattr(flash.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"triton is not installed; on Linux, pip install 'lessons-lib\[gpu\]'"):
         flash_attention(*heads(), backend="triton")
@@ -230,13 +232,13 @@ def test_triton_says_that_it_is_not_installed(monkeypatch):
     [(heads(), "got float64"), ([x.float() for x in heads(d=257)], "at most 256 wide, got 257")],
     ids=["float64", "too wide"],
 )
-def test_triton_says_what_it_cannot_do(given, message):
+def test_triton_unsupported_inputs_raise(given, message):
     pytest.importorskip("triton")
     with pytest.raises(ValueError, match=message):
         flash_attention(*(x.double() if "float64" in message else x for x in given), backend="triton")
 
 
-def test_torch_says_that_it_returns_no_log_sum_exp():
+def test_torch_with_return_lse_raises():
     with pytest.raises(ValueError, match="does not return the log-sum-exp; use backend='tiled'"):
         flash_attention(*heads(), backend="torch", return_lse=True)
 
@@ -245,18 +247,18 @@ def test_torch_says_that_it_returns_no_log_sum_exp():
 @pytest.mark.parametrize(
     ("options", "backend", "message"),
     [
-        ({"softcap": 2.0}, "torch", "PyTorch's function caps no scores; use backend='tiled'"),
+        ({"softcap": 2.0}, "torch", "PyTorch's function does not support softcap; use backend='tiled'"),
         ({"cache_lengths": torch.tensor([3, 2])}, "torch", "one number of keys for all sequences; use backend='tiled'"),
     ],
 )
-def test_a_backend_says_what_it_does_not_know(options, backend, message):
+def test_unsupported_options_raise(options, backend, message):
     if backend == "triton":
         pytest.importorskip("triton")
     with pytest.raises(ValueError, match=f"backend='{backend}' cannot run here: .*{message}"):
         flash_attention(*(x.float() for x in heads()), **options, backend=backend)
 
 
-# --- which backend, and why -----------------------------------------------------------------------------------------
+# --- chosen_backend -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -264,14 +266,14 @@ def test_a_backend_says_what_it_does_not_know(options, backend, message):
     [
         ({}, "torch", "PyTorch's fused kernel for the CPU can do this"),
         ({"is_causal": True}, "torch", "can do this"),
-        ({"window": 3}, "tiled", "would need a table over n x m"),
-        ({"mask": Prefix(3)}, "tiled", "would need a table over n x m"),
+        ({"window": 3}, "tiled", "would need a mask over n x m"),
+        ({"mask": Prefix(3)}, "tiled", "would need a mask over n x m"),
         ({"return_lse": True}, "tiled", "does not return the log-sum-exp"),
-        ({"softcap": 2.0, "slopes": torch.ones(4)}, "tiled", "knows no softcap and no slopes"),
-        ({"cache_lengths": torch.tensor([3, 2])}, "tiled", "knows no cache_lengths"),
+        ({"softcap": 2.0, "alibi_slopes": torch.ones(4)}, "tiled", "does not support softcap and alibi_slopes"),
+        ({"cache_lengths": torch.tensor([3, 2])}, "tiled", "does not support cache_lengths"),
     ],
 )
-def test_the_choice_is_told_with_its_reason(options, backend, reason, ran):
+def test_chosen_backend_returns_backend_and_reason(options, backend, reason, ran):
     choice = chosen_backend(*heads(), **options)
     assert choice.backend == backend
     assert reason in choice.reason
@@ -281,7 +283,7 @@ def test_the_choice_is_told_with_its_reason(options, backend, reason, ran):
 
 @pytest.fixture
 def pretend_gpu(monkeypatch):
-    """Make queries, keys and values that believe they lie on a GPU of the capability given; nothing can run on them."""
+    """Make fake queries, keys and values on a GPU of the given capability; nothing can run on them."""
 
     def pretend(capability: tuple[int, int], *, dtype=torch.float16, d: int = 64, g: int = 2, has_kernel: bool = True):
         monkeypatch.setattr(torch.version, "cuda", "12.8")
@@ -308,9 +310,9 @@ def pretend_gpu(monkeypatch):
             "memory-efficient kernel can do this; not triton: the kernels need compute capability",
         ),
         ((7, 5), {}, {"is_causal": True}, "torch", "GPU (7, 5) has (7, 5)"),
-        ((7, 5), {}, {"is_causal": True, "window": 5}, "tiled", "would need a table over n x m; not triton"),
+        ((7, 5), {}, {"is_causal": True, "window": 5}, "tiled", "would need a mask over n x m; not triton"),
         ((7, 5), {}, {"return_lse": True}, "tiled", "does not return the log-sum-exp; not triton"),
-        ((7, 5), {}, {"key_lengths": torch.tensor([3, 2])}, "tiled", "would need a table"),
+        ((7, 5), {}, {"key_lengths": torch.tensor([3, 2])}, "tiled", "would need a mask"),
         ((7, 5), {"dtype": torch.bfloat16, "has_kernel": False}, {}, "tiled", "does not take torch.bfloat16"),
         (
             (9, 0),
@@ -324,15 +326,15 @@ def pretend_gpu(monkeypatch):
         ((9, 0), {}, {"mask": Prefix(3) | Window(2)}, "triton", "the kernels can do this"),
     ],
 )
-def test_the_choice_on_a_gpu(capability, gpu, options, backend, reason, pretend_gpu):
+def test_chosen_backend_on_a_gpu(capability, gpu, options, backend, reason, pretend_gpu):
     pytest.importorskip("triton")
     choice = chosen_backend(*pretend_gpu(capability, **gpu), **options)
     assert choice.backend == backend
     assert reason in choice.reason
 
 
-def test_an_old_gpu_is_held_to_the_memory_efficient_kernel(pretend_gpu, monkeypatch):
-    """What would be started on a T4: PyTorch's function, with one kernel allowed, keys repeated, and no table."""
+def test_old_gpu_uses_the_memory_efficient_kernel(pretend_gpu, monkeypatch):
+    """On a T4: PyTorch's function with one kernel allowed, repeated keys and no mask."""
     allowed, started = [], []
     monkeypatch.setattr(
         sdpa, "sdpa_kernel", lambda kernel: allowed.append(kernel) or torch.nn.attention.sdpa_kernel(kernel)
@@ -347,7 +349,7 @@ def test_an_old_gpu_is_held_to_the_memory_efficient_kernel(pretend_gpu, monkeypa
     assert started == [[(2, 4, 13, 64), (2, 4, 13, 64), Causal()]]
 
 
-def test_pytorch_is_asked_whether_its_kernel_runs(monkeypatch):
+def test_memory_efficient_kernel_runs_asks_pytorch(monkeypatch):
     asked = []
     monkeypatch.setattr(sdpa, "can_use_efficient_attention", lambda given: asked.append(given) or True)
     q, k, v = heads()
@@ -369,16 +371,16 @@ def test_importing_flash_does_not_import_triton():
         (64, 2, (9, 0), HOPPER[64]),
         (65, 2, (9, 0), HOPPER[128]),
         (1, 2, (8, 0), AMPERE[64]),
-        (256, 2, (8, 9), SMALL[256]),
-        (128, 2, (13, 1), SMALL[128]),
-        (128, 4, (9, 0), SINGLE[128]),
+        (256, 2, (8, 9), OTHER_DEVICES[256]),
+        (128, 2, (13, 1), OTHER_DEVICES[128]),
+        (128, 4, (9, 0), FLOAT32[128]),
     ],
 )
-def test_the_table_of_tiles(d, itemsize, capability, tiles):
+def test_configuration_returns_the_tiles(d, itemsize, capability, tiles):
     assert configuration(d, itemsize, capability) == tiles
 
 
-def test_the_table_refuses_wide_heads():
+def test_configuration_wide_heads_raise():
     with pytest.raises(ValueError, match="at most 256 wide"):
         configuration(257, 2, (9, 0))
 
@@ -414,7 +416,7 @@ def zeros(*shape: int) -> torch.Tensor:
         ({"key_lengths": torch.tensor([14, 2])}, r"key_lengths must be in 0 .. m = 13, got \[14, 2\]"),
         ({"key_lengths": torch.tensor([-1, 2])}, r"key_lengths must be in 0 .. m = 13, got \[-1, 2\]"),
         ({"softcap": -1.0}, "softcap must be finite and above 0, got -1.0"),
-        ({"slopes": torch.ones(2)}, r"slopes must be one .* over \(h,\) = \(4,\), got .* over \(2,\)"),
+        ({"alibi_slopes": torch.ones(2)}, r"alibi_slopes must be one .* over \(h,\) = \(4,\), got .* over \(2,\)"),
         ({"sinks": torch.ones(4, 1)}, r"sinks must be one .* over \(h,\) = \(4,\), got .* over \(4, 1\)"),
         ({"cache_lengths": torch.tensor([13.0, 2.0])}, "cache_lengths must be integers over .* got torch.float"),
         ({"cache_lengths": torch.tensor([13])}, r"cache_lengths must be integers over \(batch,\) = \(2,\)"),
@@ -429,14 +431,14 @@ def zeros(*shape: int) -> torch.Tensor:
         ),
     ],
 )
-def test_errors_say_the_rule_and_what_came(change, message):
+def test_invalid_arguments_raise(change, message):
     arguments = dict(zip("qkv", heads(), strict=True)) | change
     with pytest.raises(ValueError, match=message):
         flash_attention(**arguments)
 
 
 @pytest.mark.rejects
-def test_types_of_eight_bits_are_refused():
+def test_eight_bit_dtypes_raise():
     with pytest.raises(ValueError, match="q must be of 16, 32 or 64 bits, got torch"):
         flash_attention(*(x.to(torch.float8_e4m3fn) for x in heads()))
 
@@ -444,7 +446,7 @@ def test_types_of_eight_bits_are_refused():
 # --- inside a layer -------------------------------------------------------------------------------------------------
 
 
-def test_multi_head_attention_gives_the_same_with_flash():
+def test_multi_head_attention_with_flash_equals_attention():
     slow = MultiHeadAttention(12, 4, n_kv_heads=2)
     fast = MultiHeadAttention(12, 4, n_kv_heads=2, implementation=as_implementation(is_causal=True))
     fast.load_state_dict(slow.state_dict())
@@ -459,7 +461,7 @@ def test_multi_head_attention_gives_the_same_with_flash():
             assert_close(a, b)
 
 
-def test_a_layer_with_flash_decodes_with_a_cache():
+def test_multi_head_attention_with_flash_decodes_with_a_cache():
     layer = MultiHeadAttention(12, 4, n_kv_heads=2, implementation=as_implementation(is_causal=True))
     x, cache = torch.randn(2, 9, 12), KVCache()
     parts = [layer(part, cache=cache) for part in x.split([4, 1, 3, 1], dim=1)]
@@ -469,14 +471,14 @@ def test_a_layer_with_flash_decodes_with_a_cache():
 @pytest.mark.parametrize(("n", "m"), SIZES)
 @pytest.mark.parametrize("options", [{}, {"is_causal": True}, {"window": 4}, {"is_causal": True, "window": 4}], ids=str)
 @pytest.mark.parametrize("lengths", [None, (7, 7), (6, 0), (1, 7)], ids=str)
-def test_a_mask_that_flash_can_express_is_obeyed(n, m, options, lengths):
+def test_implementation_applies_boolean_masks(n, m, options, lengths):
     q, k, v = heads(n=n, m=m)
     case = Case(b=2, n=n, m=m, key_lengths=lengths, **options)
     implementation = as_implementation(**options)
     assert_close(implementation(q, k, v, case.mask()), attention(q, k, v, case.mask()))
 
 
-def test_a_mask_may_come_in_any_shape_that_broadcasts():
+def test_implementation_accepts_masks_that_broadcast():
     q, k, v = heads()
     lengths = torch.tensor([13, 5])
     for mask in (masks.padding(lengths, 13), masks.padding(lengths, 13).expand(2, 1, 13, 13)):
@@ -499,16 +501,16 @@ def test_a_mask_may_come_in_any_shape_that_broadcasts():
         ({}, Causal() & Window(4)),
     ],
 )
-def test_any_mask_hides_more_than_the_options_do(options, mask):
+def test_implementation_combines_mask_and_options(options, mask):
     q, k, v = heads()
-    table = mask.tensor(13) if isinstance(mask, Rule) else mask
+    table = mask.to_mask(13) if isinstance(mask, Rule) else mask
     order = masks.causal(13) if options.get("is_causal") else masks.bidirectional(13)
     near = masks.sliding_window(13, options.get("window", 13), causal=False)
     assert_close(as_implementation(**options)(q, k, v, mask), attention(q, k, v, table & order & near))
 
 
-def test_rules_go_where_they_are_computed_fastest(ran):
-    for rule in (Everything(), Causal(), Window(13), Causal() & Window(20), Causal() & Window(3), Prefix(5)):
+def test_rules_select_the_fastest_backend(ran):
+    for rule in (Full(), Causal(), Window(13), Causal() & Window(20), Causal() & Window(3), Prefix(5)):
         flash_attention(*heads(), rule)
     assert ran == [*["torch_attention_in_linear_memory"] * 4, *["tiled_attention"] * 2]
 
@@ -517,25 +519,25 @@ def test_rules_go_where_they_are_computed_fastest(ran):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"bias": torch.zeros(13, 13)}, "bias must be None, flash attention adds nothing to the scores"),
+        ({"bias": torch.zeros(13, 13)}, "bias must be None, flash attention adds only ALiBi slopes to the scores"),
         ({"dropout_p": 0.1}, "dropout_p must be 0, flash attention keeps every weight, got 0.1"),
         ({"mask": torch.zeros(13, 13)}, "mask must be Boolean"),
         ({"mask": masks.bidirectional(12)}, "mask must broadcast to the scores"),
     ],
 )
-def test_what_flash_does_not_know_is_refused(more, message):
+def test_implementation_unsupported_arguments_raise(more, message):
     with pytest.raises(ValueError, match=message):
         as_implementation()(*heads(), **more)
 
 
-def test_an_implementation_that_could_never_run_is_refused_at_once():
+def test_as_implementation_invalid_settings_raise():
     with pytest.raises(ValueError, match="window must be at least 1"):
         as_implementation(window=0)
     with pytest.raises(ValueError, match="backend must be one of"):
         as_implementation(backend="best")
 
 
-def test_any_module_may_use_it():
+def test_implementation_works_in_any_module():
     class Mixer(nn.Module):
         def forward(self, x):
             return as_implementation(is_causal=True)(x, x, x)
@@ -547,7 +549,7 @@ def test_any_module_may_use_it():
 # --- PyTorch's function ---------------------------------------------------------------------------------------------
 
 
-def test_pytorch_aligns_to_the_first_key_and_we_do_not():
+def test_torch_backend_aligns_queries_to_the_last_key():
     q, k, v = heads(n=4, m=9)
     theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
     ours = flash_attention(q, k, v, is_causal=True, backend="torch")
@@ -564,6 +566,6 @@ def test_pytorch_aligns_to_the_first_key_and_we_do_not():
         (5, 4, {"is_causal": False, "window": None}, False),
     ],
 )
-def test_a_mask_is_made_only_where_it_must_be(n, m, options, needed):
-    assert sdpa.needs_mask(Band.of(n, m, **options), None) == needed
-    assert sdpa.needs_mask(Band.of(n, m, **options), torch.tensor([m]))
+def test_needs_mask_for_bands_that_pytorch_cannot_express(n, m, options, needed):
+    assert sdpa.needs_mask(KernelBand.of(n, m, **options), None) == needed
+    assert sdpa.needs_mask(KernelBand.of(n, m, **options), torch.tensor([m]))

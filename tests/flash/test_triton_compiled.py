@@ -1,4 +1,4 @@
-"""Every tile of the table is compiled for its devices, with no GPU and no driver, and the compiler's figures are read.
+"""Every tile is compiled for its devices, without a GPU or a driver, and the compiler's figures are checked.
 
 How that is done is in ``benchmarks/compiled_kernels.py``, which compiles every candidate under every mask; here each
 default is compiled, and each candidate once.
@@ -27,18 +27,18 @@ compiled, SHARED, TENSOR_CORE, MASKS = (
     getattr(compiled_kernels, name) for name in ("compiled", "SHARED", "TENSOR_CORE", "MASKS")
 )
 KERNELS = Configuration._fields
-FIRST = {(90, 64), (100, 128)}  # the devices, and widths of a head, that `make test` compiles for
+FIRST = {(90, 64), (100, 128)}  # the devices and head widths that `make test` compiles for
 
 
 def check(found: dict, limit: int, spills: tuple[int, ...]) -> None:
-    """Fail if a kernel asks too much of the device, spills above the budget, or leaves the tensor cores idle."""
+    """Fail if a kernel exceeds the device, spills above the budget, or does not use the tensor cores."""
     for name, budget in zip(KERNELS, spills, strict=True):
         check_one(found[name], limit, budget + SLACK)
-    assert found["row_terms"].spilled <= 256, found["row_terms"]  # it runs once a row: this costs nothing
+    assert found["row_terms"].spilled <= 256, found["row_terms"]  # it runs once a row, so this costs nothing
 
 
 def check_one(figures, limit: int, spills: int) -> None:
-    """The same of one kernel."""
+    """Check one kernel."""
     figures = figures._replace(cubin=b"...")
     assert figures.shared <= limit, figures
     assert figures.spilled <= spills, figures
@@ -47,8 +47,8 @@ def check_one(figures, limit: int, spills: int) -> None:
 
 
 # Bytes spilled by attend, attend_part, key_value_gradients and query_gradients, measured with triton 3.7.1 under a
-# causal mask, by compute capability and the width of the head. Half precision hardly spills. float32 is multiplied by
-# parts, three products for one: on the newer devices wide heads spill even from the smallest tiles that there are.
+# causal mask, by compute capability and the width of the head. Half precision hardly spills. float32 is multiplied as
+# three products: on the newer devices wide heads spill even with the smallest possible tiles.
 HALF = {
     (80, 64): (0, 4, 24, 0),
     (80, 128): (0, 0, 56, 0),
@@ -74,7 +74,7 @@ SINGLE = {
     (100, 128): (0, 0, 1508, 924),
     (100, 256): (1352, 1312, 5508, 5116),
 }
-SLACK = 64  # other masks cost a few registers more
+SLACK = 64  # other masks need a few more registers
 OLDER = tuple(map(int, triton.__version__.split(".")[:2])) < (3, 7)  # `make oldest-triton`
 if OLDER:  # the one default that triton 3.6.0 compiles to more than these figures and the slack
     SINGLE[80, 256] = (308, 52, 888, 732)
@@ -84,7 +84,7 @@ if OLDER:  # the one default that triton 3.6.0 compiles to more than these figur
 def test_half_precision(capability, d):
     found = compiled(capability, torch.bfloat16, d)
     check(found, SHARED[capability], HALF[capability, d])
-    for name in set(KERNELS) - {"attend_part"}:  # 16 rows, of one query's heads, are too few for the large instructions
+    for name in set(KERNELS) - {"attend_part"}:  # 16 rows are too few for the large instructions
         assert TENSOR_CORE[capability] in found[name].tensor_core, name
 
 
@@ -94,7 +94,7 @@ def test_single_precision(capability, d):
 
 
 BY_TABLE = ("attend_by_table", "key_value_gradients_by_table", "query_gradients_by_table")
-# Bytes spilled by these three, as above; then with a cap, slopes and sinks.
+# Bytes spilled by these three kernels, as above; then with a cap, slopes and sinks.
 TABLED = {
     (80, 64): ((0, 16, 0), (0, 128, 80)),
     (80, 256): ((0, 8, 0), None),
@@ -120,14 +120,14 @@ TABLED = {
         lambda *which: which in {(90, 64, False), (90, 128, True)},
     ),
 )
-def test_led_by_a_table(capability, d, changed):
+def test_tile_table_kernels(capability, d, changed):
     budgets = TABLED[capability, d][changed]
     found = compiled(capability, torch.bfloat16, d, by_table=True, changed=changed)
     for name, budget in zip(BY_TABLE, budgets, strict=True):
         check_one(found[name], SHARED[capability], budget + SLACK)
 
 
-# --- what else changes the code -------------------------------------------------------------------------------------
+# --- options that change the code -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -144,14 +144,14 @@ def test_led_by_a_table(capability, d, changed):
     ),
     ids=str,
 )
-def test_any_problem_compiles_as_well(capability, d, problem):
+def test_any_problem_compiles_within_budget(capability, d, problem):
     found = compiled(capability, torch.float16, d, **problem)
     check(found, SHARED[capability], HALF[capability, 64 if d <= 64 else 128])
 
 
 @pytest.mark.parametrize(("capability", "d"), all_but([(80, 64), (90, 128)], lambda *which: which == (90, 128)))
-def test_changed_scores_compile_as_well(capability, d):
-    """With a cap, slopes and sinks; the slopes' gradient keeps a second tile alive in query_gradients."""
+def test_score_mods_compile_within_budget(capability, d):
+    """With a cap, slopes and sinks; the gradient of the slopes needs a second tile in query_gradients."""
     found = compiled(capability, torch.bfloat16, d, changed=True)
     check(found, SHARED[capability], {80: (0, 0, 500, 300), 90: (0, 0, 120, 0)}[capability])
 
@@ -160,7 +160,7 @@ def test_changed_scores_compile_as_well(capability, d):
 @pytest.mark.parametrize(
     ("capability", "d"), all_but([(80, 128), (90, 64), (90, 128), (90, 256)], lambda *which: which in FIRST)
 )
-def test_decoding_with_many_heads_on_one_key_compiles_as_well(capability, d, n_heads):
+def test_decoding_with_many_heads_compiles_within_budget(capability, d, n_heads):
     decoding = ("attend_part", "merge_parts")
     found = compiled(capability, torch.bfloat16, d, only=decoding, heads=(n_heads, 1))
     for name in decoding:
@@ -192,7 +192,7 @@ def test_candidates_are_distinct_and_begin_with_the_default(capability, itemsize
             assert len(set(tiles)) == len(tiles)
 
 
-def test_candidates_of_what_there_is_not():
+def test_candidates_invalid_arguments_raise():
     with pytest.raises(ValueError, match=r"kernel must be one of attend, .*, got 'attent'"):
         candidates("attent", 64, 2, (9, 0))
     with pytest.raises(ValueError, match="at most 256 wide for the Triton kernels, got 257"):
@@ -211,7 +211,7 @@ def test_candidates(capability, d, kernel, tile):
     assert figures.specialized == tile.specialize
 
 
-def test_specialised_warps_do_without_a_mask_where_there_is_none():
+def test_specialised_warps_have_no_mask_for_even_keys():
     tile = Tile(128, 64, 4, 3, specialize=True)
     tiles = configuration(128, 2, (9, 0))._replace(attend=tile)
     loop = {}
@@ -224,7 +224,7 @@ def test_specialised_warps_do_without_a_mask_where_there_is_none():
 
 
 @pytest.mark.skipif(OLDER, reason="triton 3.6.0 makes straight code of the branch: the mask is computed for every tile")
-def test_a_branch_leads_round_the_mask_of_the_tiles_behind_the_diagonal():
+def test_branch_skips_the_mask_behind_the_diagonal():
     loop = {}
     for branch in (False, True):
         tiles = configuration(128, 2, (9, 0))._replace(key_value_gradients=Tile(64, 64, 4, 2, branch=branch))
@@ -235,8 +235,8 @@ def test_a_branch_leads_round_the_mask_of_the_tiles_behind_the_diagonal():
 
 
 @pytest.mark.skipif(OLDER, reason="the chapter says it of triton 3.7.1")
-def test_for_a_t4_the_kernels_compile_to_slow_code(monkeypatch):
-    """Why below compute capability 8.0 ``auto`` takes another backend."""
+def test_kernels_for_a_t4_use_no_tensor_cores(monkeypatch):
+    """The reason why ``auto`` takes another backend below compute capability 8.0."""
     monkeypatch.setitem(SHARED, 75, 64 * 1024)
     monkeypatch.setitem(TENSOR_CORE, 75, TENSOR_CORE[80])
     figures = compiled(75, torch.float16, 64, only=("attend",))["attend"]
@@ -250,17 +250,17 @@ def test_two_programs_fit_on_a_multiprocessor(kernel):
     assert compiled(90, torch.bfloat16, 64, only=(kernel,))[kernel].programs == 2
 
 
-# --- the tests themselves -------------------------------------------------------------------------------------------
+# --- wrong tiles ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tile", [Tile(128, 128, 4, 2), Tile(128, 128, 8, 4)], ids=["spills", "needs too much memory"])
-def test_a_bad_tile_would_be_noticed(tile):
+def test_budget_check_fails_for_a_bad_tile(tile):
     found = compiled(90, torch.bfloat16, 128, configuration(128, 2, (9, 0))._replace(attend=tile), only=("attend",))
     figures = found["attend"]
     assert figures.spilled > SLACK or figures.shared > SHARED[90]
 
 
-def test_a_record_keeps_what_was_not_asked_again(tmp_path):
+def test_record_keeps_entries_that_were_not_compiled_again(tmp_path):
     row = {"triton": "3.7.1", "capability": 90, "width": 64, "kernel": "attend", "mask": "full", "tile": [128, 64]}
     path = tmp_path / "record.json"
     compiled_kernels.save([row | {"spilled": 4}, row | {"mask": "causal", "spilled": 8}], path)

@@ -1,4 +1,4 @@
-"""The Triton kernels agree with attention in float64, run by Triton's interpreter on the CPU.
+"""The Triton kernels equal attention in float64; they run in Triton's interpreter on the CPU.
 
 ``TRITON_INTERPRET`` decides, when Triton is imported, whether a process interprets kernels or compiles them: this file
 needs a process of its own, ``TRITON_INTERPRET=1 pytest tests/flash/test_triton_interpreted.py``.
@@ -18,10 +18,10 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 import triton.language as tl  # noqa: E402
 
-from lessons_lib.flash import flash_attention, launch  # noqa: E402
-from lessons_lib.flash.band import Band  # noqa: E402
+from lessons_lib.attention.softmax import merge_attention  # noqa: E402
+from lessons_lib.flash import autograd, flash_attention  # noqa: E402
+from lessons_lib.flash.band import KernelBand  # noqa: E402
 from lessons_lib.flash.configurations import INTERPRETED, Configuration, Tile  # noqa: E402
-from lessons_lib.softmax import merge_attention  # noqa: E402
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]
 SIZES = [(1, 1), (1, 67), (64, 64), (67, 67), (29, 131), (131, 29)]
@@ -40,33 +40,33 @@ def triton_attention(case: Case, scale: float | None = None):
     return lambda q, k, v: flash_attention(q, k, v, **options)
 
 
-# --- parity ---------------------------------------------------------------------------------------------------------
+# --- comparison with attention --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 @pytest.mark.parametrize(("n", "m"), SIZES)
-def test_equals_attention(n, m, mask):
+def test_kernels_equal_attention(n, m, mask):
     case = Case(h=2, g=1, n=n, m=m, **mask)
     assert_right(errors(triton_attention(case), case), torch.float32, times=ONE_KEY if m == 1 else 1.0)
 
 
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 @pytest.mark.parametrize(("n", "m"), SIZES)
-def test_equals_attention_with_lengths(n, m, mask):
+def test_kernels_equal_attention_with_key_lengths(n, m, mask):
     case = Case(b=3, h=1, g=1, n=n, m=m, key_lengths=(m, 0, (m + 1) // 2), **mask)
     assert_right(errors(triton_attention(case), case), torch.float32)
 
 
 @pytest.mark.parametrize("mask", [{}, {"is_causal": True}, {"window": 23}, {"key_lengths": (35, 20)}], ids=str)
 @pytest.mark.parametrize(("h", "g"), [(2, 2), (4, 2), (5, 1)])
-def test_query_heads_share_keys_in_groups(h, g, mask):
+def test_grouped_heads_equal_attention(h, g, mask):
     case = Case(b=2, h=h, g=g, n=41, m=35, **mask)
     assert_right(errors(triton_attention(case), case), torch.float32)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("d", [1, 8, 16, 20, 32, 40, 64, 80, 96, 128, 160, 256])
-def test_takes_heads_of_any_width(d, dtype):
+def test_any_head_width_equals_attention(d, dtype):
     case = Case(h=1, g=1, n=35, m=70, d=d, is_causal=True)
     assert_right(errors(triton_attention(case), case, dtype), dtype)
 
@@ -74,7 +74,7 @@ def test_takes_heads_of_any_width(d, dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("layout", ["interleaved", "odd", "transposed"])
 @pytest.mark.parametrize("mask", [{"key_lengths": (70, 31)}, {"is_causal": True, "window": 23}], ids=str)
-def test_takes_any_strides(layout, dtype, mask):
+def test_any_strides_equal_attention(layout, dtype, mask):
     case = Case(b=2, h=2, g=1, n=35, m=70, d=24, **mask)
     assert_right(errors(triton_attention(case), case, dtype, layout=layout), dtype)
 
@@ -84,23 +84,23 @@ def test_takes_any_strides(layout, dtype, mask):
     ("block_q", "block_k"),
     all_but([(16, 16), (16, 64), (64, 16), (128, 128)], lambda *block: block in {(16, 64), (64, 16)}),
 )
-def test_takes_any_tiles(block_q, block_k, mask):
+def test_any_tiles_equal_attention(block_q, block_k, mask):
     case = Case(b=2, h=1, g=1, n=75, m=75, **mask)
     tile = Tile(block_q, block_k, num_warps=4, num_stages=1)
     tiles = Configuration(tile, tile, tile, tile)
-    band = Band.of(75, 75, is_causal=case.is_causal, window=case.window)
+    band = KernelBand.of(75, 75, is_causal=case.is_causal, window=case.window)
     lengths = case.options()["key_lengths"]
-    found = errors(lambda q, k, v: launch.triton_attention(q, k, v, band, 0.25, lengths, tiles), case, scale=0.25)
+    found = errors(lambda q, k, v: autograd.triton_attention(q, k, v, band, 0.25, lengths, tiles), case, scale=0.25)
     assert_right(found, torch.float32)
 
 
 @pytest.mark.parametrize("mask", [{}, {"is_causal": True}, {"key_lengths": (67, 0)}], ids=str)
-def test_a_kernel_with_specialised_warps_computes_the_same(mask):
+def test_specialised_warps_equal_attention(mask):
     case = Case(b=2, h=1, g=1, n=67, m=67, **mask)
-    band = Band.of(67, 67, is_causal=case.is_causal, window=None)
+    band = KernelBand.of(67, 67, is_causal=case.is_causal, window=None)
     tiles = INTERPRETED._replace(attend=INTERPRETED.attend._replace(specialize=True))
     lengths = case.options()["key_lengths"]
-    found = errors(lambda q, k, v: launch.triton_attention(q, k, v, band, 0.25, lengths, tiles), case, scale=0.25)
+    found = errors(lambda q, k, v: autograd.triton_attention(q, k, v, band, 0.25, lengths, tiles), case, scale=0.25)
     assert_right(found, torch.float32)
 
 
@@ -117,11 +117,11 @@ def test_a_kernel_with_specialised_warps_computes_the_same(mask):
     ids=str,
 )
 @pytest.mark.parametrize(("block_q", "block_k"), [(16, 32), (64, 16)])
-def test_tiles_behind_the_diagonal_may_go_without_a_mask(block_q, block_k, case, branch):
+def test_branch_equals_attention(block_q, block_k, case, branch):
     tiles = INTERPRETED._replace(key_value_gradients=Tile(block_q, block_k, 4, 1, branch=branch))
-    band = Band.of(case.n, case.m, is_causal=case.is_causal, window=case.window)
+    band = KernelBand.of(case.n, case.m, is_causal=case.is_causal, window=case.window)
     lengths = case.options()["key_lengths"]
-    found = errors(lambda q, k, v: launch.triton_attention(q, k, v, band, 0.25, lengths, tiles), case, scale=0.25)
+    found = errors(lambda q, k, v: autograd.triton_attention(q, k, v, band, 0.25, lengths, tiles), case, scale=0.25)
     assert_right(found, torch.float32)
 
 
@@ -137,15 +137,15 @@ def test_tiles_behind_the_diagonal_may_go_without_a_mask(block_q, block_k, case,
     ],
     ids=str,
 )
-def test_specialised_warps_mask_unless_every_tile_of_keys_is_whole(n, m, mask, is_even, monkeypatch):
+def test_even_keys_are_detected(n, m, mask, is_even, monkeypatch):
     given = []
-    start = launch._launch
-    monkeypatch.setattr(launch, "_launch", lambda *rest, **more: (given.append(more), start(*rest, **more)))
+    start = autograd._launch
+    monkeypatch.setattr(autograd, "_launch", lambda *rest, **more: (given.append(more), start(*rest, **more)))
     case = Case(h=1, g=1, n=n, m=m, **mask)
-    band = Band.of(n, m, is_causal=case.is_causal, window=case.window)
+    band = KernelBand.of(n, m, is_causal=case.is_causal, window=case.window)
     tiles = INTERPRETED._replace(attend=Tile(64, 32, 4, 1, specialize=True))
     lengths = case.options()["key_lengths"]
-    found = errors(lambda q, k, v: launch.triton_attention(q, k, v, band, 0.25, lengths, tiles), case, scale=0.25)
+    found = errors(lambda q, k, v: autograd.triton_attention(q, k, v, band, 0.25, lengths, tiles), case, scale=0.25)
     assert_right(found, torch.float32)
     assert given[0]["EVEN_K"] is is_even
 
@@ -155,19 +155,19 @@ BY_HOST = Configuration(*(tile._replace(host=True) for tile in INTERPRETED))
 
 @pytest.mark.parametrize("mask", [{}, {"is_causal": True}, {"is_causal": True, "window": 23}], ids=str)
 @pytest.mark.parametrize("layout", ["padded", "interleaved", "odd"])
-def test_matrices_may_be_described_by_the_host(layout, mask):
+def test_descriptors_from_the_host_equal_attention(layout, mask):
     case = Case(b=2, h=4, g=2, n=35, m=70, d=24, **mask)
-    band = Band.of(35, 70, is_causal=case.is_causal, window=case.window)
+    band = KernelBand.of(35, 70, is_causal=case.is_causal, window=case.window)
 
     def function(q, k, v):
-        return launch.triton_attention(q, k, v, band, 0.25, None, BY_HOST)
+        return autograd.triton_attention(q, k, v, band, 0.25, None, BY_HOST)
 
     assert_right(errors(function, case, layout=layout, scale=0.25), torch.float32)
 
 
-def test_the_host_describes_what_it_can():
+def test_with_descriptors_describes_supported_matrices():
     x, lengths = torch.zeros(2, 3, 5, 24), torch.tensor([5, 4])
-    described = launch._described((x, x), BY_HOST.attend, "qk", None)
+    described = autograd._with_descriptors((x, x), BY_HOST.attend, "qk", None)
     assert [each.block_shape for each in described] == [[1, 1, 64, 32], [1, 1, 32, 32]]
     expanded = x[:, :1].expand(2, 3, 5, 24)
     for matrices, tile, given in (
@@ -176,17 +176,17 @@ def test_the_host_describes_what_it_can():
         ((x, x), BY_HOST.attend._replace(specialize=True), None),
         ((x, x), INTERPRETED.attend, None),
     ):
-        assert launch._described(matrices, tile, "qk", given) is matrices
+        assert autograd._with_descriptors(matrices, tile, "qk", given) is matrices
 
 
 @pytest.mark.parametrize("scale", [0.7, -0.7, 0.0, 3.0])
-def test_takes_any_scale(scale):
+def test_any_scale_equals_attention(scale):
     case = Case(d=5, is_causal=True)
     assert_right(errors(triton_attention(case, scale), case, scale=scale), torch.float32)
 
 
 @pytest.mark.parametrize("expand", ["gradient", "keys"])
-def test_takes_tensors_that_repeat_one_number_in_memory(expand):
+def test_expanded_tensors_equal_attention(expand):
     q, k, v = (torch.randn(2, 2, 21, 16, dtype=torch.float32) for _ in range(3))
     k = k[:, :, :1].expand(2, 2, 21, 16) if expand == "keys" else k
     ours, theirs = ([x.clone().requires_grad_() for x in (q, k, v)] for _ in range(2))
@@ -204,13 +204,13 @@ def test_takes_tensors_that_repeat_one_number_in_memory(expand):
 @pytest.mark.parametrize("n_parts", all_but([1, 4, 16], lambda n_parts: n_parts == 4))
 @pytest.mark.parametrize(("h", "g"), [(2, 2), (6, 2), (5, 1)])
 @pytest.mark.parametrize("mask", [{}, {"window": 100}, {"key_lengths": (0, 130)}], ids=str)
-def test_the_parts_of_decoding_merge_into_attention(n_parts, h, g, mask):
+def test_parts_of_decoding_merge_into_attention(n_parts, h, g, mask):
     case = Case(b=2, h=h, g=g, n=1, m=259, d=24, **mask)
-    band = Band.of(1, 259, is_causal=True, window=case.window)
+    band = KernelBand.of(1, 259, is_causal=True, window=case.window)
     q, k, v = inputs(case, torch.float32)
     lengths = case.options()["key_lengths"]
     lengths = None if lengths is None else lengths.int()
-    out, lse = launch.decode(q, k, v, band, 0.2, lengths, Tile(16, 32, 4, 1), n_parts)
+    out, lse = autograd.decode_attention(q, k, v, band, 0.2, lengths, Tile(16, 32, 4, 1), n_parts)
     wanted, wanted_lse = flash_attention(
         *(x.double() for x in (q, k, v)), **case.options(), scale=0.2, backend="tiled", return_lse=True
     )
@@ -219,24 +219,24 @@ def test_the_parts_of_decoding_merge_into_attention(n_parts, h, g, mask):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_one_query_without_gradient_takes_the_decoding_kernel(dtype, monkeypatch):
+def test_one_query_without_gradient_uses_the_decoding_kernel(dtype, monkeypatch):
     case = Case(b=2, h=4, g=2, n=1, m=300, d=40, key_lengths=(300, 77))
     qkv = inputs(case, dtype)
     wanted = flash_attention(*(x.double() for x in qkv), **case.options(), backend="tiled")
     launched = []
-    start = launch._launch
+    start = autograd._launch
     monkeypatch.setattr(
-        launch, "_launch", lambda kernel, *rest, **more: (launched.append(kernel), start(kernel, *rest, **more))
+        autograd, "_launch", lambda kernel, *rest, **more: (launched.append(kernel), start(kernel, *rest, **more))
     )
     out = flash_attention(*qkv, **case.options(), backend="triton")
-    assert launched == [launch.kernels.attend_part, launch.kernels.merge_parts]
+    assert launched == [autograd.kernels.attend_part, autograd.kernels.merge_parts]
     assert out.dtype == dtype
     assert (out.double() - wanted).norm() / wanted.norm() < TOLERANCE[dtype]
     flash_attention(qkv[0].requires_grad_(), *qkv[1:], **case.options(), backend="triton")
-    assert launched[2:] == [launch.kernels.attend]
+    assert launched[2:] == [autograd.kernels.attend]
 
 
-# --- laws -----------------------------------------------------------------------------------------------------------
+# --- properties -----------------------------------------------------------------------------------------------------
 
 
 def gradients(seed: int) -> list[Tensor]:
@@ -246,11 +246,11 @@ def gradients(seed: int) -> list[Tensor]:
     return [out, lse, *torch.autograd.grad(out.square().sum() + lse.sum(), (q, k, v))]
 
 
-def test_the_same_input_gives_the_same_bits():
+def test_same_input_gives_the_same_bits():
     assert all(torch.equal(a, b) for a, b in zip(gradients(3), gradients(3), strict=True))
 
 
-def test_two_halves_of_the_keys_merge_into_the_whole():
+def test_two_halves_of_the_keys_merge_into_attention():
     q, k, v = (torch.randn(1, 2, 40, 16, dtype=torch.float32) for _ in range(3))
     halves = [
         flash_attention(q, k[:, :, s], v[:, :, s], backend="triton", return_lse=True)
@@ -261,7 +261,7 @@ def test_two_halves_of_the_keys_merge_into_the_whole():
         torch.testing.assert_close(a, b, atol=2e-6, rtol=2e-6)
 
 
-def test_a_query_without_keys_gives_zero_and_moves_nothing():
+def test_query_without_keys_returns_zero_and_has_no_gradient():
     q, k, v = (torch.randn(2, 2, 70, 16, dtype=torch.float32, requires_grad=True) for _ in range(3))
     out, lse = flash_attention(q, k, v, key_lengths=torch.tensor([0, 70]), backend="triton", return_lse=True)
     assert (out[0] == 0).all()
@@ -284,8 +284,8 @@ def test_padding_is_not_read():
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 
-@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # NumPy's, who is the interpreter's hardware
-def test_scores_of_minus_infinity_are_as_good_as_hidden():
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning")  # of NumPy, with which the interpreter computes
+def test_scores_of_minus_infinity_count_as_hidden():
     q, k = torch.full((1, 1, 3, 16), -1e30, dtype=torch.float32), torch.full((1, 1, 4, 16), 1e30, dtype=torch.float32)
     q[0, 0, 1] = 1e-30
     leaves = [x.requires_grad_() for x in (q, k, torch.randn(1, 1, 4, 16, dtype=torch.float32))]
@@ -296,13 +296,13 @@ def test_scores_of_minus_infinity_are_as_good_as_hidden():
     assert all(x.grad.isfinite().all() for x in leaves)
 
 
-def test_nothing_is_written_outside_the_results(monkeypatch):
+def test_kernels_write_inside_the_results_only(monkeypatch):
     kept = []
 
     new_empty = Tensor.new_empty
 
     def guarded(self: Tensor, *shape: int, dtype: torch.dtype | None = None, **others) -> Tensor:
-        if others:  # the interpreter's own
+        if others:  # kernels of the interpreter
             return new_empty(self, *shape, dtype=dtype, **others)
         shape = shape[0] if isinstance(shape[0], tuple) else shape
         numel = torch.Size(shape).numel()
@@ -322,7 +322,7 @@ def test_nothing_is_written_outside_the_results(monkeypatch):
         assert (memory[2048 + numel :] == 7).all()
 
 
-# --- the interpreter's bfloat16 -------------------------------------------------------------------------------------
+# --- bfloat16 in the interpreter ------------------------------------------------------------------------------------
 
 
 @triton.jit
@@ -332,45 +332,45 @@ def product(A, B, C, SIZE: tl.constexpr):
     tl.store(C + at, tl.dot(tl.load(A + at), tl.load(B + at)))
 
 
-def test_the_interpreter_still_multiplies_bfloat16_wrongly():
-    """Why ``triton_attention`` widens bfloat16 when interpreting. When this fails, that line can go."""
+def test_interpreter_multiplies_bfloat16_wrongly():
+    """The reason why ``triton_attention`` casts bfloat16 in the interpreter. If this fails, remove that cast."""
     a, b = torch.randn(2, 16, 16).to(torch.bfloat16)
     c = torch.empty(16, 16, dtype=torch.float32)
     product[(1,)](a, b, c, SIZE=16)
     assert (c - a.float() @ b.float()).abs().max() > 1e3
 
 
-# --- the tests themselves -------------------------------------------------------------------------------------------
+# --- wrong implementations ------------------------------------------------------------------------------------------
 
-BATTERY = [
-    Case(b=2, h=4, g=2, n=67, m=68, d=20, is_causal=True),  # the first block of queries sees one key of a new tile
+MUTANT_CASES = [
+    Case(b=2, h=4, g=2, n=67, m=68, d=20, is_causal=True),  # the first block of queries needs one key of a new tile
     Case(b=2, h=2, g=1, n=40, m=131, d=16, window=23, key_lengths=(131, 30)),
     Case(h=1, g=1, n=131, m=70, is_causal=True, key_lengths=(33,)),
 ]
 MUTANTS = {
     "causal, off by one": ("j <= tl.minimum(position + right", "j < tl.minimum(position + right"),
-    "causal, off by one on the way back": (">= (diagonal - right)", "> (diagonal - right)"),
+    "causal, off by one in the backward pass": (">= (diagonal - right)", "> (diagonal - right)"),
     "window, off by one": ("j >= (position - left)", "j > (position - left)"),
-    "window, off by one on the way back": ("<= (diagonal + left)", "< (diagonal + left)"),
-    "forgets the length": ("j < length", "j < length + 1"),
-    "forgets the length under a mask": ("length - 1)[:, None]", "length)[:, None]"),
-    "takes all for the inside on the way back": ("inner = first + BLOCK_K - 1", "inner = first"),
-    "forgets to shrink the output": ("o * shrink[:, None]", "o"),
-    "forgets to shrink the total": ("total = total * shrink + tl.sum(p, 1)", "total = total + tl.sum(p, 1)"),
-    "takes the maximum of the tile alone": ("tl.maximum(peak, tl.max(s, 1) * bits)", "tl.max(s, 1) * bits"),
-    "leaves the log-sum-exp in bits": ("(peak + tl.log2(total)) * LN_2", "peak + tl.log2(total)"),
-    "forgets the gradient of the log-sum-exp": (" - dlse", ""),
-    "forgets delta": ("ds = p * (dp - delta[:, None])", "ds = p * dp"),
-    "forgets the scale of the keys' gradient": ("dk * scale", "dk"),
-    "forgets the scale of the queries' gradient": ("dq * scale", "dq"),
-    "pairs heads with keys in turn": ("head // (h // g)", "head % g"),
+    "window, off by one in the backward pass": ("<= (diagonal + left)", "< (diagonal + left)"),
+    "ignores the length": ("j < length", "j < length + 1"),
+    "ignores the length with a mask": ("length - 1)[:, None]", "length)[:, None]"),
+    "leaves out the mask in the backward pass": ("inner = first + BLOCK_K - 1", "inner = first"),
+    "does not rescale the running output": ("o * shrink[:, None]", "o"),
+    "does not rescale the running sum": ("total = total * shrink + tl.sum(p, 1)", "total = total + tl.sum(p, 1)"),
+    "uses the maximum of the tile only": ("tl.maximum(peak, tl.max(s, 1) * bits)", "tl.max(s, 1) * bits"),
+    "returns the log-sum-exp in bits": ("(peak + tl.log2(total)) * LN_2", "peak + tl.log2(total)"),
+    "ignores the gradient of the log-sum-exp": (" - dlse", ""),
+    "ignores delta": ("ds = p * (dp - delta[:, None])", "ds = p * dp"),
+    "does not scale the gradient of the keys": ("dk * scale", "dk"),
+    "does not scale the gradient of the queries": ("dq * scale", "dq"),
+    "pairs query heads with key heads in turn": ("head // (h // g)", "head % g"),
     "sums over too few heads": ("tl.range(0, h // g)", "tl.range(0, 1)"),
-    "aligns to the first key": ("before = _end(length, m, AT_END) - n", "before = 0"),
-    "stops a key too early": (
+    "aligns the first query with the first key": ("before = _end(length, m, AT_END) - n", "before = 0"),
+    "stops one key too early": (
         "tl.minimum(length, position + right + BLOCK_Q)",
         "tl.minimum(length, position + right + BLOCK_Q - 1)",
     ),
-    "takes the edge for the inside": (
+    "leaves out the mask at the edge": (
         "inner = tl.minimum(length, position + right + 1)",
         "inner = tl.minimum(length, position + right + BLOCK_Q)",
     ),
@@ -383,46 +383,46 @@ MUTANTS = {
         "tl.maximum(first - right - m + n + BLOCK_Q, 0) // BLOCK_Q",
     ),
     "stops the queries too early": ("first + BLOCK_K + left - m + n", "first + left - m + n"),
-    "reads rows that are not there": ("shape=[tl.maximum(n_rows, 1), D]", "shape=[n_rows + BLOCK, D]"),
-    "reads columns that are not there": ("shape=[tl.maximum(n_rows, 1), D]", "shape=[tl.maximum(n_rows, 1), WIDTH]"),
+    "reads rows beyond the end": ("shape=[tl.maximum(n_rows, 1), D]", "shape=[n_rows + BLOCK, D]"),
+    "reads columns beyond the end": ("shape=[tl.maximum(n_rows, 1), D]", "shape=[tl.maximum(n_rows, 1), WIDTH]"),
     "gives hidden keys a gradient": ("exists = (j < length)[:, None]", "exists = (j < m)[:, None]"),
-    "confuses sequences": ("BASE + b * strides[0]", "BASE + 0 * b * strides[0]"),
+    "reads another sequence": ("BASE + b * strides[0]", "BASE + 0 * b * strides[0]"),
 }
 
 
-def run_battery() -> None:
-    for case in BATTERY:
+def check_cases() -> None:
+    for case in MUTANT_CASES:
         assert_right(errors(triton_attention(case), case), torch.float32)
 
 
-def test_the_battery_passes_as_it_is():
-    run_battery()
+def test_cases_pass_for_the_unchanged_kernels():
+    check_cases()
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.one_case
 @pytest.mark.parametrize(("old", "new"), MUTANTS.values(), ids=MUTANTS)
-def test_parity_would_notice(old, new, tmp_path, monkeypatch):
-    monkeypatch.setattr(launch, "kernels", mutated(launch.kernels, old, new, tmp_path))
+def test_cases_fail_for_a_wrong_implementation(old, new, tmp_path, monkeypatch):
+    monkeypatch.setattr(autograd, "kernels", mutated(autograd.kernels, old, new, tmp_path))
     with pytest.raises(AssertionError):
-        run_battery()
+        check_cases()
 
 
-# --- where the interpreter itself does not work ---------------------------------------------------------------------
+# --- a broken interpreter -------------------------------------------------------------------------------------------
 
 
-def test_an_interpreter_that_works_is_not_accused():
-    assert launch.interpreter_fault() is None
+def test_interpreter_fault_is_none_if_the_interpreter_works():
+    assert autograd.interpreter_fault() is None
 
 
-def test_an_interpreter_that_cannot_run_a_loop_is_named_and_nothing_is_computed(monkeypatch):
-    """As Triton 3.6 with NumPy 2.4: an array with one entry is no index."""
+def test_broken_interpreter_raises_with_its_versions(monkeypatch):
+    """As Triton 3.6 with NumPy 2.4: an array with one entry is not accepted as an index."""
     failure = triton.runtime.errors.InterpreterError("TypeError('only 0-dimensional arrays can be converted')")
 
     def interpreted(*_):
         raise failure
 
-    monkeypatch.setattr(launch, "_count", {(1,): interpreted})
+    monkeypatch.setattr(autograd, "_count", {(1,): interpreted})
     q = torch.randn(1, 1, 5, 8, dtype=torch.float32)
     with pytest.raises(
         ValueError, match=r"'triton' cannot run here: Triton \S+ cannot interpret a loop with NumPy \S+, Ty"

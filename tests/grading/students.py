@@ -1,6 +1,6 @@
-"""A class, and what each of its members hands in: cells of the released notebook, by name, with other text in them.
+"""A class of test submissions: the released notebook with other text in some cells, given by the cells' names.
 
-Everybody answers the three code exercises rightly unless something else is said; most do their mischief in the first.
+Unless stated otherwise, a submission answers the three code exercises correctly. Most faults are in the first exercise.
 """
 
 import copy
@@ -35,17 +35,17 @@ RIGHT = {"scale": SCALE, "softmax": SOFTMAX, "backward": BACKWARD}
 
 @dataclass
 class Student:
-    """What a student hands in, and what should come of it: points by exercise, or ``None`` and a reason."""
+    """A student's submission, and the expected result: points by exercise, or ``None`` if it cannot be graded."""
 
     hands_in: Callable[[NotebookNode], NotebookNode | str]
     points: tuple[int, int, int] | None
-    says: str = ""  # found among the messages, the notes or the reason
+    says: str = ""  # expected text in the messages, the notes or the reason
     needs_sandbox: bool = False
-    beside: dict[str, str] = field(default_factory=dict)  # other files that are handed in, and what is in them
+    beside: dict[str, str] = field(default_factory=dict)  # names and contents of other submitted files
 
 
 def answers(**cells: str) -> Callable[[NotebookNode], NotebookNode]:
-    """Fill in right answers but for some cells, whose names are those of the notebook with ``_`` for ``-``."""
+    """Fill in correct answers, except in the given cells, named as in the notebook with ``_`` for ``-``."""
     texts = RIGHT | {name.replace("_", "-"): textwrap.dedent(text).strip() for name, text in cells.items()}
 
     def hands_in(released: NotebookNode) -> NotebookNode:
@@ -58,13 +58,13 @@ def answers(**cells: str) -> Callable[[NotebookNode], NotebookNode]:
 
 
 def right_scale_does(*lines: str) -> Callable[[NotebookNode], NotebookNode]:
-    """Do something in the answer to the first code exercise before answering it rightly."""
+    """Run these lines in the first code exercise's function before it returns the correct answer."""
     head, answer = SCALE.splitlines()
     return answers(scale="\n".join([head, *(f"    {line}" for line in lines), answer]))
 
 
 def hard_coded(released: NotebookNode) -> NotebookNode:
-    """Know by heart what the visible check asks, in two exercises."""
+    """Return stored results for the inputs of the visible checks, in two exercises."""
     known: list[str] = []
 
     def write_down(name: str, right: Callable) -> Callable:
@@ -91,7 +91,7 @@ def _digest(arguments: tuple) -> str:
 
 
 def without_metadata(released: NotebookNode) -> NotebookNode:
-    """Go through a program that drops what it does not know: ids and metadata."""
+    """Remove ids and metadata, as some programs do."""
     notebook = answers()(released)
     for i, cell in enumerate(notebook.cells):
         cell.metadata, cell.id = NotebookNode(), f"other-{i}"
@@ -99,7 +99,7 @@ def without_metadata(released: NotebookNode) -> NotebookNode:
 
 
 def without_an_answer(released: NotebookNode) -> NotebookNode:
-    """Lose a question and the cell for its answer."""
+    """Remove a question and the cell for its answer."""
     notebook = without_metadata(released)
     gone = {cell.id for cell in released.cells if cell.id in ("moments", "moments-text", "scale-text")}
     kept = [cell for cell, was in zip(notebook.cells, released.cells, strict=True) if was.id not in gone]
@@ -107,7 +107,7 @@ def without_an_answer(released: NotebookNode) -> NotebookNode:
 
 
 def with_a_copy(released: NotebookNode) -> NotebookNode:
-    """Keep a first, wrong attempt in a copy of the cell, metadata and all."""
+    """Add a copy of a cell, including its metadata, with a wrong first attempt."""
     notebook = answers()(released)
     place = next(i for i, cell in enumerate(notebook.cells) if cell.id == "scale")
     attempt = copy.deepcopy(notebook.cells[place])
@@ -117,7 +117,7 @@ def with_a_copy(released: NotebookNode) -> NotebookNode:
 
 
 def beside(released: NotebookNode) -> NotebookNode:
-    """Leave the place for the first answer as it is, and write it into a cell of its own below."""
+    """Leave the first answer's cell unchanged, and write the answer into a new cell below."""
     notebook = answers()(released)
     place = next(i for i, cell in enumerate(notebook.cells) if cell.id == "moments")
     notebook.cells.insert(place + 1, nbformat.v4.new_markdown_cell("The mean is $d_k \\mu_q \\mu_k$."))
@@ -125,7 +125,7 @@ def beside(released: NotebookNode) -> NotebookNode:
 
 
 def with_easier_checks(released: NotebookNode) -> NotebookNode:
-    """Edit the graded cells, and promise oneself more points for them."""
+    """Replace the graded cells by trivial ones, with more points."""
     notebook = answers(scale=SCALE.replace("math.sqrt", ""), scale_check="pass", scale_graded="pass")(released)
     for cell in notebook.cells:
         if cell.id == "scale-check":
@@ -134,7 +134,7 @@ def with_easier_checks(released: NotebookNode) -> NotebookNode:
 
 
 def broken(released: NotebookNode) -> str:
-    """Cut the file off in the middle, as a full disk does."""
+    """Return an incomplete file, as a full disk would leave it."""
     return nbformat.writes(answers()(released))[:5000]
 
 
@@ -142,9 +142,9 @@ OLD = [(minor, ids) for minor in range(5) for ids in ("with", "without", "in met
 
 
 def as_written_elsewhere(notebook, minor: int, ids: str, path: Path) -> Path:
-    """Write a notebook in the format 4.``minor``, its cells ``with`` ids, ``without``, or with them in their metadata.
+    """Write a notebook in format 4.``minor``, with cell ids, without them, or with ids ``in metadata``.
 
-    nbformat would refuse to write some of these; Colab, Kaggle and CoCalc do.
+    nbformat refuses to write some of these combinations, but Colab, Kaggle and CoCalc write them.
     """
     content = json.loads(nbformat.writes(notebook))
     content["nbformat_minor"] = minor
@@ -157,7 +157,7 @@ def as_written_elsewhere(notebook, minor: int, ids: str, path: Path) -> Path:
 
 
 TAMPERS = """
-import builtins, lessons_lib.checks, lessons_lib.attention, lessons_lib.softmax
+import builtins, lessons_lib.checks, lessons_lib.attention.attention, lessons_lib.attention.softmax
 check.right_scale = check.stable_softmax = check.attention_backward = lambda *given, **options: None
 lessons_lib.checks.compare = check.compare = lambda *given, **options: None
 torch.allclose = torch.equal = lambda *given, **options: True
@@ -331,10 +331,10 @@ CLASS = {
     "writes-beside": Student(beside, (3, 4, 6), "moments is as handed out, but look at the cells around it"),
     "broken-file": Student(broken, None, "it is no notebook"),
     "quits": Student(right_scale_does("import os", "os._exit(0)"), None, "the kernel died"),
-    "sleeps": Student(  # so as not to be graded: that earns nothing, and keeps nobody from their points
+    "sleeps": Student(  # a submission that avoids grading: it gets no points, and does not affect other students
         right_scale_does("import time", "time.sleep(10**6)"),
         None,
-        "it waits for a person: 50 seconds went by on the clock in the cell scale-check, and",
+        "it waits for a person: 50 seconds of wall-clock time have passed in the cell scale-check, with",
     ),
     "cannot-be-stopped": Student(
         right_scale_does("import signal", "signal.signal(signal.SIGINT, signal.SIG_IGN)", "while True: pass"),

@@ -1,4 +1,4 @@
-"""The tool for students: what it recognises, what it mends, what it gives up on."""
+"""Tests of grading.check_notebook: reading damaged notebooks, restoring metadata, refusing what cannot be graded."""
 
 import ast
 import copy
@@ -30,7 +30,7 @@ def by_name(notebook) -> dict:
 
 @pytest.fixture
 def run(capsys):
-    """Call the command's function; return its exit status and what it printed."""
+    """Call the command's main function; return its exit status and output."""
 
     def call(*arguments) -> tuple[int, str]:
         return main([str(argument) for argument in arguments]), capsys.readouterr().out
@@ -38,13 +38,13 @@ def run(capsys):
     return call
 
 
-def test_a_notebook_with_answers_needs_nothing(released):
+def test_mend_complete_notebook_changes_nothing(released):
     notebook, done = mend(answers()(released), released)
     assert done == []
     assert [cell.source for cell in notebook.cells] == [cell.source for cell in answers()(released).cells]
 
 
-def test_colab_keeps_ids_elsewhere_and_loses_nothing_else(released):
+def test_mend_finds_cells_by_the_ids_in_colabs_metadata(released):
     notebook = answers()(released)
     for i, cell in enumerate(notebook.cells):
         cell.metadata = nbformat.NotebookNode(id=cell.id)
@@ -54,7 +54,7 @@ def test_colab_keeps_ids_elsewhere_and_loses_nothing_else(released):
     assert by_name(mended).keys() == by_name(released).keys()
 
 
-def test_answers_keep_their_places_when_all_metadata_is_lost(released):
+def test_mend_without_metadata_keeps_answers_in_their_cells(released):
     said = {"moments": "first", "eigenvalues": "second", "needle-answer": "third", "needle": "print()"}
     notebook = without_metadata(released)
     for cell, was in zip(notebook.cells, released.cells, strict=True):
@@ -65,15 +65,15 @@ def test_answers_keep_their_places_when_all_metadata_is_lost(released):
 
 
 @pytest.mark.parametrize("path", sorted(RELEASED.parents[1].glob("*/*.ipynb")), ids=lambda path: path.stem)
-def test_every_assignment_can_be_put_together_again(path):
-    """Also where several hidden checks, whose text is the same, follow each other."""
+def test_mend_restores_the_metadata_of_every_assignment(path):
+    """This includes assignments with several consecutive hidden checks, whose text is the same."""
     released = read(path)
     mended = by_name(mend(without_metadata(released), released)[0])
     assert list(mended) == list(by_name(released))
     assert all(mended[name].metadata.nbgrader == cell.metadata.nbgrader for name, cell in by_name(released).items())
 
 
-def test_unanswered_questions_are_not_taken_for_one_another(released):
+def test_mend_does_not_confuse_unanswered_cells(released):
     mended = by_name(mend(without_metadata(released), released)[0])
     order = [name for name in by_name(released) if name in mended]
     assert list(mended) == order
@@ -85,7 +85,7 @@ def test_read_formats_without_cell_ids_gives_ids(minor, ids, released, tmp_path)
     notebook = read(path)
     assert (notebook.nbformat, notebook.nbformat_minor) == (4, 5)
     nbformat.validate(notebook)
-    assert notebook == read(path), "ids are drawn"
+    assert notebook == read(path), "the ids are random"
     mended, done = mend(notebook, released)
     assert done == []
     assert list(by_name(mended)) == list(by_name(released))
@@ -100,7 +100,7 @@ def test_command_mends_formats_without_cell_ids(minor, ids, released, tmp_path, 
     status, said = run(path)
     assert status == 1, said
     assert run(tmp_path / "scaling-mended.ipynb", RELEASED)[0] == 0
-    assert caplog.messages == [], "nbformat has something to say"
+    assert caplog.messages == [], "nbformat logged a warning"
     nbformat.validate(nbformat.read(tmp_path / "scaling-mended.ipynb", as_version=4))
 
 
@@ -116,8 +116,8 @@ def test_read_replaces_ids_that_occur_twice_or_are_invalid(released, tmp_path):
     assert ids[0] == "title"
 
 
-def test_given_ids_do_not_match_cells_by_their_position(released, tmp_path):
-    """Where the released notebook has no ids either, a cell put in before must not shift the rest."""
+def test_mend_generated_ids_do_not_match_by_position(released, tmp_path):
+    """If the released notebook has no ids either, a cell inserted at the top must not shift the matches."""
     bare = copy.deepcopy(released)
     theirs = without_metadata(released)
     theirs.cells.insert(1, nbformat.v4.new_markdown_cell("mine"))
@@ -134,7 +134,7 @@ def test_read_an_older_version_gives_the_same_ids_each_time(tmp_path):
     assert read(tmp_path / "x.ipynb") == read(tmp_path / "x.ipynb")
 
 
-def test_half_an_emoji_and_a_byte_order_mark_cost_nothing(run, released, tmp_path):
+def test_read_accepts_lone_surrogate_and_byte_order_mark(run, released, tmp_path):
     notebook = answers()(released)
     notebook.cells[-1].source = "half \ud83d"
     (tmp_path / "scaling.ipynb").write_text(json.dumps(notebook), encoding="utf-8-sig")
@@ -143,7 +143,7 @@ def test_half_an_emoji_and_a_byte_order_mark_cost_nothing(run, released, tmp_pat
     assert read(tmp_path / "mended.ipynb").cells[-1].source == "half ?"
 
 
-def test_a_missing_check_is_put_back_behind_its_answer(released):
+def test_mend_puts_a_missing_check_behind_its_answer(released):
     notebook = answers()(released)
     notebook.cells = [cell for cell in notebook.cells if cell.id != "scale-check"]
     mended, done = mend(notebook, released)
@@ -151,14 +151,14 @@ def test_a_missing_check_is_put_back_behind_its_answer(released):
     assert [cell.id for cell in mended.cells] == [cell.id for cell in released.cells]
 
 
-def test_of_two_cells_with_one_name_the_later_counts(released):
+def test_mend_two_cells_with_one_name_keeps_the_later(released):
     mended, done = mend(with_a_copy(released), released)
     assert done == ["scale occurs twice: the later one counts"]
     assert "math.sqrt" in by_name(mended)["scale"].source
     assert len(mended.cells) == len(released.cells) + 1
 
 
-def test_points_and_locks_are_those_of_the_release(released):
+def test_mend_restores_points_and_locks(released):
     notebook = answers()(released)
     for cell in notebook.cells:
         if "nbgrader" in cell.metadata:
@@ -166,20 +166,20 @@ def test_points_and_locks_are_those_of_the_release(released):
     assert mend(notebook, released)[0].cells[-1].metadata == released.cells[-1].metadata
 
 
-def test_names_of_a_strangers_making_are_dropped(released):
+def test_mend_drops_unknown_grading_metadata(released):
     notebook = answers()(released)
     notebook.cells.append(nbformat.v4.new_code_cell("1", metadata={"nbgrader": {"grade_id": ["no", "name"]}}))
     assert "nbgrader" not in mend(notebook, released)[0].cells[-1].metadata
 
 
-def test_what_was_handed_in_is_left_alone(released):
+def test_mend_does_not_change_its_argument(released):
     notebook = without_metadata(released)
     before = copy.deepcopy(notebook)
     mend(notebook, released)
     assert notebook == before
 
 
-def test_a_lost_answer_is_not_guessed(released):
+def test_mend_missing_answer_raises(released):
     with pytest.raises(ValueError, match="the answer moments is missing"):
         mend(without_an_answer(released), released)
 
@@ -193,8 +193,8 @@ def every() -> dict:
 
 
 @pytest.mark.parametrize("bare", [False, True], ids=["with metadata", "without"])
-def test_no_assignment_is_taken_for_another(bare, every):
-    """Without kernels, all pairs: each is its own, and no two have half of their locked cells in common."""
+def test_locked_cells_distinguish_all_assignments(bare, every):
+    """For all pairs: a notebook has at least half of the locked cells of its own assignment, and of no other."""
     handed_in = {name: without_metadata(one) if bare else copy.deepcopy(one) for name, one in every.items()}
     for one in handed_in.values():
         one.metadata = nbformat.NotebookNode()
@@ -206,7 +206,7 @@ def test_no_assignment_is_taken_for_another(bare, every):
 
 
 @pytest.mark.parametrize("lost", ["nothing", "the metadata of the notebook", "all metadata"])
-def test_mend_another_assignment_is_refused_and_named(lost, every, released):
+def test_mend_notebook_of_another_assignment_raises_with_its_name(lost, every, released):
     notebook = copy.deepcopy(every["train-gpt"])
     if lost != "nothing":
         notebook.metadata = nbformat.NotebookNode()
@@ -216,18 +216,18 @@ def test_mend_another_assignment_is_refused_and_named(lost, every, released):
         mend(notebook, released, EXERCISES)
 
 
-def test_mend_solved_notebook_of_another_assignment_is_refused(released):
+def test_mend_solved_notebook_of_another_assignment_raises(released):
     master = read(ROOT / "assignments/source/build-flash/build-flash.ipynb")
     with pytest.raises(ValueError, match=r"another assignment, build-flash: . of the 14 locked cells of scaling"):
         mend(master, released, EXERCISES)
 
 
-def test_mend_unknown_notebook_is_refused(released):
+def test_mend_unknown_notebook_raises(released):
     with pytest.raises(ValueError, match="another assignment: 0 of the 14 locked"):
         mend(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 + 1")]), released, EXERCISES)
 
 
-def test_mend_name_in_metadata_decides_between_assignments_that_share_cells(released):
+def test_mend_name_in_metadata_decides_if_locked_cells_are_the_same(released):
     notebook = answers()(released)
     notebook.metadata["attention_book"] = {"assignment": "scaling-2025"}
     with pytest.raises(ValueError, match="another assignment, scaling-2025: 14 of the 14 locked cells of scaling"):
@@ -258,13 +258,13 @@ def test_released_notebook_names_its_assignment(path, every):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"cells": 3}', "[" * 100_000, "\0"])
-def test_what_is_no_notebook_is_refused_with_a_reason(text, tmp_path):
+def test_read_invalid_notebook_raises(text, tmp_path):
     (tmp_path / "x.ipynb").write_text(text)
     with pytest.raises(ValueError, match="it is no notebook: "):
         read(tmp_path / "x.ipynb")
 
 
-def test_a_very_large_file_is_refused_unread(tmp_path, monkeypatch):
+def test_read_too_large_file_raises(tmp_path, monkeypatch):
     monkeypatch.setattr(check_notebook, "LIMIT", 2**20)
     (tmp_path / "x.ipynb").write_bytes(bytes(2**20 + 1))
     with pytest.raises(ValueError, match="it has 1 MiB, more than 1: clear the outputs"):
@@ -272,7 +272,7 @@ def test_a_very_large_file_is_refused_unread(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("version", [3, 4])
-def test_a_notebook_of_too_many_cells_is_refused(version, tmp_path, monkeypatch):
+def test_read_too_many_cells_raises(version, tmp_path, monkeypatch):
     monkeypatch.setattr(check_notebook, "CELLS", 5)
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell("x") for _ in range(6)])
     nbformat.write(notebook, tmp_path / "x.ipynb", version=version)
@@ -280,16 +280,14 @@ def test_a_notebook_of_too_many_cells_is_refused(version, tmp_path, monkeypatch)
         read(tmp_path / "x.ipynb")
 
 
-@pytest.mark.parametrize("path", ["grading/check_notebook.py", "tools/check_notebook.py"])
-def test_the_command_says_that_all_is_well(path, tmp_path):
-    command = [sys.executable, ROOT / path, RELEASED]
+def test_command_reports_a_complete_notebook(tmp_path):
+    command = [sys.executable, ROOT / "grading/check_notebook.py", RELEASED]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
     assert (done.returncode, done.stdout) == (0, f"{RELEASED} carries all that grading needs.\n")
-    assert ("please type: python grading/check_notebook.py" in done.stderr) == path.startswith("tools")
 
 
-def test_the_command_writes_a_mended_notebook_that_passes(run, tmp_path, released):
+def test_command_writes_a_mended_notebook(run, tmp_path, released):
     nbformat.write(without_metadata(released), tmp_path / "scaling.ipynb")
     status, said = run(tmp_path / "scaling.ipynb")
     assert status == 1, said
@@ -298,20 +296,20 @@ def test_the_command_writes_a_mended_notebook_that_passes(run, tmp_path, release
 
 
 @pytest.mark.parametrize("name", ["scaling (1).ipynb", "Copy of scaling.ipynb", "scaling-2.ipynb"])
-def test_the_command_knows_a_notebook_under_the_names_that_downloads_get(run, tmp_path, released, name):
+def test_command_accepts_names_of_downloaded_copies(run, tmp_path, released, name):
     nbformat.write(released, tmp_path / name)
     status, said = run(tmp_path / name)
     assert status == 0, said
 
 
-def test_the_command_says_when_it_gives_up(run, tmp_path):
+def test_command_reports_an_invalid_notebook(run, tmp_path):
     (tmp_path / "scaling.ipynb").write_text("{")
     status, said = run(tmp_path / "scaling.ipynb")
     assert status == 2
     assert "Copy your answers into a fresh copy" in said
 
 
-def test_students_need_nothing_but_nbformat():
+def test_check_notebook_imports_only_nbformat():
     tree = ast.parse((ROOT / "grading/check_notebook.py").read_text())
     imported = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
     imported |= {node.module.partition(".")[0] for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}

@@ -1,4 +1,4 @@
-"""A whole class is graded in one go by the command that an instructor types; nobody's mischief costs anybody else."""
+"""End-to-end tests: the command grades a whole class, in which faulty and malicious submissions harm nobody else."""
 
 import csv
 import json
@@ -14,25 +14,25 @@ import pytest
 
 pytest.importorskip("nbgrader")
 from students import CLASS
-from test_clean import as_formgrader_shows, opened
+from test_sanitize import as_formgrader_shows, opened
 from thorough import all_but
 
 from grading.__main__ import main
-from grading.sandbox import why_not
+from grading.sandbox import sandbox_error
 
 __all__ = ["opened"]  # a fixture
 ROOT = Path(__file__).resolve().parents[2]
 GRADE = (sys.executable, "-m", "grading")
 CODE = ("2. The right factor", "3. A softmax that survives", "4. The backward pass")
-NO_SANDBOX = why_not()
+NO_SANDBOX = sandbox_error()
 SECRET = "what-only-the-grader-may-know"
-# They run into a limit of time, memory or disk, which test_time_limits and test_sandbox look at one by one.
+# These submissions exceed a limit of time, memory or disk; test_time_limits and test_sandbox test each limit.
 LIMITED = ("endless-loop", "sleeps", "cannot-be-stopped", "eats-memory", "fills-the-disk")
 LIMITS = ("--cell-seconds", "10", "--seconds", "240", "--memory", "2.5", "--at-a-time", "3")
 
 
 class Graded:
-    """The course folder after grading, and what was listening meanwhile."""
+    """The course folder after grading, the command's output, and the number of connections to a local server."""
 
     def __init__(self, folder: Path, said: str, callers: int):
         self.folder, self.said, self.callers = folder, said, callers
@@ -56,9 +56,9 @@ def hand_in(course: Path, port: int, names: set[str]) -> None:
 
 @pytest.fixture(scope="module")
 def graded(request, tmp_path_factory) -> Graded:
-    """A class without the students of :data:`LIMITED` whose own tests do not run now."""
+    """Grade the class, without those students of :data:`LIMITED` whose own tests are not selected."""
     run = {item.name for item in request.session.items}
-    names = {name for name in CLASS if name not in LIMITED or f"test_everybody_gets_what_they_earned[{name}]" in run}
+    names = {name for name in CLASS if name not in LIMITED or f"test_student_gets_expected_points[{name}]" in run}
     if NO_SANDBOX and os.environ.get("REQUIRE_SANDBOX") == "1":
         pytest.fail(NO_SANDBOX)
     course = tmp_path_factory.mktemp("course")
@@ -80,7 +80,7 @@ def graded(request, tmp_path_factory) -> Graded:
 
 
 @pytest.mark.parametrize("name", all_but(CLASS, lambda name: name not in LIMITED))
-def test_everybody_gets_what_they_earned(graded, name):
+def test_student_gets_expected_points(graded, name):
     student = CLASS[name]
     if student.needs_sandbox and NO_SANDBOX:
         pytest.skip(NO_SANDBOX)
@@ -96,30 +96,30 @@ def test_everybody_gets_what_they_earned(graded, name):
     assert student.says in said
 
 
-def test_nobody_is_left_out(graded):
+def test_every_submission_is_in_the_report(graded):
     handed_in = {path.name for path in (graded.folder / "submitted").iterdir()}
     assert set(graded.rows) == handed_in
     assert all(f"\n{name} " in graded.said for name in handed_in)
 
 
 @pytest.mark.parametrize("name", ["right", "wrong", "empty", "hard-coded", "exception"])
-def test_who_is_right_or_wrong_has_no_cell_that_waits_for_its_time_to_be_over(graded, name):
+def test_ordinary_submissions_cause_no_timeout(graded, name):
     log = (graded.folder / "report/scaling/logs" / f"{name}.txt").read_text()
     assert "Writing" in log
     assert "Timeout waiting" not in log
 
 
-def test_nobody_called_out(graded):
+def test_no_submission_reaches_the_network(graded):
     assert graded.callers == 0
 
 
-def test_nothing_was_planted_or_deleted(graded):
+def test_no_submission_writes_or_deletes_files_outside(graded):
     assert not [place for place in (graded.folder, ROOT, Path("/usr")) if (place / "planted").exists()]
     assert (graded.folder / "gradebook.db").stat().st_size > 0
     assert (ROOT / "lessons_lib/__init__.py").is_file()
 
 
-def test_the_hidden_tests_stay_hidden(graded):
+def test_feedback_contains_no_hidden_tests(graded):
     pages = {path.parts[-3]: path.read_text() for path in (graded.folder / "feedback").rglob("*.html")}
     assert set(pages) == {name for name, row in graded.rows.items() if row["status"] != "not graded"}
     master = (ROOT / "assignments/source/scaling/scaling.ipynb").read_text()
@@ -129,34 +129,34 @@ def test_the_hidden_tests_stay_hidden(graded):
 
 
 @pytest.mark.skipif(bool(NO_SANDBOX), reason=str(NO_SANDBOX))
-def test_the_graders_environment_stays_with_the_grader(graded):
+def test_submissions_cannot_read_the_graders_environment(graded):
     written = [path for path in graded.folder.rglob("*") if path.suffix in (".ipynb", ".html", ".txt", ".csv")]
     page = graded.folder / "feedback/climbs-out/scaling/scaling.html"
     assert page in written
-    assert "PATH=" in page.read_text(), "the student saw no environment at all"
+    assert "PATH=" in page.read_text(), "the submission read no environment at all"
     assert not [path for path in written if SECRET in path.read_text()]
 
 
-def test_nothing_of_a_students_runs_where_it_is_shown_to_whoever_grades(graded, browser, opened):
+def test_scripts_of_a_submission_do_not_run_in_formgrader_or_feedback(graded, browser, opened):
     autograded = graded.folder / "autograded/plants-scripts/scaling/scaling.ipynb"
     shown = opened(as_formgrader_shows(autograded))
     assert "The mean is" in shown
-    assert "seen" in shown, "a cleaned output is left"
+    assert "seen" in shown, "the sanitised output is missing"
     opened((graded.folder / "feedback/plants-scripts/scaling/scaling.html").read_text())
 
 
-def test_an_exercise_answered_in_code_waits_for_a_person(graded):
+def test_open_exercise_answered_in_code_is_graded_by_hand(graded):
     assert graded.rows["digs-deep"]["status"] == "grade by hand"
     assert graded.rows["digs-deep"]["6. How sharp must a search be?"] == ""
-    assert graded.rows["exception"]["status"] == "graded", "who has left it all out has no points for it"
+    assert graded.rows["exception"]["status"] == "graded", "an empty answer gets no points automatically"
 
 
-def test_nobody_fills_the_graders_disk(graded):
+def test_large_outputs_are_truncated(graded):
     assert (graded.folder / "autograded/shouts/scaling/scaling.ipynb").stat().st_size < 500_000
     assert (graded.folder / "feedback/shouts/scaling/scaling.html").stat().st_size < 1_500_000
 
 
-def test_a_course_system_gets_no_zero_for_what_was_not_graded(graded):
+def test_ungraded_submissions_have_no_points_in_exports(graded):
     with (graded.folder / "report/scaling/canvas.csv").open() as file:
         canvas = {row["SIS Login ID"]: row["scaling"] for row in csv.DictReader(file)}
     with (graded.folder / "report/scaling/moodle.csv").open() as file:
@@ -167,16 +167,16 @@ def test_a_course_system_gets_no_zero_for_what_was_not_graded(graded):
     assert final["right"] == final["quits"] == ""
 
 
-def test_what_was_not_collected_from_a_zip_is_named_where_the_zip_of_feedback_is(graded):
+def test_report_names_students_without_a_place_in_feedback_zip(graded):
     assert (graded.folder / "report/scaling/feedback.zip").is_file()
     assert "Not in feedback.zip, since no zip of submissions had them: " in graded.said
 
 
-def test_there_is_a_picture_of_the_class(graded):
+def test_report_has_a_figure(graded):
     assert (graded.folder / "report/scaling/class.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_points_given_by_hand_reach_the_report_and_stay(graded):
+def test_manual_points_are_reported_and_survive_grading_one_student(graded):
     from nbgrader.api import Gradebook
 
     with Gradebook(f"sqlite:///{graded.folder / 'gradebook.db'}") as gradebook:
@@ -189,7 +189,7 @@ def test_points_given_by_hand_reach_the_report_and_stay(graded):
     row = Graded(graded.folder, "", 0).rows["right"]
     assert (row["status"], float(row["points"])) == ("graded", 17)
 
-    # one file is corrected and graded again; everybody else keeps what they have
+    # one file is corrected and graded again; all other results stay the same
     before = Graded(graded.folder, "", 0).rows
     pages = {path: path.stat().st_mtime_ns for path in (graded.folder / "feedback").rglob("*.html")}
     file = graded.folder / "submitted/quits/scaling/scaling.ipynb"
@@ -205,7 +205,7 @@ def test_points_given_by_hand_reach_the_report_and_stay(graded):
     assert (graded.folder / "feedback/quits/scaling/scaling.html").is_file()
 
 
-def test_the_file_of_the_class_is_left_as_it_was(graded):
+def test_submitted_files_are_not_changed(graded):
     kept = json.loads((graded.folder / "submitted/copies-a-cell/scaling/scaling.ipynb").read_text())
     assert [cell["id"] for cell in kept["cells"]].count("copied") == 1
 
@@ -216,7 +216,7 @@ def refusal(capsys, *arguments: str) -> str:
     return capsys.readouterr().err
 
 
-def test_without_bubblewrap_grading_refuses_and_says_how_to_insist(tmp_path, monkeypatch, capsys):
+def test_main_without_bubblewrap_raises_and_names_the_option(tmp_path, monkeypatch, capsys):
     shutil.copytree(ROOT / "assignments/source/scaling", tmp_path / "source/scaling")
     monkeypatch.setenv("PATH", str(tmp_path))
     said = refusal(capsys, "--course", str(tmp_path))
@@ -225,8 +225,8 @@ def test_without_bubblewrap_grading_refuses_and_says_how_to_insist(tmp_path, mon
     assert [path.name for path in tmp_path.iterdir()] == ["source"]
 
 
-def test_a_name_that_nobody_handed_in_under_is_an_error(tmp_path, capsys):
+def test_main_without_submissions_raises(tmp_path, capsys):
     shutil.copytree(ROOT / "assignments/source/scaling", tmp_path / "source/scaling")
     said = refusal(capsys, "--course", str(tmp_path), "--without-sandbox")
-    assert "nobody's work is at submitted/STUDENT/scaling/scaling.ipynb" in said
+    assert "there is no submission submitted/STUDENT/scaling/scaling.ipynb" in said
     assert [path.name for path in tmp_path.iterdir()] == ["source"]

@@ -1,4 +1,4 @@
-"""The class that grading is measured with is made of every kind, and what is measured is there to be read."""
+"""Tests of benchmarks.grading_class: the generated class, and the measurements."""
 
 import os
 import random
@@ -19,7 +19,7 @@ def read(*parts: str):
     return nbformat.read(benchmark.ROOT.joinpath(*parts, "scaling/scaling.ipynb"), as_version=4)
 
 
-def test_two_hundred_hold_every_kind_once_and_the_same_each_time(tmp_path, monkeypatch):
+def test_hand_in_is_reproducible_and_has_every_kind_once(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     first, again = (benchmark.hand_in(tmp_path / name, n=200) for name in ("first", "again"))
     kinds = list(first.values())
@@ -31,7 +31,7 @@ def test_two_hundred_hold_every_kind_once_and_the_same_each_time(tmp_path, monke
         assert (tmp_path / "first" / file).read_text() == (tmp_path / "again" / file).read_text()
 
 
-def test_honest_students_differ_and_most_answers_are_right():
+def test_honest_answers_vary_and_are_mostly_correct():
     released, master = read("book/exercises"), read("assignments/source")
     draw = random.Random(0)
     handed_in = [benchmark.honest(draw, released, master, RIGHT) for _ in range(30)]
@@ -41,7 +41,7 @@ def test_honest_students_differ_and_most_answers_are_right():
     assert {cell.id: cell.source for cell in released.cells}["scale"] not in (RIGHT["scale"], "")
 
 
-def test_a_process_is_seen_with_its_time_and_memory():
+def test_watch_measures_time_and_memory_of_a_process():
     watch = benchmark.Watch(os.getpid())
     watch.look()
     assert watch.resident["grading"] > 10_000
@@ -50,7 +50,7 @@ def test_a_process_is_seen_with_its_time_and_memory():
     assert sum(watch.seconds.values()) > 0
 
 
-def test_sizes_are_those_of_files(tmp_path):
+def test_size_sums_file_sizes(tmp_path):
     (tmp_path / "a/b").mkdir(parents=True)
     (tmp_path / "a/b/c").write_bytes(bytes(3 * 2**20))
     (tmp_path / "d").write_bytes(bytes(2**19))

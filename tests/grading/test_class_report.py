@@ -1,4 +1,4 @@
-"""The files that a class's points are written to, whatever students make their messages say."""
+"""Tests of grading.report and grading.bonus: tables, exports and the figure, also with unusual names and messages."""
 
 import csv
 from pathlib import Path
@@ -10,7 +10,7 @@ pytest.importorskip("nbgrader")
 from nbgrader.preprocessors import GetGrades
 from traitlets.config.loader import PyFileConfigLoader
 
-from grading.bonus import BonusOnTop, is_bonus, points_on_top
+from grading.bonus import GetGradesWithBonus, bonus_points, is_bonus
 from grading.report import Exercise, Result, exercises, write_report
 from grading.roster import Member
 
@@ -33,7 +33,7 @@ def results():
     }
 
 
-def test_points_add_up_by_exercise_and_in_all(results, tmp_path):
+def test_grades_sum_points_by_exercise_and_in_total(results, tmp_path):
     write_report(tmp_path, "toy", results, ASKED)
     ada, bob, cyd = read(tmp_path / "grades.csv")
     assert (ada["points"], ada["1. On paper"], ada["2. In code"], ada["status"]) == ("5.5", "2.5", "3", "graded")
@@ -41,7 +41,7 @@ def test_points_add_up_by_exercise_and_in_all(results, tmp_path):
     assert (cyd["points"], cyd["status"], cyd["why not"]) == ("", "not graded", "it is no notebook")
 
 
-def test_who_has_everything_but_the_bonus_has_all_of_it(results, tmp_path):
+def test_all_regular_points_are_100_percent_without_the_bonus(results, tmp_path):
     asked = [*ASKED, Exercise("3. On top", {"top-check": 3, "top-graded": 1}, bonus=True)]
     everything = {"paper": 3, "code-check": 2, "code-graded": 1}
     results["ada"].points = everything | {"top-check": 0, "top-graded": 0}
@@ -60,48 +60,48 @@ def test_who_has_everything_but_the_bonus_has_all_of_it(results, tmp_path):
     assert table.splitlines()[0].split() == ["student", "status", "points", "1", "2", "3"]
 
 
-def test_there_is_no_percentage_before_the_points_are_final(results, tmp_path):
+def test_percentage_is_empty_until_points_are_final(results, tmp_path):
     write_report(tmp_path, "toy", results, ASKED)
     assert [row["percent"] for row in read(tmp_path / "grades.csv")] == ["91.7", "", ""]
 
 
 @pytest.mark.parametrize("name", ["build-flash", "scaling"])
-def test_a_bonus_is_what_its_line_calls_one(name):
+def test_bonus_is_recognised_by_its_line(name):
     master = nbformat.read(ROOT / f"assignments/source/{name}/{name}.ipynb", as_version=4)
     called = [cell.source.splitlines()[0] for cell in master.cells if " points, a bonus*" in cell.source]
     assert [f"## Exercise {one.title}" for one in exercises(master) if one.bonus] == called
     assert len(called) == (name == "build-flash")
-    assert points_on_top(master) == 8 * len(called)
+    assert bonus_points(master) == 8 * len(called)
 
 
-def test_a_heading_of_a_students_own_makes_no_bonus():
+def test_bonus_points_ignores_unlocked_headings():
     master = nbformat.read(ROOT / "assignments/source/scaling/scaling.ipynb", as_version=4)
     mine = nbformat.v4.new_markdown_cell("## Exercise 2. Mine\n\n*Code · 3 points, a bonus*")
     master.cells.insert(3, mine)
     assert is_bonus(mine)
-    assert points_on_top(master) == 0
+    assert bonus_points(master) == 0
 
 
-def test_a_page_of_feedback_says_of_how_many_points_without_the_bonus(monkeypatch):
+def test_feedback_maximum_excludes_the_bonus(monkeypatch):
     def fetched(_, notebook, resources):
         resources["nbgrader"] |= {"score": 33.0, "max_score": 42.0}
         return notebook, resources
 
     monkeypatch.setattr(GetGrades, "preprocess", fetched)
     master = nbformat.read(ROOT / "assignments/source/build-flash/build-flash.ipynb", as_version=4)
-    resources = BonusOnTop().preprocess(master, {"nbgrader": {}})[1]
+    resources = GetGradesWithBonus().preprocess(master, {"nbgrader": {}})[1]
     assert resources["nbgrader"] == {"score": 33.0, "max_score": 34.0}
     config = PyFileConfigLoader("nbgrader_config.py", path=str(ROOT / "assignments")).load_config()
-    assert "grading.bonus.BonusOnTop" in config.GenerateFeedback.preprocessors
+    assert "grading.bonus.GetGradesWithBonus" in config.GenerateFeedback.preprocessors
 
 
-def test_course_systems_get_points_that_are_final_and_no_others(results, tmp_path):
+def test_exports_have_final_points_only(results, tmp_path):
     write_report(tmp_path, "toy", results, ASKED)
     assert [row["toy"] for row in read(tmp_path / "canvas.csv")] == ["6", "5.5", "", ""]
     assert [row["Grade"] for row in read(tmp_path / "moodle.csv")] == ["5.5", "", ""]
 
 
-def test_course_systems_know_a_student_by_the_number_in_the_zip(results, tmp_path):
+def test_exports_have_the_students_numbers(results, tmp_path):
     write_report(tmp_path, "toy", {"Ada Lovelace_id1234": results["ada"], "bob": results["bob"]}, ASKED)
     points_possible, ada, bob = read(tmp_path / "canvas.csv")
     assert (points_possible["Student"], points_possible["toy"]) == ("    Points Possible", "6")
@@ -113,7 +113,7 @@ def test_course_systems_know_a_student_by_the_number_in_the_zip(results, tmp_pat
 
 
 @pytest.mark.parametrize("text", ["=1+1", "@SUM(A1)", "+1", "-1"])
-def test_no_text_is_a_formula_in_a_spreadsheet(results, tmp_path, text):
+def test_exported_text_is_not_a_spreadsheet_formula(results, tmp_path, text):
     results[text] = results.pop("ada")
     write_report(tmp_path, "toy", results, ASKED)
     for name, column in {"grades": "student", "canvas": "SIS Login ID", "moodle": "Student"}.items():
@@ -121,24 +121,24 @@ def test_no_text_is_a_formula_in_a_spreadsheet(results, tmp_path, text):
 
 
 @pytest.mark.parametrize("message", ["$\\frac{", "", " (", "a\nb", "<script>", "x" * 10_000])
-def test_no_message_spoils_the_picture(results, tmp_path, message):
+def test_figure_accepts_any_message(results, tmp_path, message):
     results["bob"].messages["code-check"] = message
     write_report(tmp_path, "toy", results, ASKED)
     assert (tmp_path / "class.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_class_of_nobody_has_a_report(tmp_path):
+def test_write_report_accepts_an_empty_class(tmp_path):
     assert write_report(tmp_path, "toy", {}, ASKED).startswith("student")
 
 
-def test_the_table_has_a_line_for_each(results, tmp_path):
+def test_table_has_a_line_for_each_student(results, tmp_path):
     table = write_report(tmp_path, "toy", results, ASKED).splitlines()
     assert table[0].split() == ["student", "status", "points", "1", "2"]
     assert [line.split()[0] for line in table[1:]] == ["ada", "bob", "cyd"]
     assert table[3].endswith("it is no notebook")
 
 
-def test_who_handed_in_nothing_stands_in_the_table(results, tmp_path):
+def test_table_lists_members_without_a_submission(results, tmp_path):
     members = [Member("Doe, Alice", "1234", "u77", "alice", "Monday"), Member("Roe, Bob", "99", login="bob")]
     table = write_report(tmp_path, "toy", results, ASKED, members=members, canvas_column="Toy (4711)")
     assert "nothing came" in next(line for line in table.splitlines() if line.startswith("Doe, Alice_id1234"))
@@ -154,7 +154,7 @@ def test_who_handed_in_nothing_stands_in_the_table(results, tmp_path):
     assert canvas["Roe, Bob"]["SIS Login ID"] == "bob"
 
 
-def test_being_late_costs_of_the_whole_and_not_of_an_exercise(results, tmp_path):
+def test_lateness_is_deducted_from_the_total_only(results, tmp_path):
     results["ada"].hours_late, results["ada"].percent_off = 25.02, 20
     write_report(tmp_path, "toy", results, ASKED)
     ada, bob, _ = read(tmp_path / "grades.csv")

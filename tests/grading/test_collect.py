@@ -1,4 +1,4 @@
-"""Whatever a course system, a browser or Colab makes of a file's name, the work finds its student."""
+"""Tests of grading.collect: find the student of each file in a download of Canvas or Moodle, under changed names."""
 
 import io
 import os
@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("nbgrader")
 from grading import collect
-from grading.collect import FromCourseSystem, main
+from grading.collect import CourseSystemCollector, main
 from grading.names import split
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -42,8 +42,8 @@ ROOT = Path(__file__).resolve().parents[2]
         ("José Núñez-Lee_77_assignsubmission_file_/positions-1.ipynb", "José Núñez-Lee_id77", "positions"),
     ],
 )
-def test_the_file_finds_its_student(file, student, notebook):
-    found = FromCourseSystem().collect(f"/course/downloaded/scaling/extracted/zip 1_2/{file}")
+def test_collect_finds_the_student_of_a_file(file, student, notebook):
+    found = CourseSystemCollector().collect(f"/course/downloaded/scaling/extracted/zip 1_2/{file}")
     assert found == {"student_id": student, "file_id": notebook}
 
 
@@ -57,22 +57,22 @@ def test_the_file_finds_its_student(file, student, notebook):
         ("doealice_1_10_roebob_2_11_scaling.ipynb", "doealice_id1"),
     ],
 )
-def test_what_the_course_system_wrote_comes_first(file, student):
-    found = FromCourseSystem().collect(f"/course_1_2/downloaded/scaling/extracted/zip_1_2/{file}")
+def test_collect_outermost_name_decides(file, student):
+    found = CourseSystemCollector().collect(f"/course_1_2/downloaded/scaling/extracted/zip_1_2/{file}")
     assert found["student_id"] == student
 
 
 @pytest.mark.parametrize("file", ["scaling.ipynb", "doealice_1234_5678_notes.txt", "Alice Doe/scaling.ipynb"])
-def test_what_belongs_to_nobody_is_not_guessed(file):
-    assert FromCourseSystem().collect(f"/course/downloaded/{file}") is None
+def test_collect_returns_none_without_an_owner(file):
+    assert CourseSystemCollector().collect(f"/course/downloaded/{file}") is None
 
 
-def test_number_and_name_come_apart_again():
+def test_split_returns_name_and_number():
     assert split("Alice Doe_id1234") == ("Alice Doe", "1234")
     assert split("student_01") == ("student_01", "")
 
 
-def test_a_zip_within_a_zip_is_collected_by_the_command_of_the_guide(tmp_path):
+def test_zip_collect_handles_a_zip_within_a_zip(tmp_path):
     for needed in ("assignments/nbgrader_config.py", "assignments/source/header.ipynb", "book/exercises"):
         source, target = ROOT / needed, tmp_path / needed
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -107,7 +107,7 @@ def zipped(files: dict[str, bytes | str]) -> bytes:
 
 
 BROKEN_INSIDE = zipped({"scaling.ipynb": "a" * 1000}).replace(b"PK\x01\x02", b"PK\x01\x03")
-CLASS = {  # what is in the course system's zip, whose it is, what was taken, and what is said of the rest
+CLASS = {  # files in the course system's zip, the collected notebook by student, and the expected messages
     "one file": ({"doealice_1_10_scaling.ipynb": "hers"}, {"doealice_id1": "hers"}, []),
     "two and the mended one": (
         {"Al_1_assignsubmission_file/scaling.ipynb": "old", "Al_1_assignsubmission_file/scaling-mended.ipynb": "new"},
@@ -207,7 +207,7 @@ CLASS = {  # what is in the course system's zip, whose it is, what was taken, an
 
 @pytest.mark.parametrize("unzipped", [False, True], ids=["zip", "folder"])
 @pytest.mark.parametrize("case", CLASS)
-def test_one_students_file_costs_no_other_anything(case, unzipped, tmp_path, monkeypatch, capsys):
+def test_main_collects_every_student_despite_faulty_files(case, unzipped, tmp_path, monkeypatch, capsys):
     files, wanted, said = CLASS[case]
     monkeypatch.setattr(collect, "LIMIT", 2000)
     archive = tmp_path / "downloaded/scaling/archive"
@@ -228,7 +228,7 @@ def test_one_students_file_costs_no_other_anything(case, unzipped, tmp_path, mon
     assert not list(tmp_path.rglob("planted*"))
 
 
-def test_collecting_again_takes_what_has_come_since(tmp_path):
+def test_main_again_collects_newer_files(tmp_path):
     archive = tmp_path / "downloaded/scaling/archive"
     archive.mkdir(parents=True)
     for text in ("first", "second"):
@@ -237,13 +237,13 @@ def test_collecting_again_takes_what_has_come_since(tmp_path):
         assert (tmp_path / "submitted/doealice_id1/scaling/scaling.ipynb").read_text() == text
 
 
-def test_a_course_without_a_zip_is_told_where_it_belongs(tmp_path, capsys):
+def test_main_without_a_download_raises(tmp_path, capsys):
     with pytest.raises(SystemExit, match=r"^2$"):
         main(["scaling", "--course", str(tmp_path)])
     assert "there is no folder downloaded/scaling/archive" in capsys.readouterr().err
 
 
-def test_a_broken_zip_of_the_course_systems_is_told(tmp_path, capsys):
+def test_main_with_a_broken_download_raises(tmp_path, capsys):
     (tmp_path / "downloaded/scaling/archive").mkdir(parents=True)
     (tmp_path / "downloaded/scaling/archive/all.zip").write_text("PK")
     with pytest.raises(SystemExit, match=r"^2$"):

@@ -1,4 +1,4 @@
-"""What a submission folder may hold, and what is noted of an answer that nobody touched."""
+"""Tests of grading.course: checking a submission's folder, timestamps, and notes on unchanged answers."""
 
 import copy
 
@@ -39,7 +39,7 @@ def hand_in(course, released):
 
 
 @pytest.mark.parametrize("link", ["scaling/scaling.ipynb", "scaling", "."])
-def test_what_is_only_a_link_is_refused(course, hand_in, link):
+def test_check_and_copy_symlink_raises(course, hand_in, link):
     place = course.folder / "submitted/ada" / link
     place.rename(course.folder / "elsewhere")
     place.symlink_to(course.folder / "elsewhere")
@@ -48,41 +48,39 @@ def test_what_is_only_a_link_is_refused(course, hand_in, link):
 
 
 @pytest.mark.parametrize("text", ["yesterday", "", "2026-13-01", "9" * 400, "\0"])
-def test_a_timestamp_that_is_none_is_noted(course, hand_in, text):
+def test_check_and_copy_notes_an_invalid_timestamp(course, hand_in, text):
     (hand_in / "timestamp.txt").write_text(text)
-    assert course.check_and_copy("ada") == [
-        "its timestamp.txt is no date, so nothing is known of when it was handed in"
-    ]
+    assert course.check_and_copy("ada") == ["its timestamp.txt is no date, so the time of submission is not known"]
     assert not (course.folder / "checked/ada/scaling/timestamp.txt").exists()
 
 
-def test_a_timestamp_is_kept_in_the_time_of_all(course, hand_in):
+def test_check_and_copy_converts_the_timestamp_to_utc(course, hand_in):
     (hand_in / "timestamp.txt").write_text("2026-11-20 12:30:00 +0100")
     assert course.check_and_copy("ada") == []
     assert (course.folder / "checked/ada/scaling/timestamp.txt").read_text() == "2026-11-20 11:30:00 UTC"
 
 
-def test_an_answer_in_code_alone_is_noted(released):
+def test_untouched_answers_notes_an_answer_in_code_only(released):
     assert untouched_answers(answers()(released), released) == {}
     said = untouched_answers(answers(needle="print(1)")(released), released)
     assert said == {"needle-answer": "needle-answer is as handed out, but look at needle"}
 
 
-def test_an_answer_in_code_and_in_words_is_not_noted(released):
+def test_untouched_answers_ignores_an_answer_in_words(released):
     assert untouched_answers(answers(needle="print(1)", needle_answer="It is 1.")(released), released) == {}
 
 
-def test_both_places_are_named(released):
+def test_untouched_answers_names_code_and_other_cells(released):
     notebook = copy.deepcopy(answers(needle="print(1)")(released))
     notebook.cells.append(nbformat.v4.new_markdown_cell("It is 1."))
     said = untouched_answers(notebook, released)
     assert said == {"needle-answer": "needle-answer is as handed out, but look at needle, the cells around it"}
 
 
-def test_a_result_that_cannot_be_read_costs_nobody_else_the_report(course):
+def test_results_unreadable_result_does_not_affect_others(course):
     from grading.report import Result
 
     course.write_results({"ada": Result(notes=["a"]), "bob": Result(reason="it is late")}, beside_others=False)
     results = course.results()
-    assert results["ada"].reason.startswith("what came of it cannot be read")
+    assert results["ada"].reason.startswith("its result cannot be read")
     assert results["bob"] == Result(reason="it is late")

@@ -1,4 +1,4 @@
-"""A class whose notebooks are in the formats 4.0 to 4.4 is graded as one whose notebooks are in 4.5."""
+"""Notebooks in the formats 4.0 to 4.4 are graded like notebooks in format 4.5; unexpected errors are reported."""
 
 import csv
 import json
@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("nbgrader")
 from students import CLASS, OLD, SCALE, answers, as_written_elsewhere
-from without_kernel import lay_down
+from without_kernel import make_course
 
 from grading import collect
 from grading.__main__ import main
@@ -24,8 +24,8 @@ RELEASED = ROOT / "book/exercises/scaling/scaling.ipynb"
 pytestmark = pytest.mark.filterwarnings("ignore:Object of type <Submitted")
 
 
-def what_is_graded(path: Path, released) -> list | str:
-    """Return the cells that grading looks at, or why there are none."""
+def graded_cells(path: Path, released) -> list | str:
+    """Return the source and metadata of the graded cells, or the reason why the notebook is refused."""
     try:
         notebook, _ = mend(read(path), released)
     except ValueError as error:
@@ -40,10 +40,10 @@ def test_mend_gives_the_same_cells_in_every_format(name, tmp_path):
     if isinstance(notebook, str):
         pytest.skip("it is no notebook")
     (tmp_path / "now.ipynb").write_text(nbformat.writes(notebook))
-    wanted = what_is_graded(tmp_path / "now.ipynb", released)
+    wanted = graded_cells(tmp_path / "now.ipynb", released)
     for minor, ids in OLD:
         path = as_written_elsewhere(notebook, minor, ids, tmp_path / "old.ipynb")
-        assert what_is_graded(path, released) == wanted, f"4.{minor}, {ids}"
+        assert graded_cells(path, released) == wanted, f"4.{minor}, {ids}"
 
 
 def table(folder: Path) -> dict[str, dict]:
@@ -52,7 +52,7 @@ def table(folder: Path) -> dict[str, dict]:
 
 
 def test_class_in_old_formats_is_graded_end_to_end(tmp_path, monkeypatch):
-    lay_down(tmp_path, monkeypatch)
+    make_course(tmp_path, monkeypatch)
     released = read(RELEASED)
     for minor, ids in OLD:
         file = tmp_path / f"submitted/{minor} {ids}/scaling/scaling.ipynb"
@@ -67,27 +67,27 @@ def test_class_in_old_formats_is_graded_end_to_end(tmp_path, monkeypatch):
     assert {(row["status"], row["2. The right factor"]) for row in rows.values()} == {("grade by hand", "3.0")}
 
 
-def test_unexpected_error_is_a_sentence_and_loses_nobody(tmp_path, monkeypatch):
-    lay_down(tmp_path, monkeypatch)
+def test_unexpected_error_is_reported_and_does_not_affect_others(tmp_path, monkeypatch):
+    make_course(tmp_path, monkeypatch)
     for student in ("ada", "bob", "cyd"):
         file = tmp_path / f"submitted/{student}/scaling/scaling.ipynb"
         file.parent.mkdir(parents=True)
         nbformat.write(answers()(read(RELEASED)), file)
-    as_it_was = Course.check_and_copy, Course.leave_to_a_person
+    original = Course.check_and_copy, Course.flag_for_manual_grading
 
     def check(self, student):
-        return {}["no such thing"] if student == "ada" else as_it_was[0](self, student)
+        return {}["no such thing"] if student == "ada" else original[0](self, student)
 
     def leave(self, student):
-        return as_it_was[1](self, student) if student == "cyd" else {}["points"]
+        return original[1](self, student) if student == "cyd" else {}["points"]
 
     monkeypatch.setattr(Course, "check_and_copy", check)
-    monkeypatch.setattr(Course, "leave_to_a_person", leave)
+    monkeypatch.setattr(Course, "flag_for_manual_grading", leave)
     assert main(["scaling", "--course", str(tmp_path), "--without-sandbox"]) == 0
     rows = table(tmp_path)
     assert [row["status"] for row in rows.values()] == ["not graded", "not graded", "graded"]
-    assert "checking it failed in a way that was not expected (KeyError: 'no such thing')" in rows["ada"]["why not"]
-    assert "grading it failed in a way that was not expected (KeyError" in rows["bob"]["why not"]
+    assert "checking it failed with an unexpected error (KeyError: 'no such thing')" in rows["ada"]["why not"]
+    assert "grading it failed with an unexpected error (KeyError" in rows["bob"]["why not"]
     for student in ("ada", "bob"):
         log = tmp_path / f"report/scaling/logs/{student}.txt"
         assert str(log) in rows[student]["why not"]
@@ -95,8 +95,8 @@ def test_unexpected_error_is_a_sentence_and_loses_nobody(tmp_path, monkeypatch):
     assert set(json.loads((tmp_path / "report/scaling/results.json").read_text())) == {"ada", "bob", "cyd"}
 
 
-def test_wrong_notebook_waits_for_a_person_and_what_collecting_said_is_noted(tmp_path, monkeypatch):
-    lay_down(tmp_path, monkeypatch)
+def test_wrong_notebook_is_not_graded_and_collect_notes_are_reported(tmp_path, monkeypatch):
+    make_course(tmp_path, monkeypatch)
     archive = tmp_path / "downloaded/scaling/archive"
     archive.mkdir(parents=True)
     shutil.copytree(ROOT / "assignments/source/flash", tmp_path / "source/flash")

@@ -1,4 +1,4 @@
-"""Several students hand in one work: it is graded once, and every one of them has its points."""
+"""Tests of grading.groups: a group's submission is graded once, and every member gets its points."""
 
 import csv
 import json
@@ -9,13 +9,13 @@ import pytest
 
 pytest.importorskip("nbgrader")
 from students import SCALE
-from without_kernel import hand_in, lay_down
+from without_kernel import hand_in, make_course
 
 from grading.__main__ import main
 from grading.course import Course, configure
-from grading.groups import for_everybody, groups, ways_back
+from grading.groups import feedback_names, groups, results_by_member
 from grading.report import Result
-from grading.roster import Member, Rules, in_groups, read_roster
+from grading.roster import Member, Rules, assign_groups, read_roster
 
 # nbgrader adds a submission to its assignment before it adds it to the session
 pytestmark = pytest.mark.filterwarnings("ignore:Object of type <Submitted")
@@ -30,13 +30,13 @@ def only(members, there, came=None):
     return group
 
 
-def test_one_who_hands_in_hands_in_for_all():
+def test_groups_one_submission_counts_for_all_members():
     group = only([ALICE, BOB, CYD, DAN], {"Bob_id22": b"x", "Dan_id4444": b"y"})
     assert (group.counts, group.aside, group.notes) == ("Bob_id22", [], [])
     assert list(group.members) == ["Alice_id1", "Bob_id22", "Cyd_id333"]
 
 
-def test_the_same_file_twice_is_one_work():
+def test_groups_equal_files_give_no_note():
     group = only([ALICE, BOB], {"Bob_id22": b"x", "Alice_id1": b"x"})
     assert (group.counts, group.aside, group.notes) == ("Alice_id1", ["Bob_id22"], [])
 
@@ -45,12 +45,12 @@ def test_the_same_file_twice_is_one_work():
     ("came", "counts", "why"),
     [
         ({"Alice_id1": DAY[1], "Bob_id22": DAY[3], "Cyd_id333": DAY[2]}, "Bob_id22", "it came last"),
-        ({"Alice_id1": DAY[1], "Bob_id22": DAY[3]}, "Alice_id1", "its member stands first"),
-        ({}, "Alice_id1", "its member stands first"),
-        (dict.fromkeys(("Alice_id1", "Bob_id22", "Cyd_id333"), DAY[1]), "Alice_id1", "its member stands first"),
+        ({"Alice_id1": DAY[1], "Bob_id22": DAY[3]}, "Alice_id1", "its member is listed first"),
+        ({}, "Alice_id1", "its member is listed first"),
+        (dict.fromkeys(("Alice_id1", "Bob_id22", "Cyd_id333"), DAY[1]), "Alice_id1", "its member is listed first"),
     ],
 )
-def test_of_different_files_one_counts_and_the_others_are_named(came, counts, why):
+def test_groups_of_different_files_the_latest_counts(came, counts, why):
     group = only([ALICE, BOB, CYD], {"Cyd_id333": b"z", "Bob_id22": b"y", "Alice_id1": b"x"}, came)
     assert group.counts == counts
     assert sorted([counts, *group.aside]) == ["Alice_id1", "Bob_id22", "Cyd_id333"]
@@ -58,27 +58,27 @@ def test_of_different_files_one_counts_and_the_others_are_named(came, counts, wh
     assert all(other in group.notes[0] for other in group.aside)
 
 
-def test_a_folder_without_a_notebook_counts_only_where_there_is_no_other():
+def test_groups_prefers_folders_with_a_notebook():
     assert only([ALICE, BOB], {"Alice_id1": None, "Bob_id22": b"x"}).counts == "Bob_id22"
     assert only([ALICE, BOB], {"Alice_id1": None}).counts == "Alice_id1"
 
 
-def test_nobody_of_a_group_is_no_group():
+def test_groups_without_a_submission_are_left_out():
     assert groups([ALICE, DAN], {"Dan_id4444": b"x"}, lambda _: None) == []
 
 
 @pytest.mark.parametrize("folder", ["Team 7", "team7_id22"])
-def test_a_folder_may_be_the_groups_own(folder):
-    """As somebody makes by hand, and as Canvas calls it, with the number of one of them."""
+def test_groups_accepts_a_folder_with_the_groups_name(folder):
+    """Such as a folder made by hand, or Canvas' folder, which has the number of one member."""
     members = [Member("Alice", "1", group="Team 7"), Member("Bob", "22", group="Team 7")]
     group = only(members, {folder: b"x"})
     assert (group.counts, list(group.members)) == (folder, ["Alice_id1", "Bob_id22"])
 
 
-def test_everybody_of_a_group_has_its_result_and_nobody_else():
+def test_results_by_member_gives_the_result_to_all_members():
     group = only([ALICE, BOB], {"Bob_id22": b"y", "Alice_id1": b"x"})
     results = {"Alice_id1": Result(points={"a": 3}, notes=["read"]), "Dan_id4444": Result(points={"a": 1})}
-    everybody = for_everybody(results, [group])
+    everybody = results_by_member(results, [group])
     assert {name: one.points["a"] for name, one in everybody.items()} == {
         "Alice_id1": 3,
         "Bob_id22": 3,
@@ -88,14 +88,14 @@ def test_everybody_of_a_group_has_its_result_and_nobody_else():
     assert [everybody[name].group for name in ("Alice_id1", "Bob_id22", "Dan_id4444")] == ["A", "A", ""]
 
 
-def test_a_file_that_counts_and_is_not_graded_is_named():
+def test_results_by_member_notes_an_ungraded_file():
     group = only([ALICE, BOB], {"Bob_id22": b"y", "Alice_id1": b"x"}, {"Alice_id1": DAY[1], "Bob_id22": DAY[2]})
-    everybody = for_everybody({"Alice_id1": Result(points={"a": 3})}, [group])
+    everybody = results_by_member({"Alice_id1": Result(points={"a": 3})}, [group])
     assert set(everybody) == {"Alice_id1", "Bob_id22"}
-    assert "this is that of Alice_id1: --rest" in everybody["Bob_id22"].notes[-1]
+    assert "this is the result of Alice_id1: use --rest" in everybody["Bob_id22"].notes[-1]
 
 
-def test_a_group_has_the_latest_of_its_extensions():
+def test_hours_late_uses_the_latest_extension():
     rules = Rules(DAY[1], extensions={"Alice_id1": DAY[3], "A": DAY[2]})
     assert rules.hours_late(DAY[4], "A", "Alice_id1") == 24
     assert rules.hours_late(DAY[4], "A") == 48
@@ -116,22 +116,22 @@ name,canvas_user_id,user_id,login_id,sections,group_name,canvas_group_id,group_i
 """
 
 
-def test_moodles_worksheet_has_the_groups(tmp_path):
+def test_read_roster_reads_groups_from_moodle(tmp_path):
     (tmp_path / "roster.csv").write_text(MOODLE)
     assert read_roster(tmp_path / "roster.csv")[0] == [ALICE, BOB, DAN]
 
 
 @pytest.mark.parametrize("text", [CANVAS_SET, "student,group\nAlice_id1,A\nBob_id22,A\n"])
-def test_a_table_of_groups_says_who_is_in_which(text, tmp_path):
+def test_assign_groups_reads_a_table_of_groups(text, tmp_path):
     (tmp_path / "groups.csv").write_text(text)
     known = [Member("Alice", "1", group="B"), Member("Dan", "4444", group="B")]
-    found = in_groups(known, tmp_path / "groups.csv")
+    found = assign_groups(known, tmp_path / "groups.csv")
     assert {one.name: (one.number, one.group) for one in found} == {
         "Alice": ("1", "A"),
         "Dan": ("4444", ""),
         "Bob": ("22", "A"),
     }
-    assert known[0].group == "B", "what it is given stays as it is"
+    assert known[0].group == "B", "the argument was changed"
 
 
 @pytest.mark.parametrize(
@@ -141,21 +141,21 @@ def test_a_table_of_groups_says_who_is_in_which(text, tmp_path):
         ("student,group\nAlice_id1,A\nAlice_id1,B\n", r"Alice_id1 must be in one group, got A and B"),
     ],
 )
-def test_a_table_that_is_none_is_refused(text, said, tmp_path):
+def test_assign_groups_invalid_table_raises(text, said, tmp_path):
     (tmp_path / "groups.csv").write_text(text)
     with pytest.raises(ValueError, match=said):
-        in_groups([], tmp_path / "groups.csv")
+        assign_groups([], tmp_path / "groups.csv")
 
 
 @pytest.mark.parametrize(("rule", "expected"), [("", "A"), ("groups = true", "A"), ("groups = false", "")])
-def test_an_assignment_may_be_for_everybody_alone(rule, expected, tmp_path):
+def test_course_groups_false_disables_groups(rule, expected, tmp_path):
     (tmp_path / "roster.csv").write_text("student,group\nAlice_id1,A\n")
     (tmp_path / "course.toml").write_text(f"[scaling]\n{rule}\n")
     assert Course(tmp_path, "scaling", configure(tmp_path)).members[0].group == expected
 
 
 @pytest.mark.parametrize(("rule", "said"), [("3", "groups must be true, false or"), ('"g.csv"', "no table of groups")])
-def test_a_rule_on_groups_that_is_none_is_refused(rule, said, tmp_path):
+def test_course_invalid_groups_rule_raises(rule, said, tmp_path):
     (tmp_path / "course.toml").write_text(f"[scaling]\ngroups = {rule}\n")
     with pytest.raises(ValueError, match=said):
         Course(tmp_path, "scaling", configure(tmp_path))
@@ -168,23 +168,23 @@ def came_as(folder, **names: str):
         about.write_text(json.dumps({"as": name, "late": False}))
 
 
-def test_moodle_has_a_folder_for_each_member(tmp_path):
+def test_feedback_names_moodle_has_a_folder_for_each_member(tmp_path):
     came_as(tmp_path, Bob_id22="Bob_22_assignsubmission_file_")
     group = only([ALICE, BOB, Member("Eve", group="A")], {"Bob_id22": b"x"})
-    assert ways_back(tmp_path, "scaling", group) == {
+    assert feedback_names(tmp_path, "scaling", group) == {
         "Alice_id1": "Alice_1_assignsubmission_file_",
         "Bob_id22": "Bob_22_assignsubmission_file_",
         "Eve": None,
     }
 
 
-def test_canvas_gives_the_page_of_a_group_to_all_of_it_and_that_of_one_to_nobody_else(tmp_path):
+def test_feedback_names_canvas_has_one_page_for_a_group(tmp_path):
     came_as(tmp_path, teamb_id22="teamb_22_9_scaling.ipynb", bob_id22="bob_22_9_scaling.ipynb")
     theirs = [Member("Alice", "1", group="Team B"), Member("Bob", "22", group="Team B")]
     group = only(theirs, {"teamb_id22": b"x"})
-    assert set(ways_back(tmp_path, "scaling", group).values()) == {"teamb_22_9_scaling.ipynb"}
+    assert set(feedback_names(tmp_path, "scaling", group).values()) == {"teamb_22_9_scaling.ipynb"}
     group = only([ALICE, BOB], {"bob_id22": b"x"})
-    assert ways_back(tmp_path, "scaling", group) == {"Alice_id1": None, "bob_id22": "bob_22_9_scaling.ipynb"}
+    assert feedback_names(tmp_path, "scaling", group) == {"Alice_id1": None, "bob_id22": "bob_22_9_scaling.ipynb"}
 
 
 def table(folder) -> dict[str, dict]:
@@ -192,8 +192,8 @@ def table(folder) -> dict[str, dict]:
         return {row["student"]: row for row in csv.DictReader(file)}
 
 
-def test_a_class_with_groups_is_graded_from_its_table_to_its_zip(tmp_path, monkeypatch, capsys):
-    lay_down(tmp_path, monkeypatch)
+def test_class_with_groups_is_graded_end_to_end(tmp_path, monkeypatch, capsys):
+    make_course(tmp_path, monkeypatch)
     (tmp_path / "roster.csv").write_text(
         "student,group\nAlice_id1,A\nBob_id22,A\nCyd_id333,A\nDan_id4444,\nEve_id5,E\nFay_id6,E\n"
     )
@@ -216,7 +216,7 @@ def test_a_class_with_groups_is_graded_from_its_table_to_its_zip(tmp_path, monke
         row = rows[name]
         assert (row["2. The right factor"], row["group"]) == ("3.0", "A")
         assert (row["hours late"], row["percent taken off"]) == ("12.0", "10"), "Cyd's extension is the group's"
-        assert "the file of Bob_id22 counts (it came last); another of Alice_id1 does not" in row["notes"]
+        assert "the file of Bob_id22 counts (it came last); the different file of Alice_id1 does not" in row["notes"]
     assert (rows["Dan_id4444"]["hours late"], rows["Dan_id4444"]["percent taken off"]) == ("36.0", "20")
     assert [rows[name]["status"] for name in ("Eve_id5", "Fay_id6")] == ["nothing came"] * 2
 
@@ -227,11 +227,11 @@ def test_a_class_with_groups_is_graded_from_its_table_to_its_zip(tmp_path, monke
     with (tmp_path / "report/scaling/moodle.csv").open() as file:
         assert len(list(csv.DictReader(file))) == 6
 
-    # somebody else's file counts: the old one leaves the gradebook, and no note or point of it is left
+    # another member's file counts now: the previous result is removed from the gradebook, with its notes and points
     hand_in(tmp_path, "Alice_id1", came="2026-11-01 00:00 +0000", scale=SCALE.replace("math.sqrt", ""))
     (tmp_path / "submitted/Alice_id1/scaling/timestamp.txt").write_text("2026-11-04 00:00 +0000")
     main([*command, "--report"])
-    assert "this is that of Bob_id22: --rest" in table(tmp_path)["Cyd_id333"]["notes"]
+    assert "this is the result of Bob_id22: use --rest" in table(tmp_path)["Cyd_id333"]["notes"]
     main([*command, "--rest"])
     rows = table(tmp_path)
     assert {rows[name]["2. The right factor"] for name in ("Alice_id1", "Bob_id22", "Cyd_id333")} == {"0.0"}
@@ -240,8 +240,8 @@ def test_a_class_with_groups_is_graded_from_its_table_to_its_zip(tmp_path, monke
     assert set(json.loads((tmp_path / "report/scaling/results.json").read_text())) == {"Alice_id1", "Dan_id4444"}
 
 
-def test_what_came_after_grading_is_not_called_nothing(tmp_path, monkeypatch, capsys):
-    lay_down(tmp_path, monkeypatch)
+def test_submission_after_grading_is_reported_as_not_graded(tmp_path, monkeypatch, capsys):
+    make_course(tmp_path, monkeypatch)
     (tmp_path / "roster.csv").write_text("student\nada\nbob\n")
     hand_in(tmp_path, "ada", scale=SCALE)
     command = ["scaling", "--course", str(tmp_path), "--without-sandbox"]
@@ -256,8 +256,8 @@ def test_what_came_after_grading_is_not_called_nothing(tmp_path, monkeypatch, ca
     assert (tmp_path / "autograded/ada/scaling/scaling.ipynb").stat().st_mtime_ns == before
 
 
-def test_what_was_graded_before_it_broke_off_is_kept_and_the_rest_follows(tmp_path, monkeypatch, capsys):
-    lay_down(tmp_path, monkeypatch)
+def test_interrupted_grading_continues_with_rest(tmp_path, monkeypatch, capsys):
+    make_course(tmp_path, monkeypatch)
     for student in ("ada", "bob", "cyd"):
         hand_in(tmp_path, student, scale=SCALE)
     command = ["scaling", "--course", str(tmp_path), "--without-sandbox", "--jobs", "1"]

@@ -1,4 +1,4 @@
-"""Several people grade by hand on copies; what they say is joined, and what they do not agree on is named."""
+"""Tests of grading.merge: merge marks that several people gave on copies, and report conflicts."""
 
 import shutil
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Object of type <Submitted")
 
 @pytest.fixture(scope="module")
 def first(tmp_path_factory):
-    """A course of two students and two answers that wait for a person, and one that does not."""
+    """A gradebook with two students, two answers to grade by hand, and one graded by a check."""
     folder = tmp_path_factory.mktemp("first")
     configure(folder)
     with opened(folder) as gradebook:
@@ -48,7 +48,7 @@ def opened(folder):
 @pytest.fixture
 def graded_by(course):
     def copied(who: str, **given: tuple) -> str:
-        """``given`` is points and comment by student and answer, as in ``ada_paper``."""
+        """Copy the gradebook and enter marks: points and comment by student and answer, as in ``ada_paper``."""
         (course / who).mkdir()
         shutil.copy(course / "gradebook.db", course / who / "gradebook.db")
         with opened(course / who) as gradebook:
@@ -76,7 +76,7 @@ def merged(course, *copies: str) -> int:
     return main(["toy", *copies, "--course", str(course)])
 
 
-def test_each_grades_an_exercise_and_all_is_joined(course, graded_by, capsys):
+def test_main_merges_marks_of_different_exercises(course, graded_by, capsys):
     anna = graded_by("anna", ada_paper=(3, "well put"), bob_paper=(1, None))
     ben = graded_by("ben", ada_open=(4, None), bob_open=(0, "see page 3"))
     assert merged(course, anna, ben) == 0
@@ -91,7 +91,7 @@ def test_each_grades_an_exercise_and_all_is_joined(course, graded_by, capsys):
     assert "4 marks taken over, 0 to agree on, 0 answers wait for a person." in capsys.readouterr().out
 
 
-def test_who_says_the_same_agrees_and_who_does_not_is_named(course, graded_by, capsys):
+def test_main_takes_equal_marks_and_reports_conflicts(course, graded_by, capsys):
     anna = graded_by("anna", ada_paper=(3, None), bob_paper=(1, None))
     ben = graded_by("ben", ada_paper=(3, None), bob_paper=(2, "half"))
     assert merged(course, anna, ben) == 1
@@ -103,7 +103,7 @@ def test_who_says_the_same_agrees_and_who_does_not_is_named(course, graded_by, c
     assert "1 marks taken over, 1 to agree on, 3 answers wait for a person." in said
 
 
-def test_merging_twice_changes_nothing(course, graded_by, capsys):
+def test_main_twice_changes_nothing(course, graded_by, capsys):
     anna = graded_by("anna", ada_paper=(3, "well put"))
     assert merged(course, anna) == 0
     before = read(course)
@@ -112,14 +112,14 @@ def test_merging_twice_changes_nothing(course, graded_by, capsys):
     assert "0 marks taken over" in capsys.readouterr().out
 
 
-def test_a_copy_older_than_the_last_merge_takes_nothing_back(course, graded_by):
+def test_main_with_an_older_copy_keeps_merged_marks(course, graded_by):
     anna, ben = graded_by("anna", ada_paper=(3, "well put")), graded_by("ben", ada_open=(4, None))
     assert merged(course, anna) == 0
     assert merged(course, ben) == 0
     assert (read(course)["ada", "paper"].points, read(course)["ada", "open"].points) == (3, 4)
 
 
-def test_what_has_been_merged_is_not_overwritten_by_another(course, graded_by, capsys):
+def test_main_does_not_overwrite_merged_marks(course, graded_by, capsys):
     anna, ben = graded_by("anna", ada_paper=(3, None)), graded_by("ben", ada_paper=(0, None))
     assert merged(course, anna) == 0
     assert merged(course, ben) == 1
@@ -127,12 +127,12 @@ def test_what_has_been_merged_is_not_overwritten_by_another(course, graded_by, c
     assert f"ada, paper: the gradebook says 3; {ben} says 0" in capsys.readouterr().out
 
 
-def test_points_of_a_check_can_be_given_by_hand_too(course, graded_by):
+def test_main_merges_manual_points_of_a_check(course, graded_by):
     assert merged(course, graded_by("anna", bob_check=(1, "by mercy"))) == 0
     assert read(course)["bob", "check"][:1] == (1,)
 
 
-def test_a_copy_that_is_not_there_is_named(course, capsys):
+def test_main_missing_copy_raises(course, capsys):
     with pytest.raises(SystemExit, match=r"^2$"):
         merged(course, "nowhere.db")
     assert "there is no file nowhere.db" in capsys.readouterr().err

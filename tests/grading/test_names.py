@@ -1,4 +1,4 @@
-"""One student under many names: a roster's, a folder's, an extension's; and what is the name of nobody or of two."""
+"""One student under several spellings of the name, in a roster, a folder or an extension; unknown, ambiguous names."""
 
 import json
 import unicodedata
@@ -9,15 +9,15 @@ import pytest
 pytest.importorskip("nbgrader")
 from grading import collect
 from grading.course import Course, configure
-from grading.names import as_folder, letters, normal
+from grading.names import as_folder, letters, normalise
 from grading.report import Exercise, Result, write_report
-from grading.roster import Member, TwoOfOneNameError, in_groups, read_roster, whose
+from grading.roster import AmbiguousNameError, Member, assign_groups, find_member, read_roster
 
 CANVAS = "Student,ID,SIS User ID,SIS Login ID,Section\n"
 MOODLE = "Identifier,Full name\n"
 ANONYMOUS = "student\n"
 DECOMPOSED = "Zoe\u0308 Gru\u0308n"
-CASES = {  # what the course system calls the file, the roster's line, and names that an extension may have
+CASES = {  # the file's name in the course system, the roster's line, and names for an extension
     "Canvas": (
         "doealice_1234_5678_scaling.ipynb",
         CANVAS + '"Doe, Alice",1234,u7,adoe,S\n',
@@ -81,7 +81,7 @@ def course_of(tmp_path):
 
 
 @pytest.mark.parametrize(("case", "extension"), [(case, name) for case in CASES for name in CASES[case][2]])
-def test_extension_is_applied_under_every_name(course_of, case, extension):
+def test_extension_is_applied_for_every_spelling(course_of, case, extension):
     course, folder = course_of(*CASES[case][:2], extension)
     result = Result()
     course.add_lateness(folder, result)
@@ -90,14 +90,14 @@ def test_extension_is_applied_under_every_name(course_of, case, extension):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_who_handed_in_is_not_called_absent(course_of, case, tmp_path):
+def test_report_recognises_members_in_every_spelling(course_of, case, tmp_path):
     course, folder = course_of(*CASES[case][:2], "")
     table = write_report(tmp_path, "toy", {folder: Result()}, [Exercise("1. A", {"a": 1})], members=course.members)
     assert "nothing came" not in table
     assert len(table.splitlines()) == 2
 
 
-def test_extension_for_nobody_is_noticed_and_costs_nobody_anything(course_of):
+def test_extension_for_nobody_gives_a_notice(course_of):
     course, folder = course_of(*CASES["Canvas"][:2], "Doe, Alicia")
     result = Result()
     course.add_lateness(folder, result)
@@ -112,7 +112,7 @@ def test_extension_for_nobody_is_noticed_and_costs_nobody_anything(course_of):
         (["Alice Doe_id1", "alice doe_id1"], "Alice Doe_id1 and alice doe_id1 are both Alice Doe_id1"),
     ],
 )
-def test_extension_for_two_or_twice_is_refused(tmp_path, names, said):
+def test_ambiguous_or_repeated_extension_raises(tmp_path, names, said):
     (tmp_path / "roster.csv").write_text(MOODLE + "Participant 1,Alice Doe\nParticipant 2,Alice Doe\n")
     lines = [f'"{name}" = 2026-11-27T23:59:00Z' for name in names]
     (tmp_path / "course.toml").write_text("\n".join(["[scaling.extensions]", *lines]))
@@ -120,36 +120,36 @@ def test_extension_for_two_or_twice_is_refused(tmp_path, names, said):
         Course(tmp_path, "scaling", configure(tmp_path))
 
 
-def test_of_like_names_the_one_that_is_written_so_is_meant():
+def test_find_member_prefers_the_exact_spelling():
     members = [Member("Anna-Bo"), Member("Anna Bo"), Member("annabo", login="x")]
     for member in members:
-        assert whose(member.name, members) is member
-    with pytest.raises(TwoOfOneNameError, match="Annabo is the name of Anna-Bo and of Anna Bo and of annabo"):
-        whose("Annabo", members)
+        assert find_member(member.name, members) is member
+    with pytest.raises(AmbiguousNameError, match="Annabo is the name of Anna-Bo and of Anna Bo and of annabo"):
+        find_member("Annabo", members)
 
 
-def test_folder_of_two_members_is_noted_and_is_neithers(tmp_path):
+def test_folder_that_matches_two_members_is_noted(tmp_path):
     (tmp_path / "roster.csv").write_text(MOODLE + "Participant 1,Alice Doe\nParticipant 2,Alice Doe\n")
     (tmp_path / "submitted/Alice Doe/scaling").mkdir(parents=True)
     results = Course(tmp_path, "scaling", configure(tmp_path)).results()
-    assert "whose it is is not known: Alice Doe is the name of" in results["Alice Doe"].notes[0]
+    assert "its owner is not known: Alice Doe is the name of" in results["Alice Doe"].notes[0]
 
 
-def test_groups_find_members_under_other_spellings(tmp_path):
+def test_assign_groups_finds_members_in_other_spellings(tmp_path):
     (tmp_path / "groups.csv").write_text(f"student,group\n{DECOMPOSED},A\nTim O\u2019Brien,A\n", encoding="utf-8")
-    found = in_groups([Member("Zoë Grün", "1"), Member("Tim O'Brien", "2")], tmp_path / "groups.csv")
+    found = assign_groups([Member("Zoë Grün", "1"), Member("Tim O'Brien", "2")], tmp_path / "groups.csv")
     assert [(one.number, one.group) for one in found] == [("1", "A"), ("2", "A")]
 
 
-def test_student_of_the_command_line_is_found_under_other_spellings(course_of):
+def test_course_named_finds_students_in_other_spellings(course_of):
     course, folder = course_of(*CASES["decomposed"][:2], "")
     assert course.named("Zoë Grün") == course.named(DECOMPOSED) == folder
     assert course.named("nobody") == "nobody"
 
 
 @pytest.mark.parametrize("name", [name for case in CASES.values() for name in case[2]])
-def test_normal_folder_and_letters_are_stable(name):
-    for change in (normal, as_folder, letters):
+def test_normalise_as_folder_and_letters_are_idempotent(name):
+    for change in (normalise, as_folder, letters):
         assert change(change(name)) == change(name)
         assert change(unicodedata.normalize("NFD", name)) == change(name)
 
@@ -172,7 +172,7 @@ SHEET = (
         "\n student \nZoë Grün_id7\n",
     ],
 )
-def test_roster_is_read_as_spreadsheets_save_it(text, encoding, tmp_path):
+def test_read_roster_accepts_spreadsheet_formats_and_encodings(text, encoding, tmp_path):
     (tmp_path / "roster.csv").write_bytes(text.encode(encoding))
     (member,), _, came = read_roster(tmp_path / "roster.csv")
     assert (letters(member.name), member.number) == (letters("Grün; Zoë" if text == GRADES else "Zoë Grün"), "7")
@@ -180,13 +180,13 @@ def test_roster_is_read_as_spreadsheets_save_it(text, encoding, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"PK\x03\x04\0\0\0\x81\x8d", b"\x81\x8d\x8f", b"\xff\xfea"])
-def test_roster_that_is_no_text_is_refused_with_its_name_and_a_remedy(content, tmp_path):
+def test_read_roster_binary_file_raises(content, tmp_path):
     (tmp_path / "roster.csv").write_bytes(content)
     with pytest.raises(ValueError, match=r"^roster\.csv is no text that can be read.*save it as CSV UTF-8"):
         read_roster(tmp_path / "roster.csv")
 
 
-def test_rules_and_stamps_are_read_in_other_encodings(tmp_path):
+def test_rules_and_timestamps_are_read_in_other_encodings(tmp_path):
     (tmp_path / "course.toml").write_bytes("# für alle\n[scaling]\ndue = 2026-11-20T00:00:00Z\n".encode("cp1252"))
     stamp = tmp_path / "submitted/ada/scaling/timestamp.txt"
     stamp.parent.mkdir(parents=True)

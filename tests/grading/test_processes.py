@@ -1,4 +1,4 @@
-"""Each task has a process of its own: what one does to itself costs no other anything, and none outstays its time."""
+"""Tests of grading.processes: each task runs in its own process, with limits of processor and wall-clock time."""
 
 import os
 import signal
@@ -10,11 +10,11 @@ import psutil
 import pytest
 
 from grading import processes
-from grading.processes import OutOfClock, in_processes
+from grading.processes import WallClockExceeded, run_in_processes
 
 
 class Tasks:
-    """What a submission may do to the process that grades it."""
+    """Tasks that end like a faulty submission, by name."""
 
     def __init__(self, folder):
         self.started, self.running = folder / "started", folder / "running"
@@ -46,7 +46,7 @@ class Tasks:
         return None
 
     def count(self, name: str) -> str:
-        """Wait for one other, and say how many have been seen at work."""
+        """Wait until a second task has started, and return how many tasks were running at most."""
         (self.started / name).touch()
         (self.running / name).touch()
         seen = 0
@@ -64,25 +64,25 @@ def tasks(tmp_path):
     return Tasks(tmp_path)
 
 
-def test_each_ends_in_its_own_way(tasks, tmp_path):
+def test_run_in_processes_isolates_failures(tasks, tmp_path):
     names = ["returns", "raises", "exits", "killed", "nothing"]
     died = "the process that graded it died"
-    assert dict(in_processes(tasks.end_somehow, names, at_a_time=3, seconds=60, log=tmp_path / "log")) == {
+    assert dict(run_in_processes(tasks.end_somehow, names, at_a_time=3, seconds=60, log=tmp_path / "log")) == {
         "returns": "a reason",
-        "raises": "it failed in a way that was not expected (KeyError: 'lost'): a person should look at the file",
+        "raises": "it failed with an unexpected error (KeyError: 'lost'): a person should look at the file",
         "exits": died,
         "killed": died,
         "nothing": None,
     }
-    assert sorted((tmp_path / "log").read_text().split()) == sorted(names), "what they print goes to the log"
+    assert sorted((tmp_path / "log").read_text().split()) == sorted(names), "output is missing in the log"
     seen = {name: int((tasks.started / name).read_text()) for name in names}
     assert len({*seen.values(), os.getpid()}) == 6
 
 
 @pytest.mark.parametrize("name", ["computes", "has a child that computes"])
-def test_limit_counts_processor_time_of_a_task_and_its_descendants(tasks, tmp_path, name):
+def test_run_in_processes_limits_processor_time_of_descendants(tasks, tmp_path, name):
     limits = {"at_a_time": 1, "seconds": 1, "clock": 10_000, "log": tmp_path / "log"}
-    assert list(in_processes(tasks.end_somehow, [name], **limits)) == [
+    assert list(run_in_processes(tasks.end_somehow, [name], **limits)) == [
         (name, "it used more than 1 seconds of processor time in all")
     ]
     for process in tasks.started.iterdir():
@@ -90,41 +90,41 @@ def test_limit_counts_processor_time_of_a_task_and_its_descendants(tasks, tmp_pa
 
 
 @pytest.mark.parametrize(("busy", "times"), [(False, 1), (True, 2)])
-def test_task_without_end_waits_for_a_person_and_is_tried_again_alone_if_the_machine_was_busy(
-    tasks, tmp_path, monkeypatch, busy, times
-):
+def test_run_in_processes_retries_a_wall_clock_timeout_on_a_busy_machine(tasks, tmp_path, monkeypatch, busy, times):
     monkeypatch.setattr(processes, "is_busy", lambda: busy)
     limits = {"at_a_time": 2, "seconds": 1000, "clock": 0.002, "log": tmp_path / "log"}
-    ((name, ending),) = in_processes(tasks.end_somehow, ["stays"], **limits)
-    assert (name, isinstance(ending, OutOfClock)) == ("stays", True)
-    assert ending.startswith("it waits for a person: 2 seconds went by on the clock, and less than 1000 of them")
+    ((name, ending),) = run_in_processes(tasks.end_somehow, ["stays"], **limits)
+    assert (name, isinstance(ending, WallClockExceeded)) == ("stays", True)
+    assert ending.startswith(
+        "it waits for a person: 2 seconds of wall-clock time have passed, with less than 1000 seconds"
+    )
     assert (tmp_path / "log").read_text().split() == ["stays"] * times
     with pytest.raises(ProcessLookupError):
         os.kill(int((tasks.started / "stays").read_text()), 0)
 
 
-def test_what_a_task_says_of_the_clock_is_tried_again_after_all_others(tmp_path, monkeypatch):
-    """Whoever is hindered by the others alone has their result at the second try."""
+def test_run_in_processes_retries_returned_timeouts_last(tmp_path, monkeypatch):
+    """A task that was slow only because of the others succeeds at the second run."""
     monkeypatch.setattr(processes, "is_busy", lambda: True)
 
     def task(name: str):
         with (tmp_path / "order").open("a") as file:
             file.write(name)
         if name in "ac" and (tmp_path / "order").read_text().count(name) == 1:
-            return OutOfClock("it waits for a person")
-        return OutOfClock("still") if name == "c" else name.upper()
+            return WallClockExceeded("it waits for a person")
+        return WallClockExceeded("still") if name == "c" else name.upper()
 
-    found = list(in_processes(task, "abcd", at_a_time=1, seconds=60, log=tmp_path / "log"))
+    found = list(run_in_processes(task, "abcd", at_a_time=1, seconds=60, log=tmp_path / "log"))
     assert found == [("b", "B"), ("d", "D"), ("a", "A"), ("c", "still")]
     assert (tmp_path / "order").read_text() == "abcdac"
 
 
-def test_as_many_run_at_once_as_asked_and_no_more(tasks, tmp_path):
-    found = dict(in_processes(tasks.count, "abcde", at_a_time=2, seconds=60, log=tmp_path / "log"))
+def test_run_in_processes_runs_at_a_time_tasks_at_once(tasks, tmp_path):
+    found = dict(run_in_processes(tasks.count, "abcde", at_a_time=2, seconds=60, log=tmp_path / "log"))
     assert sorted(found) == list("abcde")
     assert set(found.values()) <= {"1", "2"}
     assert "2" in found.values()
 
 
-def test_nobody_is_nothing(tasks, tmp_path):
-    assert list(in_processes(tasks.count, [], at_a_time=2, seconds=60, log=tmp_path / "log")) == []
+def test_run_in_processes_accepts_no_names(tasks, tmp_path):
+    assert list(run_in_processes(tasks.count, [], at_a_time=2, seconds=60, log=tmp_path / "log")) == []

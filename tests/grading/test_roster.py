@@ -1,4 +1,4 @@
-"""Who belongs to the class, when work came and what that costs, as course systems write it."""
+"""Tests of grading.roster: the class list, times of submission, deadlines and deductions in the systems' formats."""
 
 from datetime import UTC, datetime
 
@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("nbgrader")
 from grading.course import Course, configure
 from grading.report import Result
-from grading.roster import Member, Rules, canvas_column, read_roster, read_rules, when, whose
+from grading.roster import Member, Rules, canvas_column, find_member, parse_time, read_roster, read_rules
 
 CANVAS = """\
 Student,ID,SIS User ID,SIS Login ID,Section,Scaling (4711),Masks (4712)
@@ -31,7 +31,7 @@ def roster(tmp_path):
     return written
 
 
-def test_canvas_gradebook_is_a_roster(roster):
+def test_read_roster_reads_canvas_gradebook(roster):
     members, heads, came = roster(CANVAS)
     assert members == [
         Member("Doe, Alice", "1234", "u77", "adoe", "Monday"),
@@ -43,19 +43,19 @@ def test_canvas_gradebook_is_a_roster(roster):
     assert came == {}
 
 
-def test_moodles_worksheet_is_a_roster_and_says_when(roster):
+def test_read_roster_reads_moodle_worksheet_with_times(roster):
     members, _, came = roster(MOODLE)
     assert members == [Member("Alice Doe", "1234"), Member("Bob Roe", "99")]
     assert came == {"Alice Doe_id1234": "Friday, 20 November 2026, 11:59 PM"}
 
 
-def test_a_list_of_folders_is_a_roster(roster):
+def test_read_roster_reads_a_list_of_folders(roster):
     members, _, came = roster("student,submitted\nAlice Doe_id1234,2026-11-20 12:00\nbob,\n")
     assert [member.folder for member in members] == ["Alice Doe_id1234", "bob"]
     assert came == {"Alice Doe_id1234": "2026-11-20 12:00"}
 
 
-def test_a_table_of_something_else_is_refused(roster):
+def test_read_roster_unknown_columns_raise(roster):
     with pytest.raises(ValueError, match=r"roster\.csv has no column student.*but: name\. Export it again"):
         roster("name\nAda\n")
 
@@ -71,8 +71,8 @@ def test_a_table_of_something_else_is_refused(roster):
         ("bob", Member("Alice Doe"), False),
     ],
 )
-def test_the_number_says_who_is_who(student, member, same):
-    assert whose(student, [member]) == (member if same else None)
+def test_find_member_compares_numbers_first(student, member, same):
+    assert find_member(student, [member]) == (member if same else None)
 
 
 @pytest.mark.parametrize(
@@ -86,31 +86,31 @@ def test_the_number_says_who_is_who(student, member, same):
         "2026-11-20T21:59:00Z",
     ],
 )
-def test_one_time_in_many_shapes(text):
-    assert when(text) == datetime(2026, 11, 20, 21, 59, tzinfo=UTC)
+def test_parse_time_accepts_all_formats(text):
+    assert parse_time(text) == datetime(2026, 11, 20, 21, 59, tzinfo=UTC)
 
 
-def test_moodles_time_is_that_of_this_computer():
+def test_parse_time_moodle_uses_the_local_time_zone():
     local = datetime(2026, 11, 20, 23, 59).astimezone()
-    assert when("Friday, 20 November 2026, 11:59 PM") == when("Friday, 20 November 2026, 23:59") == local
+    assert parse_time("Friday, 20 November 2026, 11:59 PM") == parse_time("Friday, 20 November 2026, 23:59") == local
 
 
 @pytest.mark.parametrize("text", ["", "soon", "20/11/2026"])
-def test_what_is_no_time_is_refused(text):
+def test_parse_time_invalid_text_raises(text):
     with pytest.raises(ValueError, match="Invalid isoformat"):
-        when(text)
+        parse_time(text)
 
 
 @pytest.mark.parametrize(
     ("minutes", "percent"), [(-60, 0), (0, 0), (15, 0), (16, 10), (1440, 10), (1441, 20), (9999, 25)]
 )
-def test_each_day_begun_costs_its_percent(minutes, percent):
+def test_percent_off_counts_each_day_begun(minutes, percent):
     rules = Rules(datetime(2026, 11, 20, tzinfo=UTC), percent_per_day=10, percent_at_most=25, grace_minutes=15)
     came = datetime.fromtimestamp(rules.due.timestamp() + 60 * minutes, UTC)
     assert rules.percent_off(rules.hours_late(came)) == percent
 
 
-def test_an_extension_is_for_one(tmp_path):
+def test_extension_applies_to_one_student(tmp_path):
     (tmp_path / "course.toml").write_text(
         "[scaling]\ndue = 2026-11-20T00:00:00Z\npercent_per_day = 10\n"
         '[scaling.extensions]\n"Ada L_id7" = 2026-11-22T00:00:00Z\n'
@@ -124,7 +124,7 @@ def test_an_extension_is_for_one(tmp_path):
     "text",
     ["[scaling]\ndue = 3", "[scaling]\npercent_per_day = -1", "[scaling]\npercent = 1", "[scaling", "scaling = 1"],
 )
-def test_rules_that_are_none_are_refused_by_name(text, tmp_path):
+def test_read_rules_invalid_rules_raise(text, tmp_path):
     (tmp_path / "course.toml").write_text(text)
     with pytest.raises(ValueError, match=r"^course\.toml, \[scaling\]: "):
         read_rules(tmp_path / "course.toml", "scaling")
@@ -135,7 +135,7 @@ def course_with(folder) -> Course:
     return Course(folder, "scaling", configure(folder))
 
 
-def test_what_came_late_is_noted_from_the_file_beside_it_and_from_the_roster(tmp_path):
+def test_add_lateness_reads_timestamp_file_before_roster(tmp_path):
     (tmp_path / "roster.csv").write_text("student,submitted\nada,2026-11-20 12:00 +0000\nbob,2026-11-23 00:00 +0000\n")
     ours, ada, bob, cyd = course_with(tmp_path), Result(), Result(), Result()
     for name, text in {"bob": "2026-11-21 01:00:00 UTC", "cyd": "whenever"}.items():
@@ -144,12 +144,12 @@ def test_what_came_late_is_noted_from_the_file_beside_it_and_from_the_roster(tmp
     for name, result in {"ada": ada, "bob": bob, "cyd": cyd}.items():
         ours.add_lateness(name, result)
     assert (ada.hours_late, ada.percent_off) == (12, 10)
-    assert (bob.hours_late, bob.percent_off) == (25, 20), "the file beside it comes first"
+    assert (bob.hours_late, bob.percent_off) == (25, 20), "the timestamp file must take precedence"
     assert cyd.hours_late == 0
-    assert "when it came cannot be read" in cyd.notes[0]
+    assert "its time of submission cannot be read" in cyd.notes[0]
 
 
-def test_a_mark_without_a_time_is_noted_and_costs_nothing(tmp_path):
+def test_add_lateness_late_mark_without_time_deducts_nothing(tmp_path):
     (tmp_path / "submitted/ada/scaling").mkdir(parents=True)
     (tmp_path / "submitted/ada/scaling/came.json").write_text('{"as": "x", "late": true}')
     ours, ada = course_with(tmp_path), Result()
@@ -158,7 +158,7 @@ def test_a_mark_without_a_time_is_noted_and_costs_nothing(tmp_path):
     assert ada.percent_off == 0
 
 
-def test_an_extension_for_nobody_is_named(tmp_path):
+def test_notices_list_unknown_names_in_course_toml(tmp_path):
     (tmp_path / "roster.csv").write_text("student,group\nada,Team 1\n")
     (tmp_path / "submitted/bob/scaling").mkdir(parents=True)
     known = "".join(f'"{name}" = 2026-11-22T00:00:00Z\n' for name in ("ada", "bob", "Team 1", "adda", "Team 2"))

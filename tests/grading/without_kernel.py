@@ -1,4 +1,4 @@
-"""The grading loop with everything but kernels: whoever writes ``right_scale`` passes that check, and no other."""
+"""Grading without kernels, for fast tests: an answer with ``right_scale`` passes its check, all other checks fail."""
 
 import copy
 import shutil
@@ -7,23 +7,23 @@ from pathlib import Path
 import nbformat
 
 from grading import course as course_module
-from grading import outside
+from grading import executor
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def lay_down(folder: Path, monkeypatch) -> None:
-    """Make a course folder with one master, and have nothing run."""
+def make_course(folder: Path, monkeypatch) -> None:
+    """Create a course folder with one master, and replace the execution of notebooks."""
 
     def preprocess(self, notebook, resources=None, km=None):
         text = "".join(cell.source for cell in notebook.cells)
         for cell in notebook.cells:
-            if outside.by_machine(cell):
+            if executor.is_autograded(cell):
                 passed = cell.metadata.nbgrader.grade_id.startswith("scale") and "math.sqrt(d_k" in text
-                cell.outputs = [] if passed else [outside._error("no answer")]
+                cell.outputs = [] if passed else [executor._error("no answer")]
         return notebook, resources
 
-    monkeypatch.setattr(outside.CheckedFromOutside, "preprocess", preprocess)
+    monkeypatch.setattr(executor.ExecuteWithOutsideChecks, "preprocess", preprocess)
     monkeypatch.setattr(course_module.Course, "check_master", lambda self, _="": None)
     shutil.copytree(ROOT / "assignments/source/scaling", folder / "source/scaling")
     (folder / "seed").write_text("271828\n")

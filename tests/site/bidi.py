@@ -1,8 +1,7 @@
-"""Firefox without a window, spoken to in WebDriver BiDi [1]_: as much of it as a reader's hand does to a page.
+"""A small client that controls a headless Firefox by WebDriver BiDi [1]_: visits, clicks, touches and drags.
 
-Playwright drives a Firefox of its own, which is not the reader's, and of the one that Debian installs it asks commands
-that this does not know. So this is a small client: one connection, one answer after another, no threads. Whatever
-takes time is waited for by asking the page until it says so.
+Playwright needs its own build of Firefox and does not work with Debian's. This client has one connection, sends one
+command at a time, and uses no threads. It waits for conditions by evaluating them repeatedly in the page.
 
 .. [1] W3C, *WebDriver BiDi*. https://www.w3.org/TR/webdriver-bidi/.
 """
@@ -21,10 +20,10 @@ from tempfile import TemporaryDirectory
 import websocket
 
 MISSING = "no Firefox here: install one (Debian: apt-get install firefox-esr) or name it in FIREFOX"
-SECONDS = 180  # that anything may take, on a machine that has other things to do
-PATIENCE = 5  # seconds after which a hand that had no effect tries again: a busy machine drops a touch
-# The network is off, this machine apart; nothing is looked up, reported or offered; a finger is one on any machine.
-# A tap is one however long the machine takes over it.
+SECONDS = 180  # limit for any step, on a busy machine
+PATIENCE = 5  # seconds after which an action without effect is repeated: a busy machine may drop a touch
+# Disable the network except this machine, updates, reports and offers; enable touch events. The long delays ensure that
+# a slow tap still counts as a tap.
 PREFERENCES = {
     "apz.max_tap_time": 60_000,
     "ui.click_hold_context_menus.delay": 60_000,
@@ -51,9 +50,9 @@ PREFERENCES = {
     "toolkit.telemetry.enabled": False,
     "ui.systemUsesDarkTheme": 0,
 }
-LEFT_BEHIND = "NS_BINDING_ABORTED"  # what a page had asked for when the next was opened
-STEPS = 10  # of a finger on its way
-# Where the middle of an element is in the window, once it is in sight, nothing covers it, and it rested for ten frames.
+LEFT_BEHIND = "NS_BINDING_ABORTED"  # a request that was cancelled because the next page was opened
+STEPS = 10  # of a pointer's movement
+# Return the centre of an element in the window, once it is visible, uncovered, and has not moved for ten frames.
 MIDDLE = """async () => {
   const frame = () => new Promise(requestAnimationFrame);
   const until = performance.now() + %d;
@@ -73,13 +72,13 @@ MIDDLE = """async () => {
 
 
 def find_firefox() -> str | None:
-    """Return the path of the browser that FIREFOX names, or of Debian's. (Ubuntu's may not read a profile in /tmp.)"""
+    """Return the path of the browser named in FIREFOX, or of Debian's. (Ubuntu's cannot read a profile in /tmp.)"""
     return shutil.which(os.environ.get("FIREFOX", "firefox-esr"))
 
 
 @dataclass
 class Firefox:
-    """The one tab of a browser; ``errors`` is what pages complained about, ``asked`` the addresses they asked for."""
+    """A browser with one tab; ``errors`` are the pages' errors, ``asked`` the addresses that they requested."""
 
     socket: websocket.WebSocket
     tab: str = ""
@@ -88,7 +87,7 @@ class Firefox:
     _last: int = 0
 
     def send(self, method: str, **parameters):
-        """Send a command and return its result; what happens meanwhile is noted."""
+        """Send a command and return its result; record the events that arrive in the meantime."""
         self._last += 1
         self.socket.send(json.dumps({"id": self._last, "method": method, "params": parameters}))
         while True:
@@ -114,12 +113,12 @@ class Firefox:
         self.send("browsingContext.setViewport", context=self.tab, viewport={"width": width, "height": height})
 
     def visit(self, address: str) -> None:
-        """Open a page and wait until it is loaded and its formulas are set."""
+        """Open a page and wait until it is loaded and its formulas are typeset."""
         self.send("browsingContext.navigate", context=self.tab, url=address, wait="complete")
         self.run("async () => { await window.MathJax?.startup?.promise; await document.fonts.ready; }")
 
     def run(self, function: str):
-        """Call a function of the page, wait for it if it promises something, and return its result."""
+        """Call a JavaScript function in the page, await its promise, and return its result."""
         source = f"async () => JSON.stringify((await ({function})()) ?? null)"
         target = {"context": self.tab}
         done = self.send("script.callFunction", functionDeclaration=source, target=target, awaitPromise=True)
@@ -128,40 +127,40 @@ class Firefox:
         return json.loads(done["result"]["value"])
 
     def wait_for(self, expression: str, seconds: float = SECONDS) -> None:
-        """Ask until the expression is something."""
+        """Evaluate an expression until it is truthy."""
         until = time.monotonic() + seconds
         while not self.run(f"() => Boolean({expression})"):
             if time.monotonic() > until:
-                raise TimeoutError(f"after {seconds} s still not: {expression}")
+                raise TimeoutError(f"the expression is still false after {seconds} s: {expression}")
             time.sleep(0.05)
 
     def until(self, expression: str, act: Callable[[], None]) -> None:
-        """Act, and if that had no effect act again, until the expression is something."""
+        """Repeat an action until an expression is truthy."""
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
             act()
             with suppress(TimeoutError):
                 return self.wait_for(expression, PATIENCE)
-        raise TimeoutError(f"after {SECONDS} s of trying still not: {expression}")
+        raise TimeoutError(f"the expression is still false after {SECONDS} s of trying: {expression}")
 
-    def hear_of(self, *faults: str) -> None:
-        """Listen until all these have been complained about."""
+    def wait_for_errors(self, *faults: str) -> None:
+        """Wait until all of these errors have been recorded."""
         until = time.monotonic() + SECONDS
         while missing := [fault for fault in faults if not any(fault in error for error in self.errors)]:
             if time.monotonic() > until:
-                raise TimeoutError(f"after {SECONDS} s nothing of {missing} in {self.errors}")
+                raise TimeoutError(f"{missing} must be in the errors, but after {SECONDS} s these are {self.errors}")
             self.run("() => null")
             time.sleep(0.05)
 
     def middle(self, selector: str) -> tuple[float, float]:
-        """Bring the first visible element into sight, wait until it rests, and return where its middle is."""
+        """Scroll to the first visible match, wait until it does not move, and return its centre."""
         place = self.run(MIDDLE % (1000 * SECONDS // 2, json.dumps(selector)))
         if place is None:
-            raise TimeoutError(f"nothing that rests in sight after {SECONDS // 2} s: {selector}")
+            raise TimeoutError(f"no visible element at rest after {SECONDS // 2} s: {selector}")
         return tuple(place)
 
     def touch(self, *places: tuple[float, float], kind: str = "touch") -> None:
-        """Put a finger, or a mouse, on the page, move it along the places, and lift it."""
+        """Press a finger or the mouse button, move along the places, and release."""
         (x, y), *rest = [(round(x), round(y)) for x, y in places]
         actions = [{"type": "pointerMove", "x": x, "y": y}, {"type": "pointerDown", "button": 0}]
         for x1, y1 in rest:
@@ -175,18 +174,18 @@ class Firefox:
         self.send("input.releaseActions", context=self.tab)
 
     def tap(self, selector: str, kind: str = "touch") -> None:
-        """Tap the middle of the first visible element."""
+        """Tap the centre of the first visible match."""
         self.touch(self.middle(selector), kind=kind)
 
     def drag(self, selector: str, *by: tuple[float, float], kind: str = "touch") -> None:
-        """Put a finger on the first visible element and move it along places given from the element's middle."""
+        """Drag from the first visible match along places given relative to its centre."""
         x, y = self.middle(selector)
         self.touch(*((x + dx, y + dy) for dx, dy in by), kind=kind)
 
 
 @contextmanager
 def firefox() -> Iterator[Firefox]:
-    """Start the browser for the length of a ``with``, in a profile that is thrown away after it."""
+    """A context manager that starts the browser with a temporary profile."""
     path = find_firefox()
     if path is None:
         raise FileNotFoundError(MISSING)
@@ -194,10 +193,14 @@ def firefox() -> Iterator[Firefox]:
         lines = [f"user_pref({json.dumps(name)}, {json.dumps(value)});" for name, value in PREFERENCES.items()]
         Path(folder, "user.js").write_text("\n".join(lines))
         command = [path, "--headless", "--no-remote", "--profile", folder, "--remote-debugging-port=0", "about:blank"]
-        environment = {**os.environ, "HOME": folder, "MOZ_CRASHREPORTER_DISABLE": "1"}  # to root, HOME must be its own
+        environment = {
+            **os.environ,
+            "HOME": folder,
+            "MOZ_CRASHREPORTER_DISABLE": "1",
+        }  # for root, HOME must belong to root
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            address = listening(process, folder)
+            address = server_address(process, folder)
             with closing(websocket.create_connection(address, timeout=SECONDS, suppress_origin=True)) as socket:
                 browser = Firefox(socket)
                 browser.send("session.new", capabilities={})
@@ -214,13 +217,13 @@ def firefox() -> Iterator[Firefox]:
                 process.wait()
 
 
-def listening(process: subprocess.Popen, folder: str) -> str:
-    """Wait for the file in which Firefox says where it listens, and return the address."""
+def server_address(process: subprocess.Popen, folder: str) -> str:
+    """Wait for the file with the address of Firefox's server, and return the address."""
     until, file = time.monotonic() + SECONDS, Path(folder, "WebDriverBiDiServer.json")
     while process.poll() is None and time.monotonic() < until:
         try:
             said = json.loads(file.read_text())
             return f"ws://{said['ws_host']}:{said['ws_port']}/session"
-        except (FileNotFoundError, json.JSONDecodeError):  # not yet, or half written
+        except (FileNotFoundError, json.JSONDecodeError):  # not yet written, or incomplete
             time.sleep(0.05)
-    raise TimeoutError(f"Firefox listened nowhere within {SECONDS} s (exit status {process.poll()})")
+    raise TimeoutError(f"Firefox must start its server, but has not in {SECONDS} s (exit status {process.poll()})")

@@ -1,4 +1,4 @@
-"""The built site, served on this machine: each page measured in one visit, and pages to open for other questions."""
+"""Fixtures for tests of the built site: serve it, measure each page in one visit, and open pages."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from visits import WIDE, Measured, Seen, each_of, measure, open_and_settle
 
 
 def pytest_generate_tests(metafunc):
-    """Parametrise tests that take ``path``, and do not choose it themselves, over every page of the site."""
+    """Parametrise tests with the argument ``path`` over every page of the site, unless they do so themselves."""
     chosen = any("path" in marker.args[0] for marker in metafunc.definition.iter_markers("parametrize"))
     if "path" in metafunc.fixturenames and not chosen:
         pages = sorted(str(page.relative_to(HTML)) for page in HTML.rglob("*.html") if "_static" not in page.parts)
@@ -26,7 +26,7 @@ def site() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def measured_at(browser, site) -> Iterator[Callable[[str], Measured]]:
-    """What the visit to a page measured; visited when first asked for, in one window whose tabs share a cache."""
+    """Return the measurements of a page, taken at the first call, in a browser context with a shared cache."""
     context = browser.new_context(viewport=WIDE, color_scheme="light")
     yield cache(partial(measure, context, HTML, site))
     context.close()
@@ -39,9 +39,9 @@ def measured(measured_at, path) -> Measured:
 
 @pytest.fixture
 def visit(browser, site):
-    """Open a page of the site, or of the same files without a server; it must load, ask for nothing else, be quiet.
+    """Open a page of the site, from the server or from files; it must load without errors and external requests.
 
-    Typesetting the formulas is most of the time that a chapter takes; without ``formulas`` they stay TeX.
+    Typesetting formulas takes most of a chapter's loading time; with ``formulas=False`` they stay TeX.
     """
 
     @contextmanager
@@ -55,7 +55,7 @@ def visit(browser, site):
         page.seen = Seen()
         page.seen.watch(page, base)
         open_and_settle(page, page.seen, f"{base}/{path}", with_scripts=with_scripts)
-        if with_scripts:  # without them, what was fetched for them counts as failed
+        if with_scripts:  # without scripts, their requests count as failed
             assert page.seen == Seen()
         yield page
         own.close()

@@ -1,4 +1,4 @@
-"""The formulas that matter, on paper: all of them on two sides, and none wider than its box."""
+"""The page of formulas prints on two pages, and no formula is wider than its box."""
 
 import re
 
@@ -8,13 +8,13 @@ PAGE = "book/cheat-sheet.html"
 
 
 @pytest.mark.parametrize("paper", ["A4", "Letter"])
-def test_it_prints_on_two_sides(visit, paper):
+def test_formulas_page_prints_on_two_pages(visit, paper):
     with visit(PAGE) as page:
         printed = page.pdf(format=paper)
     assert len(re.findall(rb"/Type\s*/Page\b", printed)) == 2
 
 
-def test_on_paper_no_formula_is_wider_than_its_box(visit):
+def test_printed_formulas_fit_their_boxes(visit):
     with visit(PAGE) as page:
         page.set_viewport_size({"width": 733, "height": 1000})  # A4 without its margins, in CSS pixels
         page.emulate_media(media="print")

@@ -1,4 +1,4 @@
-"""Every explorer on every page: alive from a server and from files, moved by keyboard, at home in both themes."""
+"""Every explorer on every page works from a server and from files, with the keyboard, and in both themes."""
 
 import pytest
 from built_site import HTML
@@ -13,17 +13,17 @@ PAGES = sorted(
     for page in HTML.glob("book/**/*.html")
     if 'class="explorer' in page.read_text(encoding="utf-8")
 )
-EXPLORERS = "book/explorers.html"  # every explorer
+EXPLORERS = "book/explorers.html"  # has every explorer
 FIRST = ("book/attention/scaling.html", "book/transformer/train-gpt.html")
 every_page = each_of(PAGES)
 some_pages_first = pytest.mark.parametrize("path", all_but(PAGES, lambda path: path in FIRST))
-# What a slider should move: pictures and tables, not its own number nor what is said to a screen reader.
+# A slider must change a figure or a table, not only its own number or the text for screen readers.
 LOOK = "[...root.querySelectorAll('svg, td')].map(e => e.outerHTML).join()"
 REMEMBER = f"(root) => {{ root.remembered = {LOOK}; }}"
 HAS_CHANGED = f"(root) => root.remembered !== {LOOK}"
 
 
-def test_explorers_are_on_the_site():
+def test_explorer_pages_are_found():
     assert {EXPLORERS, *FIRST} <= set(PAGES)
 
 
@@ -32,16 +32,16 @@ def test_explorers_are_on_the_site():
     all_but([*((path, False) for path in PAGES), (EXPLORERS, True)], lambda path, _: path in (*FIRST, EXPLORERS)),
     ids=str,
 )
-def test_every_slider_moves_something(visit, path, from_files):
-    """From a server; and from files too, on the page that has them all."""
+def test_every_slider_changes_the_figure(visit, path, from_files):
+    """All pages are opened from a server, and the page with all explorers also from files."""
     with visit(path, from_files=from_files, formulas=False) as page:
         explorers = page.locator("div.explorer")
         for i in range(explorers.count()):
             explorer = explorers.nth(i)
             explorer.scroll_into_view_if_needed()
-            explorer.locator(".x-body").wait_for()  # a trained model is fetched when the reader comes near
+            explorer.locator(".x-body").wait_for()  # a trained model is fetched when its explorer is near the window
             asked = explorer.get_by_role("group", name="your guess").get_by_role("button")
-            if asked.count():  # what it shows is covered until one has answered
+            if asked.count():  # the figure is covered until the question is answered
                 asked.first.click()
             sliders = explorer.locator("input[type=range]:visible:enabled")
             assert sliders.count() > 0
@@ -51,11 +51,11 @@ def test_every_slider_moves_something(visit, path, from_files):
                 slider.focus()
                 before = slider.input_value()
                 key = "ArrowRight" if slider.evaluate("s => Number(s.value) < Number(s.max)") else "ArrowLeft"
-                for _ in range(5):  # a step may be too small to see
+                for _ in range(5):  # one step may be too small for a visible change
                     slider.press(key)
                     if explorer.evaluate(HAS_CHANGED):
                         break
-                else:  # some numbers decide nothing until they are large
+                else:  # some values have an effect only if they are large
                     slider.press("End" if key == "ArrowRight" else "Home")
                     page.wait_for_function(HAS_CHANGED, arg=explorer.element_handle())
                 slider.fill(before)
@@ -63,13 +63,13 @@ def test_every_slider_moves_something(visit, path, from_files):
 
 
 @some_pages_first
-def test_every_control_has_a_name(measured):
+def test_controls_have_accessible_names(measured):
     assert measured.nameless == []
 
 
 @pytest.mark.parametrize("width", [390, 768, 1280])
-def test_the_parts_of_a_control_share_a_line_and_none_lies_on_another(visit, width):
-    """On the page that has all explorers, where one's style could reach another."""
+def test_parts_of_controls_are_aligned_and_do_not_overlap(visit, width):
+    """Tested on the page with all explorers, where one explorer's style could affect another."""
     with visit("book/explorers.html", formulas=False) as page:
         page.set_viewport_size({"width": width, "height": 900})
         found = {}
@@ -82,7 +82,7 @@ def test_the_parts_of_a_control_share_a_line_and_none_lies_on_another(visit, wid
 
 
 @every_page
-def test_without_scripts_a_figure_and_a_sentence_remain(visit, path):
+def test_explorers_without_javascript_show_a_figure_and_text(visit, path):
     with visit(path, java_script_enabled=False) as page:
         explorers = page.locator("div.explorer")
         for i in range(explorers.count()):
@@ -91,8 +91,8 @@ def test_without_scripts_a_figure_and_a_sentence_remain(visit, path):
 
 
 @every_page
-def test_dark_mode_reaches_the_explorers_at_once(measured):
-    """No light plate stays behind an explorer, and its text follows the theme."""
+def test_explorers_follow_the_theme_immediately(measured):
+    """In the dark theme an explorer has no light background, and its text changes colour."""
     assert measured.colours["light"]
     for light, dark in zip(measured.colours["light"], measured.colours["dark"], strict=True):
         assert light[0] != dark[0]

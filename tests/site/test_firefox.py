@@ -1,6 +1,6 @@
-"""The main path in Firefox: a menu, a guess of each kind, an explorer under a finger and under a mouse, formulas.
+"""Tests in Firefox: menus, guesses of each kind, an explorer with touch and mouse, and formulas.
 
-All of it runs in one process, for the sake of one browser that is slow to start.
+All tests run in one process, since the browser starts slowly.
 """
 
 import os
@@ -19,7 +19,7 @@ STATE = "document.querySelector('.explorer').explorer.model.get('key')[1]"
 
 @pytest.fixture(scope="session")
 def reader():
-    """Firefox without a window. Without one the test is skipped, or fails if REQUIRE_FIREFOX=1 says it must run."""
+    """A headless Firefox. If there is none, the test is skipped, or fails if REQUIRE_FIREFOX=1 is set."""
     if find_firefox() is None:
         (pytest.fail if os.environ.get("REQUIRE_FIREFOX") == "1" else pytest.skip)(MISSING)
     with firefox() as browser:
@@ -28,7 +28,7 @@ def reader():
 
 @pytest.fixture
 def opened(reader, site):
-    """Open a page at a size. In the end no page has complained, or asked for anything elsewhere."""
+    """Open a page at a size. After the test, check that there were no errors and no external requests."""
     reader.errors.clear()
     reader.asked.clear()
 
@@ -44,7 +44,7 @@ def opened(reader, site):
     assert [url for url in reader.asked if not url.startswith((site, "data:", "blob:"))] == []
 
 
-def test_menus_open_at_a_tap_and_a_link_leads_on(opened):
+def test_menus_open_on_tap_and_links_work(opened):
     page = opened(MASKS, PHONE)
     for name in ("secondary", "primary"):
         menu = f"document.querySelector('#pst-{name}-sidebar-modal')"
@@ -56,14 +56,14 @@ def test_menus_open_at_a_tap_and_a_link_leads_on(opened):
     page.wait_for("location.pathname.endsWith('geometry.html') && document.readyState === 'complete'")
 
 
-def test_the_menu_folds_at_a_click(opened):
+def test_menu_collapses_on_click(opened):
     page = opened(MASKS, WIDE)
     folded = "document.querySelector('#pst-primary-sidebar').classList.contains('pst-sidebar-hidden')"
     for now in (folded, f"!{folded}"):
         page.until(now, partial(page.tap, ".primary-toggle", kind="mouse"))
 
 
-def test_formulas_are_set(opened):
+def test_formulas_are_typeset(opened):
     page = opened(MASKS, PHONE)
     written = page.run("() => document.querySelectorAll('.math').length")
     assert written > 20
@@ -76,7 +76,7 @@ def test_formulas_are_set(opened):
 GUESS = "[...document.querySelectorAll('.guess:has(%s)')].at(0)"
 
 
-def test_a_guess_of_each_kind_is_answered_by_a_finger(opened):
+def test_guesses_of_each_kind_accept_touch(opened):
     page = opened(MASKS, PHONE)
     covered = page.run("() => document.querySelectorAll('.g-covered').length")
     assert covered > 0
@@ -84,14 +84,14 @@ def test_a_guess_of_each_kind_is_answered_by_a_finger(opened):
     for kind, part in parts.items():
         page.run(f"() => {{ {GUESS % part}.dataset.mine = '{kind}'; }}")
 
-    def told(kind):
+    def answered(kind):
         return f"/it is|: right/.test(document.querySelector('[data-mine={kind}] .g-verdict')?.innerText)"
 
-    page.until(told("choice"), partial(page.tap, "[data-mine=choice] .g-option"))
+    page.until(answered("choice"), partial(page.tap, "[data-mine=choice] .g-option"))
 
     chosen = "!document.querySelector('[data-mine=number] .g-commit').disabled"
     page.until(chosen, partial(page.drag, "[data-mine=number] .g-range", (0, 0), (40, 0)))
-    page.until(told("number"), partial(page.tap, "[data-mine=number] .g-commit"))
+    page.until(answered("number"), partial(page.tap, "[data-mine=number] .g-commit"))
 
     line = [(-110, -20), (-40, 0), (60, 20), (140, 25)]
     drawn = "!document.querySelector('[data-mine=curve] .g-commit').disabled"
@@ -102,9 +102,9 @@ def test_a_guess_of_each_kind_is_answered_by_a_finger(opened):
 
 
 @pytest.mark.parametrize(("size", "kind"), [(PHONE, "touch"), (WIDE, "mouse")], ids=["finger", "mouse"])
-def test_a_key_is_dragged_and_the_page_stays(opened, size, kind):
+def test_dragging_a_key_does_not_scroll_the_page(opened, size, kind):
     page = opened(GEOMETRY, size)
-    page.middle(KEY)  # where it comes to rest
+    page.middle(KEY)  # waits until it does not move
     (x, y), top = page.run(f"() => {STATE}"), page.run("() => scrollY")
     moved = f"{STATE}[0] > {x + 0.1} && {STATE}[1] > {y + 0.3}"
     page.until(moved, partial(page.drag, KEY, (0, 0), (10, -30), kind=kind))
@@ -116,11 +116,11 @@ FAULTS = """<!doctype html><html lang="en"><title>faults</title><link rel="icon"
 <img alt="" src="http://example.org/a.png">"""
 
 
-def test_what_is_wrong_would_be_noticed(reader, tmp_path):
+def test_firefox_records_faults(reader, tmp_path):
     (tmp_path / "page.html").write_text(FAULTS)
     reader.errors.clear()
     reader.asked.clear()
     with serve(tmp_path) as address:
         reader.visit(f"{address}/page.html")
-        reader.hear_of("ouch", "oh", "404", "NS_ERROR")
+        reader.wait_for_errors("ouch", "oh", "404", "NS_ERROR")
     assert "http://example.org/a.png" in reader.asked

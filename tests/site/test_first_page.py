@@ -1,4 +1,4 @@
-"""The first page and the page of explorers: what moves there, what leads on, and that nothing new can be forgotten."""
+"""Tests of the first page and the page of explorers: the hero, and complete cards for chapters and explorers."""
 
 import importlib
 import re
@@ -20,7 +20,7 @@ def read(path: str) -> str:
 
 
 def cards(path: str) -> list[tuple[str, str, str, str]]:
-    """Address, drawing, title and question of each card of a page."""
+    """Return the address, drawing, title and question of each card on a page."""
     found = re.search(r'<ul class="gallery.*?</ul>', read(path), re.DOTALL)
     assert found
     return re.findall(r'<a href="([^"]+)">(.*?)<b>(.*?)</b><span>(.*?)</span></a>', found[0], re.DOTALL)
@@ -28,7 +28,7 @@ def cards(path: str) -> list[tuple[str, str, str, str]]:
 
 @pytest.fixture
 def extension(monkeypatch):
-    """The files of book/_ext, by name."""
+    """Import a module of book/_ext by name."""
     monkeypatch.syspath_prepend(ROOT / "book/_ext")
     return importlib.import_module
 
@@ -38,7 +38,7 @@ def extension(monkeypatch):
 
 @pytest.mark.browser
 @pytest.mark.parametrize(("width", "height"), SCREENS)
-def test_the_first_screen_shows_the_sentence_its_arcs_and_the_head_to_switch_off(visit, width, height):
+def test_first_screen_shows_the_hero_and_its_button(visit, width, height):
     with visit(INTRO, reduced_motion="reduce", has_touch=width < 500) as page:
         page.set_viewport_size({"width": width, "height": height})
         cut = page.get_by_role("button", name="Switch off head 1.1")
@@ -57,7 +57,7 @@ def test_the_first_screen_shows_the_sentence_its_arcs_and_the_head_to_switch_off
 
 
 @pytest.mark.browser
-def test_the_whole_figure_with_its_formula_is_on_the_first_screen_of_a_laptop(visit):
+def test_hero_fits_the_first_screen_of_a_laptop(visit):
     with visit(INTRO, reduced_motion="reduce") as page:
         page.set_viewport_size({"width": 1440, "height": 900})
         box = page.locator(".hero .h-body").bounding_box()
@@ -65,7 +65,7 @@ def test_the_whole_figure_with_its_formula_is_on_the_first_screen_of_a_laptop(vi
         assert box["y"] + box["height"] <= 900
 
 
-# Whether a heading is in the upper quarter of the window, and stays there for thirty frames.
+# Return whether a heading is in the upper quarter of the window and stays there for thirty frames.
 RESTS_NEAR_THE_TOP = """async (heading) => {
   for (let frames = 0; frames < 30; frames++) {
     await new Promise(requestAnimationFrame);
@@ -77,14 +77,14 @@ RESTS_NEAR_THE_TOP = """async (heading) => {
 
 @pytest.mark.browser
 @pytest.mark.parametrize("path", [pytest.param(INTRO, marks=pytest.mark.xdist_group(INTRO))])
-def test_the_first_page_is_light(measured):
+def test_first_page_is_small(measured):
     heaviest = sorted(measured.weights.items(), key=lambda item: -item[1])[:5]
     assert 50_000 < sum(measured.weights.values()) < 550_000, heaviest
     assert not any("mathjax" in url for url in measured.weights), "its formula needs no MathJax"
 
 
 @pytest.mark.browser
-def test_in_print_and_without_scripts_there_is_a_picture_and_no_button(visit):
+def test_hero_in_print_and_without_javascript_is_a_static_figure(visit):
     with visit(INTRO, reduced_motion="reduce") as page:
         page.emulate_media(media="print")
         assert not page.locator(".h-cut").is_visible()
@@ -99,13 +99,13 @@ def test_in_print_and_without_scripts_there_is_a_picture_and_no_button(visit):
 
 
 def chapters() -> list[tuple[str, str]]:
-    """Pages and titles of the numbered parts of _toc.yml."""
+    """Return the pages and titles in the numbered parts of _toc.yml."""
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
     numbered = [part for part in toc["parts"] if part.get("numbered")]
     return [(chapter["file"], chapter["title"]) for part in numbered for chapter in part["chapters"]]
 
 
-def test_every_chapter_of_the_contents_has_a_card_in_their_order():
+def test_every_chapter_has_a_card_in_order():
     wanted = [(f"{file.removeprefix('book/')}.html", f"{i}. {title}") for i, (file, title) in enumerate(chapters(), 1)]
     assert [(address, title) for address, _, title, _ in cards(INTRO)] == wanted
     assert len(wanted) >= 10
@@ -115,21 +115,21 @@ def test_every_chapter_of_the_contents_has_a_card_in_their_order():
     assert all('aria-hidden="true"' in drawing for drawing in drawn)
 
 
-def test_a_question_or_a_drawing_of_a_chapter_that_is_gone_is_noticed(extension):
+def test_questions_and_drawings_belong_to_existing_pages(extension):
     names = {file.rsplit("/", 1)[-1] for file, _ in chapters()}
     assert set(extension("gallery").QUESTIONS) <= names
     explorers = {address.removeprefix("#") for address, *_ in cards(EXPLORERS)}
     assert set(extension("thumbnails").DRAWINGS) <= names | explorers
 
 
-def test_a_chapter_without_a_drawing_gets_a_plain_card(extension):
+def test_card_without_a_drawing_is_plain(extension):
     gallery = extension("gallery")
     assert gallery.thumbnail("not-drawn-yet") == ""
     plain = gallery.card("a.html", gallery.thumbnail("not-drawn-yet"), "11. A <new> chapter", "What for?")
     assert plain == '<li><a href="a.html"><i></i><b>11. A &lt;new&gt; chapter</b><span>What for?</span></a></li>'
 
 
-def test_every_explorer_of_the_page_has_a_card_and_a_short_address():
+def test_every_explorer_has_a_card_and_an_anchor():
     page = read(EXPLORERS)
     headings = re.findall(r"<h2>(\w+): ", page)
     assert [address for address, *_ in cards(EXPLORERS)] == [f"#{name.lower()}" for name in headings]
@@ -139,7 +139,7 @@ def test_every_explorer_of_the_page_has_a_card_and_a_short_address():
     assert page.index('<ul class="gallery') < page.index("Show the imports")
 
 
-def test_only_the_page_of_explorers_is_given_such_cards(extension):
+def test_add_explorer_cards_changes_only_the_explorers_page(extension):
     gallery, env = extension("gallery"), SimpleNamespace(docname="book/attention/masks")
 
     section = nodes.section(
@@ -147,10 +147,10 @@ def test_only_the_page_of_explorers_is_given_such_cards(extension):
     )
     doctree = new_document("")
     doctree.append(section)
-    gallery.lead_to_explorers(SimpleNamespace(env=env), doctree)
+    gallery.add_explorer_cards(SimpleNamespace(env=env), doctree)
     assert list(doctree) == [section]
     env.docname = gallery.EXPLORERS
-    gallery.lead_to_explorers(SimpleNamespace(env=env), doctree)
+    gallery.add_explorer_cards(SimpleNamespace(env=env), doctree)
     assert '<a href="#masks">' in doctree[0].astext()
 
 
@@ -158,8 +158,8 @@ def test_only_the_page_of_explorers_is_given_such_cards(extension):
 @pytest.mark.parametrize(
     ("address", "width", "height"), [("#clocks", 360, 740), ("#tiles-flashattention-one-tile-at-a-time", 1440, 900)]
 )
-def test_the_page_opens_at_the_explorer_that_the_address_names(browser, site, address, width, height):
-    """Though what lies above it changes its height while the page loads, and formulas are set late."""
+def test_explorers_page_scrolls_to_the_anchor(browser, site, address, width, height):
+    """Elements above it change their height while the page loads, and formulas are typeset late."""
     page = browser.new_page(viewport={"width": width, "height": height})
     page.goto(f"{site}/{EXPLORERS}{address}")
     page.wait_for_load_state("load")
@@ -170,7 +170,7 @@ def test_the_page_opens_at_the_explorer_that_the_address_names(browser, site, ad
 
 
 @pytest.mark.browser
-def test_a_card_leads_to_its_explorer(visit):
+def test_card_links_to_its_explorer(visit):
     with visit(EXPLORERS, formulas=False) as page:
         page.locator(".gallery a", has_text="Walk").click()
         page.wait_for_function("location.hash === '#walk'")
@@ -178,8 +178,8 @@ def test_a_card_leads_to_its_explorer(visit):
 
 
 @pytest.mark.browser
-def test_the_question_about_the_heads_can_be_answered_where_the_figure_begins(visit):
-    """The word in bold is *that*, and of layer 1 one head alone reads the queen."""
+def test_initial_state_of_the_heads_explorer_answers_its_question(visit):
+    """The selected word is *that*, and only one head of layer 1 attends to the queen."""
     with visit(EXPLORERS, formulas=False) as page:
         figure = page.locator(".explorer", has=page.get_by_label("Sentence"))
         assert figure.locator(".x-asks").text_content() == "that"

@@ -1,4 +1,4 @@
-"""Every page in a real browser with the network off: it loads, is quiet, fits a phone, and anyone can use it."""
+"""Every page in a browser without network: it loads without errors, fits a phone, and is accessible."""
 
 import re
 
@@ -12,39 +12,39 @@ NOTEBOOKS = [*ROOT.glob("book/*.ipynb"), *ROOT.glob("book/[a-z]*/*.ipynb")]
 CHAPTERS = {f"{path.relative_to(ROOT).with_suffix('')}.html" for path in NOTEBOOKS}
 
 
-def test_a_page_is_quiet_and_asks_for_nothing_elsewhere(measured):
+def test_page_has_no_errors_and_no_external_requests(measured):
     assert measured.seen == Seen()
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axe_finds_nothing_serious(measured, theme):
+def test_page_has_no_serious_accessibility_violations(measured, theme):
     assert measured.violations[theme] == []
 
 
-def test_a_page_fits_a_phone(measured):
+def test_page_fits_a_phone(measured):
     assert measured.too_wide == []
 
 
 @each_of(sorted(CHAPTERS))
-def test_a_chapter_weighs_less_than_a_megabyte(measured):
+def test_chapter_is_smaller_than_one_megabyte(measured):
     assert len(measured.weights) > 3
     heaviest = sorted(measured.weights.items(), key=lambda item: -item[1])[:5]
     assert sum(measured.weights.values()) < 1_000_000, heaviest
 
 
-def test_a_page_names_its_icon(path):
-    """Of one that does not a browser asks /favicon.ico, once in its life: only the first test would notice."""
+def test_page_has_an_icon(path):
+    """Otherwise the browser requests /favicon.ico, but only once, so that only the first test would fail."""
     icon = re.search(r'<link rel="(?:shortcut )?icon" href="([^"]+)"', (HTML / path).read_text(encoding="utf-8"))
     assert icon is not None
     assert icon[1].startswith("data:") or (HTML / path).parent.joinpath(icon[1]).exists()
 
 
-def test_search_works_without_network(visit):
+def test_search_works_offline(visit):
     with visit("search.html?q=softmax") as page:
-        page.locator("#search-results li a[href*='notation']").first.wait_for()  # they come one by one
+        page.locator("#search-results li a[href*='notation']").first.wait_for()  # results appear one after another
 
 
-def test_no_page_is_left_out_of_the_contents():
+def test_every_page_is_in_the_sidebar():
     assert (HTML / "index.html").exists()
     pages = {str(p.relative_to(HTML)) for p in HTML.glob("book/**/*.html")}
     sidebar = (HTML / "book/intro.html").read_text(encoding="utf-8")

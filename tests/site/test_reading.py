@@ -1,4 +1,4 @@
-"""What the page makes of a notebook: menus, folds, paper, figures in the dark, and the state in the address."""
+"""Tests of the pages made from notebooks: menus, collapsed code, print, figures, and the state in the address."""
 
 import importlib
 import re
@@ -17,17 +17,17 @@ def read(path: str) -> str:
     return (HTML / path).read_text(encoding="utf-8")
 
 
-def test_no_answer_for_paper_stands_on_the_screen(path):
+def test_print_remarks_are_hidden_on_screen(path):
     page = read(path)
     on_paper = page.count("On paper nothing moves")
     assert len(re.findall(r'<div class="only-print docutils">\s*<p>\(On paper nothing moves', page)) == on_paper
 
 
-def test_code_that_makes_an_explorer_or_imports_is_folded(path):
+def test_code_of_explorers_and_imports_is_collapsed(path):
     page = re.sub(r"<details.*?</details>", "", read(path), flags=re.DOTALL)
     code = [re.sub(r"<[^>]+>", "", block) for block in re.findall(r"<pre>.*?</pre>", page, re.DOTALL)]
     if path.startswith(("book/exercises", "book/reference")):
-        pytest.skip("its code is what one reads there")
+        pytest.skip("this page shows its code")
     assert [
         block for block in code if re.search(r"^\w+Explorer\(|^(plots|drawings)\.", block.strip(), re.MULTILINE)
     ] == []
@@ -39,13 +39,13 @@ def a_cell(code: str) -> nodes.container:
     return nodes.container("", source, nb_element="cell_code")
 
 
-def test_imports_in_a_row_are_under_one_fold(monkeypatch):
+def test_fold_code_merges_consecutive_imports(monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "book/_ext")
     page = utils.new_document("page")
     cells = "import a", "from b import (\n    c)", "import d\nSEED = 0", "x = 1", "import e"
     page += [nodes.title("", "Imports"), *map(a_cell, cells), nodes.paragraph("", "More."), a_cell("import f")]
 
-    importlib.import_module("reading").fold(None, page)
+    importlib.import_module("cell_folding").fold_code(None, page)
 
     found = [(node.astext(), node.get("prompt_show")) for node in page.findall(nodes.container) if "nb_element" in node]
     shown = "Show the imports"
@@ -55,10 +55,12 @@ def test_imports_in_a_row_are_under_one_fold(monkeypatch):
         *cells[3:],
         "import f",
     ]
-    assert all(node.rawsource == node.astext() for node in page.findall(nodes.literal_block))  # or it has no colours
+    assert all(
+        node.rawsource == node.astext() for node in page.findall(nodes.literal_block)
+    )  # else it is not highlighted
 
 
-# What the theme and MyST-NB write.
+# HTML as the theme and MyST-NB write it.
 FOLDS = """<main><ul><li class="toctree-l1 has-children"><a class="reference internal" href="matrix.html">The
 <em>whole</em> sequence</a><details><summary><span class="toctree-toggle" role="presentation"><i></i></span></summary>
 <ul><li class="toctree-l2"><a class="reference internal" href="exercises.html">Exercises</a></li></ul></details></li>
@@ -69,10 +71,10 @@ FOLDS = """<main><ul><li class="toctree-l1 has-children"><a class="reference int
 
 
 @pytest.mark.browser
-def test_each_fold_has_a_name(browser, monkeypatch):
+def test_with_labels_names_each_collapsible_element(browser, monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[2] / "book/_ext")
     page = browser.new_page()
-    page.set_content(importlib.import_module("reading").with_names(FOLDS))
+    page.set_content(importlib.import_module("cell_folding").with_labels(FOLDS))
     page.add_style_tag(content=".expanded { display: none; }")
     said = page.locator("main").aria_snapshot()
     assert page.locator("summary").count() == 2
@@ -82,13 +84,13 @@ def test_each_fold_has_a_name(browser, monkeypatch):
     page.close()
 
 
-def test_no_fold_of_a_page_is_called_what_it_does_not_say(path):
+def test_collapsible_elements_have_specific_labels(path):
     page = read(path)
     assert "Toggle hidden content" not in page
     assert re.findall(r'<summary>\s*<span class="toctree-toggle', page) == []
 
 
-def test_explorers_of_a_page_share_one_style_and_each_script(path):
+def test_explorers_of_a_page_share_scripts_and_styles(path):
     page = read(path)
     parts = re.findall(r'<script data-part="([^"]+)"', page)
     assert len(parts) == len(set(parts))
@@ -100,7 +102,7 @@ def test_explorers_of_a_page_share_one_style_and_each_script(path):
 
 
 @pytest.mark.parametrize(("chapter", "drawn"), [("scaling", 1), ("masks", 4)])
-def test_results_of_a_chapter_are_tables_and_no_raw_python(chapter, drawn):
+def test_chapter_results_are_tables_and_drawings(chapter, drawn):
     page = read(f"book/attention/{chapter}.html")
     outputs = re.findall(r'<div class="output[^"]*">\s*(?:<div[^>]*>)*<pre>(.*?)</pre>', page, re.DOTALL)
     raw = r"^(tensor\(|torch\.|[\[({]|-?\d[\d.e+-]*$|'|&#39;|True|False|None)"
@@ -112,7 +114,7 @@ def test_results_of_a_chapter_are_tables_and_no_raw_python(chapter, drawn):
 
 @pytest.mark.browser
 @pytest.mark.parametrize("theme", all_but(["light", "dark"], lambda theme: theme == "dark"))
-def test_drawings_and_tables_have_the_colours_of_the_page(visit, theme):
+def test_drawings_and_tables_follow_the_theme(visit, theme):
     look = """e => {
       const plate = getComputedStyle(e.closest("div.output")).backgroundColor;
       const ink = getComputedStyle(e.querySelector("text, td")), page = getComputedStyle(document.body).color;
@@ -127,7 +129,7 @@ def test_drawings_and_tables_have_the_colours_of_the_page(visit, theme):
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", all_but([360, 768, 1440], lambda width: width == 360))
-def test_a_drawing_fills_the_column_and_its_letters_are_legible(visit, width):
+def test_drawing_fills_the_column_with_legible_text(visit, width):
     look = """e => { const text = e.querySelector("text"), svg = e.querySelector("svg");
       return [svg.clientWidth / e.closest("figure").clientWidth,
         parseFloat(getComputedStyle(text).fontSize) * svg.clientWidth / svg.viewBox.baseVal.width]; }"""
@@ -139,8 +141,8 @@ def test_a_drawing_fills_the_column_and_its_letters_are_legible(visit, width):
 
 
 @pytest.mark.browser
-def test_figures_in_the_dark_are_dark(visit):
-    """No plate behind them, and their black text is light."""
+def test_figures_are_inverted_in_the_dark_theme(visit):
+    """In the dark theme figures have no light background, and black text is inverted."""
     look = """() => {
       const img = document.querySelector("div.cell_output img[src$='.svg']"), style = getComputedStyle(img);
       return [style.backgroundColor, style.filter, getComputedStyle(img.parentElement).backgroundColor];
@@ -156,8 +158,8 @@ def test_figures_in_the_dark_are_dark(visit):
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", all_but([360, 1440], lambda width: width == 360))
-def test_figures_are_enlarged_alike_and_fill_the_column(visit, width):
-    """The scale is pixels for each point of the figure: the same for all, and the widest are as wide as the column."""
+def test_figures_have_the_same_scale_and_fill_the_column(visit, width):
+    """The scale, in pixels per point of the figure, is the same for all, and the widest figures fill the column."""
     look = """all => all.map(img => [img.getBoundingClientRect().width, img.getAttribute("width"),
       img.closest("figure").clientWidth])"""
     with visit("book/attention/masks.html", formulas=False) as page:
@@ -169,8 +171,8 @@ def test_figures_are_enlarged_alike_and_fill_the_column(visit, width):
 
 
 @pytest.mark.browser
-def test_letters_of_a_figure_grow_less_than_the_figure(browser):
-    """What a figure of a hundred pixels says stays legible on a phone, and is not a headline on a wide screen."""
+def test_figure_text_grows_less_than_the_figure(browser):
+    """The text of a figure is legible on a phone, and not too large on a wide screen."""
     figure = re.search(r'_images/([\w-]+\.svg)"', read(CHAPTER))
     assert figure
     tick = "document.querySelector('[id^=xtick_] [id^=text_]').getBoundingClientRect().height"
@@ -186,7 +188,7 @@ def test_letters_of_a_figure_grow_less_than_the_figure(browser):
 
 
 @pytest.mark.browser
-def test_a_figure_far_below_is_fetched_when_it_comes_near_and_its_place_is_kept(browser, site):
+def test_figures_load_lazily_with_reserved_space(browser, site):
     page = browser.new_page(viewport={"width": 360, "height": 740})
     asked = []
     page.on("request", lambda request: asked.append(request.url))
@@ -203,7 +205,7 @@ def test_a_figure_far_below_is_fetched_when_it_comes_near_and_its_place_is_kept(
 
 
 @pytest.mark.browser
-def test_the_index_of_the_search_comes_when_one_searches(browser, site):
+def test_search_index_loads_only_for_a_search(browser, site):
     page = browser.new_page()
     asked = []
     page.on("request", lambda request: asked.append(request.url))
@@ -218,7 +220,7 @@ def test_the_index_of_the_search_comes_when_one_searches(browser, site):
 
 
 @pytest.mark.browser
-def test_menus_open_at_a_tap_and_at_a_click(visit):
+def test_menus_open_on_tap_and_click(visit):
     hidden = "document.querySelector('#pst-primary-sidebar').classList.contains('pst-sidebar-hidden')"
     with visit(CHAPTER, formulas=False, has_touch=True) as page:
         for name, width in (("primary", 360), ("secondary", 360), ("primary", 768), ("secondary", 1024)):
@@ -236,7 +238,7 @@ def test_menus_open_at_a_tap_and_at_a_click(visit):
 
 
 @pytest.mark.browser
-def test_paper_is_white_and_shows_what_is_said_on_paper(visit):
+def test_print_uses_the_light_theme_and_shows_print_remarks(visit):
     with visit(CHAPTER, formulas=False, color_scheme="dark") as page:
         said = page.get_by_text("On paper nothing moves")
         assert not said.is_visible()
@@ -249,7 +251,7 @@ def test_paper_is_white_and_shows_what_is_said_on_paper(visit):
         page.wait_for_function("document.documentElement.dataset.theme === 'dark'")
 
 
-# Of what would be cut or torn on paper: headings, formulas without their numbers, code, cards, rows; and pads too wide.
+# Elements that a page break in print would split, and elements that are wider than the paper.
 TORN = """() => [...document.querySelectorAll(
   '.bd-article :is(h1, h2, h3, div.math, div.highlight, .guess > *, .explorer, figure, tr)')]
   .filter((e) => e.checkVisibility() && getComputedStyle(e).breakInside !== 'avoid'
@@ -262,7 +264,7 @@ PAPER = {"width": 660, "height": 1000}  # an A4 page inside its margins, in CSS 
 
 @pytest.mark.browser
 @pytest.mark.parametrize("path", [CHAPTER, "book/attention/masks.html"])
-def test_on_paper_nothing_is_torn_or_cut_and_the_menus_are_gone(visit, path):
+def test_print_breaks_no_blocks_and_hides_menus(visit, path):
     with visit(path, color_scheme="dark") as page:
         page.emulate_media(media="print")
         page.wait_for_function("document.documentElement.dataset.theme === 'light'")
@@ -279,7 +281,7 @@ def test_on_paper_nothing_is_torn_or_cut_and_the_menus_are_gone(visit, path):
 
 
 @pytest.mark.browser
-def test_a_link_on_paper_says_where_it_leads_unless_its_words_do(visit):
+def test_print_shows_addresses_of_links(visit):
     after = "e => getComputedStyle(e, '::after').content"
     with visit("book/intro.html", formulas=False) as page:
         page.emulate_media(media="print")
@@ -307,7 +309,7 @@ def test_the_state_of_an_explorer_is_in_the_address(visit):
 
 
 @pytest.mark.browser
-def test_on_a_phone_controls_stay_beside_their_figure(visit):
+def test_controls_stay_visible_beside_the_figure_on_a_phone(visit):
     top = "e => e.getBoundingClientRect().top"
     with visit(CHAPTER, formulas=False) as page:
         page.set_viewport_size({"width": 360, "height": 740})
@@ -321,8 +323,8 @@ def test_on_a_phone_controls_stay_beside_their_figure(visit):
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [320, 360, 390])
-def test_the_first_formula_fits_a_phone(browser, site, width):
-    """In the widest serif that a reader is likely to have."""
+def test_first_formula_fits_a_phone(browser, site, width):
+    """Tested with the widest serif font that a reader is likely to have."""
     page = browser.new_page(viewport={"width": width, "height": 740})
     page.goto(f"{site}/book/intro.html")
     page.add_style_tag(content=wide_serif("STIX Two Text"))
@@ -335,7 +337,7 @@ def test_the_first_formula_fits_a_phone(browser, site, width):
 
 
 @pytest.mark.browser
-def test_a_formula_that_is_a_little_too_wide_for_a_phone_is_set_smaller(browser, site):
+def test_wide_formulas_are_reduced_on_a_phone(browser, site):
     page = browser.new_page(viewport={"width": 360, "height": 740})
     page.goto(f"{site}/{CHAPTER}")
     page.wait_for_load_state("load")
@@ -348,7 +350,7 @@ def test_a_formula_that_is_a_little_too_wide_for_a_phone_is_set_smaller(browser,
 
 
 @pytest.mark.browser
-def test_no_table_of_sentences_is_cut(visit):
+def test_tables_of_sentences_are_not_cut_off(visit):
     wider = "all => all.map(table => table.scrollWidth - table.parentElement.clientWidth)"
     with visit("book/notation.html") as page:
         page.set_viewport_size({"width": 1440, "height": 900})
@@ -356,7 +358,7 @@ def test_no_table_of_sentences_is_cut(visit):
 
 
 @pytest.mark.browser
-def test_code_goes_on_in_the_next_line_on_a_phone(visit):
+def test_code_wraps_on_a_phone(visit):
     cut = "all => all.filter(pre => pre.scrollWidth > pre.clientWidth + 1).length"
     with visit(CHAPTER, formulas=False) as page:
         page.set_viewport_size({"width": 360, "height": 740})
@@ -364,7 +366,7 @@ def test_code_goes_on_in_the_next_line_on_a_phone(visit):
 
 
 @pytest.mark.browser
-def test_what_is_searched_for_begins_beside_the_magnifier(visit):
+def test_search_text_does_not_overlap_the_icon(visit):
     with visit("search.html") as page:
         form = page.locator("form.bd-search:visible").last
         icon, field = form.locator("i, svg").first.bounding_box(), form.locator("input").bounding_box()

@@ -1,4 +1,4 @@
-"""The runnable edition: as complete as the book, free of MyST, and what the buttons of its pages give."""
+"""Tests of the runnable edition: it is complete, has no MyST syntax, and is what the pages' buttons link to."""
 
 import json
 import re
@@ -20,7 +20,7 @@ MYST = re.compile(
     re.MULTILINE,
 )
 
-of_the_zip = pytest.mark.xdist_group("the zip")  # unpacked once
+of_the_zip = pytest.mark.xdist_group("the zip")  # one process, so that it is unpacked once
 
 
 def cells(path: Path, kind: str) -> list:
@@ -32,17 +32,17 @@ def source(request) -> Path:
     return request.param
 
 
-def test_every_notebook_of_the_book_is_in_it():
+def test_edition_contains_every_notebook():
     assert SOURCES
     assert [p.relative_to(EDITION) for p in sorted(EDITION.rglob("*.ipynb"))] == SOURCES
 
 
-def test_no_myst_is_left(source):
+def test_edition_has_no_myst_syntax(source):
     text = "\n\n".join(cell.source for cell in cells(EDITION / source, "markdown"))
     assert not [found[0] for found in MYST.finditer(text)]
 
 
-def test_the_code_is_what_nbval_runs_and_nothing_has_run(source):
+def test_edition_has_the_same_code_without_outputs(source):
     (_, *ours), (_, *theirs) = cells(EDITION / source, "code"), cells(ROOT / source, "code")
     assert [(cell.id, cell.source) for cell in ours] == [(cell.id, cell.source) for cell in theirs]
     assert not any(cell.outputs or cell.execution_count for cell in ours)
@@ -51,7 +51,7 @@ def test_the_code_is_what_nbval_runs_and_nothing_has_run(source):
     nbformat.validate(nbformat.read(EDITION / source, as_version=4))
 
 
-def test_the_first_cell_names_the_commit_of_the_library(source):
+def test_first_cell_pins_the_library_commit(source):
     (ours, *_), (theirs, *_) = cells(EDITION / source, "code"), cells(ROOT / source, "code")
     if library_commit() is None:
         assert ours.source == theirs.source
@@ -61,17 +61,17 @@ def test_the_first_cell_names_the_commit_of_the_library(source):
     assert "remove-cell" not in ours.metadata.get("tags", []) or "exercises" in source.parts
 
 
-def test_it_reads_as_the_page_does(source):
+def test_edition_has_the_same_text_as_the_page(source):
     assert prose.notebook(EDITION / source) == prose.page(HTML / source.with_suffix(".html"))
 
 
-def test_formulas_bear_the_numbers_of_the_page(source):
+def test_formula_numbers_agree_with_the_page(source):
     page = (HTML / source.with_suffix(".html")).read_text(encoding="utf-8")
     text = "\n".join(cell.source for cell in cells(EDITION / source, "markdown"))
     assert re.findall(r"\\tag\{([\d.]+)\}", text) == re.findall(r'class="eqno">\(([\d.]+)\)', page)
 
 
-def test_links_arrive(source):
+def test_links_have_existing_targets(source):
     text = "\n".join(cell.source for cell in cells(EDITION / source, "markdown"))
     for href in re.findall(r"\]\(([^()\s]+)\)", text):
         path, _, anchor = href.partition("#")
@@ -82,7 +82,7 @@ def test_links_arrive(source):
         assert not anchor or f'id="{anchor}"' in "".join(cell.source for cell in cells(target, "markdown")), href
 
 
-def test_a_hand_out_keeps_its_cells_and_its_checksums():
+def test_hand_outs_are_unchanged():
     for path in (path for path in SOURCES if "exercises" in path.parts):
         (ours, ours_first), (theirs, theirs_first) = (
             (notebook["cells"], next(cell for cell in notebook["cells"] if cell["cell_type"] == "code"))
@@ -92,7 +92,7 @@ def test_a_hand_out_keeps_its_cells_and_its_checksums():
         assert ours == theirs, path
 
 
-def test_the_download_button_gives_it(source):
+def test_download_button_links_to_the_edition(source):
     page = (HTML / source.with_suffix(".html")).read_text(encoding="utf-8")
     assert f'href="{"../" * (len(source.parts) - 1)}_sources/{source}"' in page
     assert (HTML / "_sources" / source).read_bytes() == (EDITION / source).read_bytes()
@@ -101,7 +101,7 @@ def test_the_download_button_gives_it(source):
 @pytest.mark.browser
 @of_the_zip
 @pytest.mark.parametrize("path", ["index.html", "book/attention/scaling.html", "search.html?q=softmax"])
-def test_the_zip_opens_from_the_disk_and_asks_for_nothing(browser, unzipped, path):
+def test_zip_opens_without_a_server_and_external_requests(browser, unzipped, path):
     page, seen = browser.new_page(), Seen()
     seen.watch(page, unzipped.as_uri())
     open_and_settle(page, seen, f"{unzipped.as_uri()}/{path}", with_scripts=True)
@@ -123,6 +123,6 @@ def unzipped(tmp_path_factory) -> Path:
 
 
 @of_the_zip
-def test_the_zip_holds_the_site_and_the_notebooks(unzipped):
+def test_zip_contains_site_and_notebooks(unzipped):
     assert (unzipped / "index.html").read_bytes() == (HTML / "index.html").read_bytes()
     assert all((unzipped / "notebooks" / source).is_file() for source in SOURCES)

@@ -1,4 +1,4 @@
-"""What can be seen in the built pages without a browser."""
+"""Tests of the HTML of the built pages, without a browser."""
 
 import html
 import re
@@ -6,7 +6,7 @@ from urllib.parse import unquote, urlsplit
 
 import nbformat
 import pytest
-from build_book import without_address
+from build_book import placeholder_notice
 from built_site import HTML, ROOT
 from set_repository import defined_address
 
@@ -15,8 +15,8 @@ def read(path: str) -> str:
     return (HTML / path).read_text(encoding="utf-8")
 
 
-def test_no_resource_is_asked_from_elsewhere(path):
-    """Links may lead out; scripts, styles, pictures, fonts and imports may not come in."""
+def test_page_loads_no_external_resources(path):
+    """Links to other sites are allowed; external scripts, styles, images, fonts and imports are not."""
     page = read(path)
     asked = re.findall(r'<(?:script|img|iframe|source|video|audio)\b[^>]*\bsrc="((?:https?:)?//[^"]*)"', page)
     asked += re.findall(r'<link\b(?![^>]*rel="canonical")[^>]*\bhref="((?:https?:)?//[^"]*)"', page)
@@ -24,7 +24,7 @@ def test_no_resource_is_asked_from_elsewhere(path):
     assert not asked
 
 
-def test_every_inner_link_arrives(path):
+def test_internal_links_have_existing_targets(path):
     page, missing = read(path), []
     for link in map(html.unescape, re.findall(r'<a\b[^>]*\bhref="([^"]*)"', page)):
         parts = urlsplit(link)
@@ -40,20 +40,20 @@ def test_every_inner_link_arrives(path):
     assert not missing
 
 
-def test_every_picture_of_the_book_says_what_it_shows(path):
+def test_images_have_alternative_texts(path):
     pictures = [tag for tag in re.findall(r"<img\b[^>]*>", read(path)) if "_images/" in tag]
     alts = [re.search(r'\balt="([^"]*)"', tag) for tag in pictures]
     silent = [tag for tag, alt in zip(pictures, alts, strict=True) if alt is None or len(alt[1].split()) < 4]
     assert not silent
 
 
-def test_launch_buttons_lead_to_the_notebook(path):
-    """Or nowhere, then there are none: as long as the address is the placeholder."""
+def test_launch_buttons_link_to_the_notebook(path):
+    """While the address is the placeholder, there must be no buttons."""
     notebook = (ROOT / path).with_suffix(".ipynb")
     if not notebook.exists():
         pytest.skip("not a notebook")
     links = re.findall(r'href="(https://(?:colab\.research\.google\.com|mybinder\.org)/[^"]*)"', read(path))
-    if without_address():
+    if placeholder_notice():
         assert links == []
         return
     owner = defined_address().removeprefix("https://github.com/")
@@ -63,7 +63,7 @@ def test_launch_buttons_lead_to_the_notebook(path):
 
 
 def solution_lines() -> set[str]:
-    """Collect the telling lines between the solution marks of every master: imports and loop headers are not."""
+    """Return the characteristic lines of all solutions: long lines that are not imports."""
     found = set()
     for master in (ROOT / "assignments/source").glob("*/*.ipynb"):
         for cell in nbformat.read(master, 4).cells:
@@ -74,7 +74,7 @@ def solution_lines() -> set[str]:
     return {line for line in found if not line.startswith(("from ", "import "))}
 
 
-def test_no_solution_is_on_the_site():
+def test_site_contains_no_solutions():
     lines = solution_lines()
     assert lines
     for file in HTML.rglob("*"):
@@ -83,8 +83,8 @@ def test_no_solution_is_on_the_site():
             assert not [line for line in lines if line in text], f"{file.relative_to(HTML)} holds a solution"
 
 
-def test_every_explorer_of_the_library_is_on_the_explorers_page():
-    import lessons_lib.widgets as widgets
+def test_every_explorer_is_on_the_explorers_page():
+    import lessons_lib.page.widgets as widgets
 
     code = re.sub(r"<[^>]+>", "", read("book/explorers.html"))
     assert widgets.__all__
@@ -92,7 +92,7 @@ def test_every_explorer_of_the_library_is_on_the_explorers_page():
     assert '<div class="hero">' in read("book/intro.html")
 
 
-def test_mathjax_is_the_packages_and_small():
+def test_mathjax_comes_from_the_package_and_is_small():
     folder = HTML / "_static/vendor/mathjax"
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     assert (folder / "tex-mml-chtml.js").exists()
@@ -100,7 +100,7 @@ def test_mathjax_is_the_packages_and_small():
     assert not list((ROOT / "book/_static").rglob("tex-mml-chtml.js")), "third-party code is installed, not committed"
 
 
-def test_mathjax_and_the_index_of_the_search_come_where_they_are_needed(path):
+def test_mathjax_and_search_index_are_loaded_only_where_needed(path):
     page = read(path)
     assert ("tex-mml-chtml.js" in page) == ('class="math' in page)
     assert ('searchindex.js"' in page) == (path == "search.html")

@@ -1,4 +1,4 @@
-"""A visit would notice: pages with one fault each, and one without."""
+"""Tests of the measurements in visits.py: pages with one fault each, and one without faults."""
 
 import pytest
 from browsing import serve
@@ -18,7 +18,7 @@ PAGE = """<!doctype html><html lang="en">
 
 @pytest.fixture
 def look(browser, tmp_path):
-    """Measure the page with a fault in its body or in its style."""
+    """Measure the test page with a fault in its body or style."""
 
     def looked(body="", style=""):
         (tmp_path / "page.html").write_text(PAGE.format(body=body, style=style))
@@ -32,7 +32,7 @@ def look(browser, tmp_path):
     return looked
 
 
-def test_a_page_without_fault(look):
+def test_measure_page_without_faults(look):
     found = look()
     assert found.seen == Seen()
     assert found.too_wide == found.nameless == []
@@ -42,7 +42,7 @@ def test_a_page_without_fault(look):
     assert len(found.weights) == 1
 
 
-def test_what_it_asks_for_and_complains_about(look):
+def test_measure_records_external_requests_and_errors(look):
     outside = look('<img alt="" src="https://example.org/a.png">').seen
     assert outside.external == outside.failed == ["https://example.org/a.png"]
     missing = look('<script src="gone.js"></script>').seen
@@ -52,29 +52,29 @@ def test_what_it_asks_for_and_complains_about(look):
     assert look("<script>throw new Error('oh')</script>").seen.errors == ["oh"]
 
 
-def test_what_it_asks_for_late(look):
-    """A timer is not waited for, but it fires while the page is measured."""
+def test_measure_records_late_requests(look):
+    """A visit does not wait for a timer, but the timer fires while the page is measured."""
     found = look("<script>setTimeout(() => fetch('https://example.org/late').catch(() => 0), 9)</script>")
     assert found.seen.external == ["https://example.org/late"]
 
 
-def test_what_a_script_fetches_is_waited_for_and_weighed(look):
+def test_measure_waits_for_and_counts_fetched_files(look):
     found = look("<script>fetch('script.js')</script>")
     assert found.seen == Seen()
     assert sorted(url.rsplit("/", 1)[1] for url in found.weights) == ["page.html", "script.js"]
 
 
-def test_what_does_not_fit_a_phone(look):
+def test_measure_finds_elements_wider_than_a_phone(look):
     width, *wide = look('<p style="width: 500px">broad</p>').too_wide
     assert width == "508 px"
     assert wide == ['<p style="width: 500px">broad</p>']
 
 
-def test_a_control_without_a_name(look):
+def test_measure_finds_controls_without_a_name(look):
     assert look('<div class="explorer"><input type="range" min="7"></div>').nameless == ['<input type="range" min="7">']
 
 
-def test_an_explorer_that_does_not_follow_the_theme(look):
+def test_measure_finds_explorers_that_ignore_the_theme(look):
     plate = look(style="html[data-theme=dark] .output { background: grey; }").colours
     assert plate["dark"][0][1] == "rgb(128, 128, 128)"
     text = look(style=".explorer { color: blue; }").colours
@@ -91,12 +91,12 @@ def test_an_explorer_that_does_not_follow_the_theme(look):
     ],
     ids=["light", "dark", "both", "a word of code"],
 )
-def test_text_that_cannot_be_read(look, style, themes):
+def test_measure_finds_low_contrast(look, style, themes):
     violations = look('<p class="fault">pale</p>', style).violations
     assert {theme for theme, found in violations.items() if found} == themes
     assert all("color-contrast" in fault for found in violations.values() for fault in found)
 
 
-def test_what_axe_finds_besides_colours(look):
+def test_measure_finds_other_violations(look):
     (fault,) = look('<img src="data:,">').violations["light"]
     assert fault.startswith("image-alt at img")

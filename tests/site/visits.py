@@ -1,4 +1,4 @@
-"""One visit to a page measures everything that is asked of it; the tests read what it measured."""
+"""Measure all tested properties of a page in a single visit; the tests check the measurements."""
 
 import gzip
 import time
@@ -13,14 +13,14 @@ from axe_playwright_python.sync_playwright import Axe
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 900}
 OWN_SCHEMES = ("data:", "blob:")
 
-# Serious violations that are not ours to mend, by rule and place.
+# Serious violations in third-party HTML, by rule and place.
 BASELINE = [
-    ("definition-list", "lessons_lib"),  # Sphinx sets a signature of several lines as a list within a list's term
+    ("definition-list", "lessons_lib"),  # Sphinx renders a signature of several lines as a list in a list's term
 ]
 
-# axe's time grows faster than a page, so it does not look twice at what is alike: formulas are MathJax's own, explorers
-# are examined one by one in tests/widgets, of the code one word of each kind is kept, and of the hundreds of plain
-# paragraphs of a chapter, rows of its tables, and entries of the reference and of the index the first dozen.
+# axe's run time grows faster than the size of a page, so repeated content is removed first: formulas, which belong to
+# MathJax; explorers, which tests/page/widgets examines; all code except one word of each token type; and all but the
+# first twelve plain paragraphs, table rows, and entries of the reference and the index.
 ONE_OF_MANY = """() => {
   const away = [];
   const take = (e) => { away.push([e, e.parentNode, e.nextSibling]); e.remove(); };
@@ -51,17 +51,17 @@ WIDER_THAN_A_PHONE = """() => {
 NAMELESS = """() => [...document.querySelectorAll('div.explorer :is(input, select, button)')].filter((c) =>
   !(c.ariaLabel || [...(c.labels ?? [])].map((label) => label.innerText).join(' ') || c.innerText).trim()
 ).map((c) => c.outerHTML)"""
-# The colour of an explorer's text, and that of the plate that the theme lays under an output.
+# The colours of an explorer's text, and of the background that the theme gives to an output.
 COLOURS = """() => [...document.querySelectorAll('div.explorer')].map((e) => [
   getComputedStyle(e).color, getComputedStyle(e.closest('.output') ?? e).backgroundColor])"""
 TWO_FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
-# At the end at once: a hint beside a curve that one may draw takes five seconds.
+# Finish animations immediately; the hint beside a curve to draw takes five seconds.
 FADED = "document.getAnimations().forEach((animation) => animation.finish())"
 
 
 @dataclass
 class Seen:
-    """What a page asked for in vain or elsewhere, and what it complained about: all of it empty, if it is quiet."""
+    """The faults of a page: external, failed and pending requests, and errors; all empty for a page without faults."""
 
     external: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Seen:
     unanswered: list[str] = field(default_factory=list)
 
     def watch(self, page, allowed: str) -> None:
-        """Listen to the page; what does not begin with ``allowed`` lies elsewhere."""
+        """Record the page's requests and errors; an address that does not begin with ``allowed`` is external."""
         page.on("request", lambda r: self._asked(r.url, allowed))
         page.on("response", lambda r: self.failed.append(f"{r.status} {r.url}") if r.status >= 400 else None)
         page.on("requestfinished", lambda r: self._answered(r.url))
@@ -78,7 +78,7 @@ class Seen:
         page.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
 
     def rest(self, page) -> "Seen":
-        """Wait until all that was asked for is answered: a picture far down is asked for when one comes near it."""
+        """Wait until there are no pending requests, since lazy images are requested after scrolling."""
         until = time.monotonic() + 600
         while self.unanswered and time.monotonic() < until:
             page.wait_for_timeout(10)
@@ -96,20 +96,20 @@ class Seen:
 
 @dataclass
 class Measured:
-    """What one visit found."""
+    """The measurements of one visit."""
 
     seen: Seen
-    weights: dict[str, int]  # of each file that the page asked for, compressed
-    too_wide: list[str]  # on a phone
-    nameless: list[str]  # controls of explorers
-    colours: dict[str, list[tuple[str, str]]]  # of each explorer's text and plate, by theme
-    violations: dict[str, list[str]]  # by theme
+    weights: dict[str, int]  # compressed size of each requested file
+    too_wide: list[str]  # elements that do not fit a phone
+    nameless: list[str]  # controls of explorers without an accessible name
+    colours: dict[str, list[tuple[str, str]]]  # text and background colour of each explorer, by theme
+    violations: dict[str, list[str]]  # serious accessibility violations, by theme
 
 
 def each_of(pages):
-    """Parametrise over pages; of the exercises' pages, which are alike, ``make test`` visits one.
+    """Parametrise over pages; ``make test`` visits only one of the exercises' pages, which are alike.
 
-    Tests of a page share its visit: ``--dist loadgroup`` keeps them in one process.
+    All tests of a page share one visit, so ``--dist loadgroup`` keeps them in one process.
     """
     return pytest.mark.parametrize("path", [pytest.param(page, marks=marks_of(page)) for page in pages])
 
@@ -120,14 +120,14 @@ def marks_of(page: str) -> list[pytest.MarkDecorator]:
 
 
 def open_and_settle(page, seen: Seen, address: str, *, with_scripts: bool = True) -> None:
-    """Go there and wait until the page rests: loaded, formulas set, fonts there, drawn, and nothing asked for.
+    """Open a page and wait until it is loaded, typeset and drawn, with all fonts, and has no pending requests.
 
-    Playwright's ``networkidle`` would wait for half a second in which nothing happens. Here the waiting ends with the
-    last answer; what a page asks for later is still seen, because ``seen`` listens until the visit is over.
+    Playwright's ``networkidle`` would wait for half a second without requests. This function returns at the last
+    response; later requests are still recorded, since ``seen`` listens until the visit is over.
     """
     page.goto(address)
     if with_scripts:
-        page.wait_for_function("!document.querySelector('meta[http-equiv=refresh]')")  # a page that leads to another
+        page.wait_for_function("!document.querySelector('meta[http-equiv=refresh]')")  # a page that redirects
         page.wait_for_load_state("load")
         page.evaluate("window.MathJax?.startup?.promise")
         page.evaluate("document.fonts.ready")
@@ -151,7 +151,7 @@ def measure(context, folder: Path, base: str, path: str) -> Measured:
     nameless = page.evaluate(NAMELESS)
     colours = {"light": page.evaluate(COLOURS)}
     set_theme(page, "dark")
-    colours["dark"] = page.evaluate(COLOURS)  # at once: nothing has been waited for
+    colours["dark"] = page.evaluate(COLOURS)  # measured immediately after the change
     set_theme(page, "light")
 
     page.evaluate(ONE_OF_MANY)
@@ -175,12 +175,12 @@ def set_theme(page, theme: str) -> None:
 
 @cache
 def compressed(file: Path) -> int:
-    """Bytes of the file, as a server would send it."""
+    """Return the size of the compressed file in bytes."""
     return len(gzip.compress(file.read_bytes()))
 
 
 def _inside(url: str, base: str) -> str | None:
-    """The file of the site that the address names, or None for an address elsewhere."""
+    """Return the path in the site of an address, or ``None`` for an external address."""
     return unquote(urlsplit(url).path).lstrip("/") if url.startswith(f"{base}/") else None
 
 
@@ -190,7 +190,7 @@ def known(rule: str, node: dict) -> bool:
 
 
 def serious_violations(page, **options) -> list[str]:
-    """What axe finds that hinders a reader, as rule, place and source."""
+    """Return axe's serious and critical violations, with rule, place and source."""
     found = Axe().run(page, options={"resultTypes": ["violations"], "preload": False, **options}).response["violations"]
     return [
         f"{violation['id']} at {node['target'][0]}: {node['html'][:120]}"

@@ -4,7 +4,7 @@ import torch
 from torch.nn.functional import rms_norm
 
 from lessons_lib.checks import block as check
-from lessons_lib.gpt import GPT, GPTConfig
+from lessons_lib.transformer.gpt import GPT, GPTConfig
 
 # --- right answers ----------------------------------------------------------------------------------------------------
 

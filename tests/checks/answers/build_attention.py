@@ -6,12 +6,13 @@ import torch
 from einops import rearrange
 from torch.nn.functional import scaled_dot_product_attention
 
-from lessons_lib.attention import attention
+from lessons_lib.attention.attention import attention
+from lessons_lib.attention.cache import KVCache
+from lessons_lib.attention.masks import causal
+from lessons_lib.attention.multihead import MultiHeadAttention
+from lessons_lib.attention.positions import RotaryEmbedding
+from lessons_lib.attention.softmax import softmax
 from lessons_lib.checks import build_attention as check
-from lessons_lib.masks import causal
-from lessons_lib.multihead import KVCache, MultiHeadAttention
-from lessons_lib.positions import RotaryEmbedding
-from lessons_lib.softmax import softmax
 
 # --- right answers ----------------------------------------------------------------------------------------------------
 
@@ -65,7 +66,7 @@ def rotate(x, positions, base):
 
 def library(w, n_heads, n_kv_heads):
     d_head = w[0].shape[1] // n_heads
-    options = {"n_kv_heads": n_kv_heads, "d_head": d_head, "prepare": RotaryEmbedding(d_head).prepare}
+    options = {"n_kv_heads": n_kv_heads, "d_head": d_head, "process_qk": RotaryEmbedding(d_head).process_qk}
     made = MultiHeadAttention(w[0].shape[0], n_heads, **options).double()
     for linear, matrix in zip((made.w_q, made.w_k, made.w_v, made.w_o), w, strict=True):
         linear.weight.data = matrix.T
@@ -82,7 +83,7 @@ def decode(x, w, n_heads, n_kv_heads, cache):
         continued.append(*cache)
     seen = len(continued) + x.shape[1]
     out = library(w, n_heads, n_kv_heads)(x, mask=causal(x.shape[1], seen), cache=continued)
-    return out.detach(), tuple(kept.detach() for kept in continued.kept)
+    return out.detach(), tuple(kept.detach() for kept in continued.tensors)
 
 
 RIGHT = {

@@ -4,10 +4,10 @@ import math
 
 import torch
 
-from lessons_lib.attention import attention, attention_vjp
+from lessons_lib.attention.attention import attention, attention_vjp
+from lessons_lib.attention.masks import bidirectional, causal
+from lessons_lib.attention.softmax import log_sum_exp, merge_attention
 from lessons_lib.checks import build_flash as check
-from lessons_lib.masks import bidirectional, causal
-from lessons_lib.softmax import log_sum_exp, merge_attention
 
 # --- right answers ----------------------------------------------------------------------------------------------------
 

@@ -5,9 +5,9 @@ import math
 import numpy as np
 import torch
 
-from lessons_lib.attention import attention
+from lessons_lib.attention.attention import attention
+from lessons_lib.attention.softmax import log_sum_exp, merge_attention
 from lessons_lib.checks import flash as check
-from lessons_lib.softmax import log_sum_exp, merge_attention
 
 # --- right answers ----------------------------------------------------------------------------------------------------
 

@@ -5,10 +5,10 @@ import math
 import torch
 from torch.nn.functional import normalize
 
-from lessons_lib.attention import attention
+from lessons_lib.analysis.geometry import cosine_similarity
+from lessons_lib.attention.attention import attention
+from lessons_lib.attention.softmax import softmax
 from lessons_lib.checks import geometry as check
-from lessons_lib.geometry import cosine_similarity
-from lessons_lib.softmax import softmax
 
 # --- right answers ----------------------------------------------------------------------------------------------------
 

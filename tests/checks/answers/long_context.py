@@ -5,8 +5,8 @@ import math
 import numpy as np
 import torch
 
+from lessons_lib.attention.positions import RotaryEmbedding
 from lessons_lib.checks import long_context as check
-from lessons_lib.positions import RotaryEmbedding
 
 
 def caught(n_trained, n, base, d_head, factor, *, power=2.0, turn=2 * math.pi, slow=True, at=None, both=False):

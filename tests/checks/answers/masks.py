@@ -5,9 +5,9 @@ from itertools import pairwise
 import numpy as np
 import torch
 
-from lessons_lib import masks
+from lessons_lib.attention import masks
+from lessons_lib.attention.softmax import softmax
 from lessons_lib.checks import masks as check
-from lessons_lib.softmax import softmax
 
 # --- right answers ----------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from lessons_lib.checks import modern as check
-from lessons_lib.feedforward import Router
+from lessons_lib.transformer.feedforward import Router
 
 # --- right answers ----------------------------------------------------------------------------------------------------
 

@@ -4,8 +4,8 @@ import math
 
 import torch
 
+from lessons_lib.attention.multihead import MultiHeadAttention
 from lessons_lib.checks import multi_head as check
-from lessons_lib.multihead import MultiHeadAttention
 
 # --- right answers ----------------------------------------------------------------------------------------------------
 

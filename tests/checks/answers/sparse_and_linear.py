@@ -2,10 +2,10 @@
 
 import torch
 
+from lessons_lib.attention.rules import Causal, GlobalTokens, Window
 from lessons_lib.checks import sparse_and_linear as check
 from lessons_lib.efficient.delta import delta_rule
 from lessons_lib.efficient.linear import average_by_features
-from lessons_lib.rules import Causal, GlobalTokens, Window
 
 # --- right answers ----------------------------------------------------------------------------------------------------
 
@@ -64,7 +64,7 @@ def one_by_one(n, w, g):
 
 def by_a_rule(n, w, g):
     rule = Window(w) | GlobalTokens(range(min(g, n))) if g else Window(w)
-    return (Causal() & rule).tensor(n).sum()
+    return (Causal() & rule).to_mask(n).sum()
 
 
 def in_closed_form(n, w, g):

@@ -8,8 +8,8 @@ from einops import rearrange
 from torch import nn
 from torch.nn.functional import cross_entropy, fold, normalize, unfold
 
-from lessons_lib import vision
-from lessons_lib.attention import attention
+from lessons_lib.applications import vision
+from lessons_lib.attention.attention import attention
 from lessons_lib.checks import vision_and_language as check
 
 # --- right answers ----------------------------------------------------------------------------------------------------
@@ -171,10 +171,10 @@ RIGHT = {
         by_slices,
         by_unfold,
         by_windows,
-        vision.patches,
+        vision.patchify,
         lambda images, p: patches(images.float(), p),
     ],
-    check.put_together: [picture, laid_down, by_fold, in_strips, lambda x, *size: vision.from_patches(x.float(), size)],
+    check.put_together: [picture, laid_down, by_fold, in_strips, lambda x, *size: vision.unpatchify(x.float(), size)],
     check.contrast: [
         contrast,
         by_logsumexp,

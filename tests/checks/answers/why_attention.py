@@ -3,9 +3,9 @@
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from lessons_lib.attention import attention, attention_weights
+from lessons_lib.attention.attention import attention, attention_weights
+from lessons_lib.attention.masks import causal
 from lessons_lib.checks import why_attention as check
-from lessons_lib.masks import causal
 
 # --- right answers ----------------------------------------------------------------------------------------------------
 

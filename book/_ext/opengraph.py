@@ -1,0 +1,196 @@
+"""Open Graph tags for chat programs and search engines: a page's title, description, picture and canonical address.
+
+The description consists of sentences of the page without formulas and code. The picture is drawn by
+``social_cards.py``. Relative addresses do not work in these tags, so picture, address and sitemap are written only if
+the repository has an address of its own. (The package sphinxext-opengraph always takes the first words of a page, does
+not handle pages without a source, and always writes an address; only its list of tags is used here.)
+"""
+
+import html
+import re
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from docutils import nodes
+from social_cards import HEIGHT, WIDTH, draw_card
+
+LONGEST, SHORTEST = 220, 50  # characters of a description; programs cut off longer ones
+LEAD = "You will be able to"
+NO_TEXT = "\0"  # stands for a formula that has no plain text, and for code
+LETTERS = {"infty": "∞", "sqrt": "√", "beta": "β", "lambda": "λ", "pi": "π", "tau": "τ", "theta": "θ"}
+LETTERS |= {"alpha": "α", "gamma": "γ", "sigma": "σ"}  # noqa: RUF001
+MINUS = "−"  # noqa: RUF001
+SUBSCRIPTS = {"_k": "ₖ", "_v": "ᵥ", "_i": "ᵢ", "_j": "ⱼ", "_n": "ₙ", "_m": "ₘ", "_t": "ₜ"}
+PAGE_ALT = "{title} Beside it a matrix of attention weights, and arcs between words with large attention weights."
+
+
+def unicode_formula(tex: str) -> str:
+    r"""Return a short formula in Unicode characters, or ``NO_TEXT`` if that is not possible.
+
+    >>> unicode_formula(r"\sqrt{d_k}")
+    '√dₖ'
+    """
+    text = re.sub(r"\\([a-z]+)\s*", lambda name: LETTERS.get(name[1], NO_TEXT), tex.replace("\\,", " "))
+    text = re.sub(r"√\{([^{}]*)\}", r"√\1", text)
+    text = re.sub(r"_[a-z]\b", lambda index: SUBSCRIPTS.get(index[0], NO_TEXT), text).replace("-", MINUS)
+    return NO_TEXT if re.search(r"[\\{}_^\0]", text) else text
+
+
+def plain_text(node: nodes.Node) -> str:
+    """Return the plain text of a node, with ``NO_TEXT`` for formulas and code."""
+    if isinstance(node, nodes.math):
+        return unicode_formula(node.astext())
+    if isinstance(node, nodes.literal | nodes.raw | nodes.image | nodes.math_block):
+        return NO_TEXT
+    if isinstance(node, nodes.footnote_reference | nodes.citation_reference):
+        return ""
+    if isinstance(node, nodes.Text):
+        return re.sub(r"\s*\[\d+\]", "", str(node))
+    inside = "".join(map(plain_text, node.children))
+    return f"“{inside}”" if isinstance(node, nodes.emphasis) and " " in inside else inside
+
+
+def sentences(paragraph: nodes.Node) -> list[str]:
+    """Return the sentences of a paragraph, without an incomplete one at its end."""
+    text = re.sub(r"\s+", " ", plain_text(paragraph)).strip()
+    found = re.split(r"(?<=[.?!])(?<!e\.g\.)(?<!i\.e\.) (?=[“(]?[A-Z\0])|(?<=[.?!]”) ", text)
+    return found if re.search(r"[.?!][”)]*$", found[-1]) else found[:-1]
+
+
+def description(doctree: nodes.document) -> str:
+    """Return the page's learning goals, or else its first sentences without a formula, or an empty string."""
+    best = ""
+    for paragraph in doctree.findall(nodes.paragraph):
+        if not isinstance(paragraph.parent, nodes.section | nodes.document):
+            continue  # in a list, a box or a table
+        if paragraph.astext().startswith(LEAD):
+            return shorten(plain_text(paragraph).removesuffix("."), "; ") + "."
+        if isinstance(paragraph.children[0], nodes.strong):
+            continue  # prerequisites, reading time, a guess
+        found = sentences(paragraph)
+        while found and NO_TEXT in found[0]:
+            found.pop(0)
+        whole = next((i for i, sentence in enumerate(found) if NO_TEXT in sentence), len(found))
+        if found and len(found[0]) > LONGEST:
+            found, whole = [shorten(found[0], ", ") + " …"], 1
+        text = shorten(" ".join(found[:whole]), "(?<=[.?!”]) ")
+        if len(text) >= SHORTEST:
+            return text
+        best = max(best, text, key=len)
+    return best
+
+
+def shorten(text: str, between: str) -> str:
+    """Return as many parts of the text as fit into ``LONGEST`` characters, without parts that have a formula.
+
+    >>> shorten("plot a softmax; derive it", "; ")
+    'plot a softmax; derive it'
+    """
+    parts = [part for part in re.split(between, text) if NO_TEXT not in part]
+    joint = " " if between.startswith("(") else between
+    text = parts[0] if parts else ""
+    for part in parts[1:]:
+        if len(text) + len(joint) + len(part) > LONGEST:
+            break
+        text += joint + part
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def chapter_of(env, docname: str) -> str | None:
+    """Return the chapter that a page is, or whose exercises it contains, or ``None`` for any other page."""
+    name = docname.rsplit("/", 1)[-1]
+    return next((one for one in chapters(env) if one == docname or one.rsplit("/", 1)[-1] == name), None)
+
+
+def chapters(env) -> list[str]:
+    """Return the numbered pages in order."""
+    numbers = {docname: found.get("") for docname, found in env.toc_secnumbers.items()}
+    return sorted((one for one, number in numbers.items() if number and len(number) == 1), key=numbers.__getitem__)
+
+
+def title_of(env, docname: str) -> str:
+    """Return the page's heading, without its number."""
+    return re.sub(r"\s+", " ", "".join(map(plain_text, env.titles[docname].children))).replace(NO_TEXT, "").strip()
+
+
+def short_title(env, docname: str) -> str:
+    """Return a chapter's short title in the table of contents, or its heading if it has none."""
+    site = getattr(env, "external_site_map", {})
+    return (docname in site and site[docname].title) or title_of(env, docname)
+
+
+def tags(title: str, text: str, book: str, *, kind="website", address="", picture="", alt="") -> str:
+    """Return the ``meta`` tags of a page; X reads Open Graph tags where it has none of its own."""
+    lines = [("name", "description", text), ("property", "og:type", kind), ("property", "og:site_name", book)]
+    lines += [("property", "og:title", title), ("property", "og:description", text)]
+    if address:
+        size = [("property", "og:image:width", str(WIDTH)), ("property", "og:image:height", str(HEIGHT))]
+        lines += [("property", "og:url", address), ("property", "og:image", picture), *size]
+        lines += [("property", "og:image:alt", alt), ("name", "twitter:card", "summary_large_image")]
+    else:
+        lines += [("name", "twitter:card", "summary")]
+    return "".join(f'<meta {how}="{name}" content="{html.escape(text)}">\n' for how, name, text in lines if text)
+
+
+def page_tags(app, pagename: str, doctree: nodes.document | None, heading: str = "") -> str:
+    """Return the ``meta`` tags of one page; a page without a source has the description of the book."""
+    env, config = app.env, app.config
+    root, book = config.root_doc, config.html_title
+    text = description(doctree) if doctree else ""
+    title = title_of(env, pagename) if pagename in env.titles else heading
+    chapter = chapter_of(env, pagename)
+    base = config.html_baseurl.rstrip("/") + "/" if config.html_baseurl else ""
+    return tags(
+        title or book,
+        text or description(env.get_doctree(root)),
+        book,
+        kind="website" if pagename == root or doctree is None else "article",
+        address=base and base + app.builder.get_target_uri(pagename),
+        picture=f"{base}_static/{card_name(chapter)}",
+        alt=PAGE_ALT.format(title=title_of(env, chapter or root).rstrip(".?!") + "."),
+    )
+
+
+def card_name(chapter: str | None) -> str:
+    """Return the path of the picture among the static files."""
+    return f"cards/{chapter.rsplit('/', 1)[-1] if chapter else 'book'}.png"
+
+
+def add_tags(app, pagename, templatename, context, doctree) -> None:
+    """Add the ``meta`` tags to the head of each page."""
+    heading = html.unescape(re.sub(r"<[^>]+>", "", context.get("title") or ""))
+    context["metatags"] = f"{context.get('metatags', '')}\n{page_tags(app, pagename, doctree, heading)}"
+
+
+def draw_cards(app, exception) -> None:
+    """Draw the picture of each chapter, and one for all other pages."""
+    if exception is not None or app.builder.format != "html":
+        return
+    folder, book, env = Path(app.outdir, "_static", "cards"), app.config.html_title, app.env
+    folder.mkdir(parents=True, exist_ok=True)
+    first = description(env.get_doctree(app.config.root_doc)).split(". ")[0].rstrip(".") + "."
+    Path(app.outdir, "_static", card_name(None)).write_bytes(draw_card(book, first, "A book that runs"))
+    for chapter in chapters(env):
+        name = chapter.rsplit("/", 1)[-1]
+        card = draw_card(short_title(env, chapter), title_of(env, chapter), book, name)
+        Path(app.outdir, "_static", card_name(chapter)).write_bytes(card)
+
+
+def write_sitemap(app, exception) -> None:
+    """Write ``sitemap.xml`` with all pages, and ``robots.txt`` with its address, for search engines."""
+    base = app.config.html_baseurl.rstrip("/") if app.config.html_baseurl else ""
+    if exception is not None or app.builder.format != "html" or not base:
+        return
+    pages = (f"{base}/{app.builder.get_target_uri(docname)}" for docname in sorted(app.env.found_docs))
+    places = "".join(f"<url><loc>{escape(page)}</loc></url>\n" for page in pages)
+    head = '<?xml version="1.0" encoding="utf-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n'
+    Path(app.outdir, "sitemap.xml").write_text(f"{head}{places}</urlset>\n", encoding="utf-8")
+    Path(app.outdir, "robots.txt").write_text(f"User-agent: *\nAllow: /\nSitemap: {base}/sitemap.xml\n")
+
+
+def setup(app) -> dict:
+    """Register with Sphinx."""
+    app.connect("html-page-context", add_tags)
+    app.connect("build-finished", draw_cards)
+    app.connect("build-finished", write_sitemap)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,204 @@
+"""Speculative decoding: generate faster with a small draft model, from the distribution of the large model.
+
+The draft model proposes a few tokens, one after another; the large model evaluates all of them in one call. The
+accepted tokens, together with the tokens drawn after a rejection, have exactly the distribution of the large model
+[1]_ [2]_. :func:`accept_draft` is the acceptance rule, :func:`speculate` the generation loop.
+
+.. [1] Leviathan, Kalman, Matias, *Fast Inference from Transformers via Speculative Decoding*, 2022. arXiv:2211.17192.
+.. [2] Chen et al., *Accelerating Large Language Model Decoding with Speculative Sampling*, 2023. arXiv:2302.01318.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from lessons_lib.attention.rope_scaling import DynamicNTK
+from lessons_lib.foundations.eval_mode import eval_mode
+from lessons_lib.foundations.validation import check_integers, check_size, values_can_be_read
+from lessons_lib.generation.sampling import check_prompts, next_token_probs
+from lessons_lib.transformer.gpt import GPT
+
+
+class Acceptance(NamedTuple):
+    """Result of :func:`accept_draft`."""
+
+    n_accepted: Int[Tensor, "b"]  # number of accepted tokens, counted from the first drafted token
+    next_token: Int[Tensor, "b"]  # the token after them: drawn again after a rejection, or one more
+
+
+def accept_draft(
+    p: Float[Tensor, "b k_plus_1 vocab"],
+    q: Float[Tensor, "b k vocab"],
+    drafted: Int[Tensor, "b k"],
+    *,
+    generator: torch.Generator | None = None,
+) -> Acceptance:
+    r"""Accept drafted tokens from left to right, each with probability :math:`\min(1, p(x) / q(x))`.
+
+    At the first rejection the token is drawn again, from the residual distribution
+
+    .. math:: x \sim \frac{\max(0,\, p - q)}{\sum_y \max(0,\, p(y) - q(y))}
+
+    and the drafted tokens after it are discarded. If all are accepted, one more token is drawn from the last ``p``.
+
+    The result has the distribution :math:`p`, whatever :math:`q` is. A token :math:`x` is drafted and accepted with
+    probability :math:`q(x) \min(1, p(x)/q(x)) = \min(p(x), q(x))`. The total probability of a rejection,
+    :math:`1 - \sum_y \min(p(y), q(y))`, equals the denominator above. So :math:`x` is drawn after a rejection with
+    probability :math:`\max(0, p(x) - q(x))`, and the two probabilities add up to :math:`p(x)`.
+
+    >>> p, q = torch.rand(2, 4, 6).softmax(-1), torch.rand(2, 3, 6).softmax(-1)
+    >>> drafted = torch.randint(6, (2, 3))
+    >>> n_accepted, next_token = accept_draft(p, q, drafted)
+    >>> n_accepted.shape, next_token.shape
+    (torch.Size([2]), torch.Size([2]))
+
+    Args:
+        p: the large model's probabilities at the ``k`` drafted tokens and at the token after them.
+        q: the probabilities from which the tokens were drawn. (These are probabilities, not logits, because nothing is
+            trained here; they include the temperature and top-k or top-p, and so does ``p``.)
+        drafted: the drafted tokens.
+        generator: the random generator; PyTorch's global one by default.
+
+    Raises:
+        ValueError: if the shapes do not fit, or a drafted token has probability 0 in ``q``.
+    """
+    check_integers("drafted", drafted, "b k")
+    b, k = drafted.shape
+    if p.ndim != 3 or p.shape[:2] != (b, k + 1) or q.shape != (b, k, p.shape[-1]):
+        raise ValueError(
+            f"p must be (b, k + 1, vocab) and q (b, k, vocab) for drafts over {(b, k)}, "
+            f"got {tuple(p.shape)} and {tuple(q.shape)}"
+        )
+    if k and values_can_be_read(drafted) and ((drafted < 0) | (drafted >= p.shape[-1])).any():
+        raise ValueError(f"drafted must be tokens from 0 to {p.shape[-1] - 1}, got {drafted.tolist()}")
+    q_drafted = q.gather(-1, drafted[..., None])[..., 0]
+    if values_can_be_read(q_drafted) and (q_drafted <= 0).any():
+        raise ValueError("drafted must be drawn from q, but one of the tokens has probability 0 in q")
+    p_drafted = p[:, :k].gather(-1, drafted[..., None])[..., 0]
+    uniform = torch.rand(b, k, dtype=p.dtype, device=p.device, generator=generator)
+    accepted = uniform * q_drafted < p_drafted
+    n_accepted = accepted.long().cumprod(dim=-1).sum(dim=-1)
+
+    rows = torch.arange(b, device=p.device)
+    residual = p.clone()
+    residual[:, :k] = (p[:, :k] - q).clamp(min=0)
+    residual = residual[rows, n_accepted]
+    # If p and q are equal up to rounding, the residual may be 0 everywhere; then p itself is the right distribution.
+    residual = torch.where(residual.sum(dim=-1, keepdim=True) > 0, residual, p[rows, n_accepted])
+    return Acceptance(n_accepted, torch.multinomial(residual, 1, generator=generator)[:, 0])
+
+
+class Speculation(NamedTuple):
+    """Result of :func:`speculate`: the texts, and counts for each row."""
+
+    tokens: Int[Tensor, "b total"]  # prompt and new tokens
+    n_calls: Int[Tensor, "b"]  # calls of the large model; without a draft model there are n_new
+    n_drafted: Int[Tensor, "b"]  # tokens that the draft model proposed
+    n_accepted: Int[Tensor, "b"]  # tokens among them that were accepted
+
+
+@torch.no_grad()
+def speculate(
+    model: GPT,
+    draft: GPT,
+    tokens: Int[Tensor, "b n"],
+    n_new: int,
+    *,
+    n_draft: int = 4,
+    temperature: float | int = 1.0,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    generator: torch.Generator | None = None,
+) -> Speculation:
+    r"""Sample ``n_new`` tokens after each prompt by speculative decoding, from ``model`` with the help of ``draft``.
+
+    The texts have the same distribution as those that :func:`~lessons_lib.generation.sampling.generate` samples with
+    ``model`` alone, at any temperature, ``top_k`` and ``top_p`` (which apply to both models). :func:`accept_draft`
+    explains why. At temperature 0 the texts are equal. Only the number of calls differs: each call of ``model`` yields
+    between 1 and ``n_draft`` + 1 tokens, and more with a better draft.
+
+    Each row is generated separately, because rows accept different numbers of tokens. Both models use KV caches, from
+    which rejected tokens are removed.
+
+    >>> from lessons_lib.transformer.gpt import llama_tiny
+    >>> model, draft = GPT(llama_tiny()), GPT(llama_tiny())
+    >>> result = speculate(model, draft, torch.randint(256, (2, 5)), 6)
+    >>> result.tokens.shape, result.n_calls.shape
+    (torch.Size([2, 11]), torch.Size([2]))
+
+    Args:
+        model: the large model, whose distribution the texts have.
+        draft: the draft model, which should be cheaper. Any model over the same vocabulary gives the same distribution.
+        tokens: the prompts, one in each row.
+        n_new: number of tokens to add, 0 or more.
+        n_draft: number of drafted tokens for each call of the large model.
+        temperature: temperature of both models; 0 is greedy decoding.
+        top_k: as in :func:`~lessons_lib.generation.sampling.top_k_top_p_mask`, for both models.
+        top_p: as ``top_k``.
+        generator: the random generator; PyTorch's global one by default.
+
+    Raises:
+        ValueError: if a number is out of range, if the vocabularies differ, if the texts exceed the positions of a
+            model, or as :func:`lessons_lib.generation.sampling.check_logits`.
+    """
+    temperature = float(temperature)
+    _check(model, draft, tokens, n_new, n_draft)
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    with eval_mode(model), eval_mode(draft):
+        results = [_one_row(model, draft, row, n_new, n_draft, sampling, generator) for row in tokens.split(1)]
+    counts = torch.tensor([row_counts for _, *row_counts in results], device=tokens.device).unbind(dim=-1)
+    return Speculation(torch.cat([text for text, *_ in results]), *counts)
+
+
+def _one_row(
+    model: GPT,
+    draft: GPT,
+    text: Tensor,
+    n_new: int,
+    n_draft: int,
+    sampling: dict,
+    generator: torch.Generator | None,
+) -> tuple[Tensor, int, int, int]:
+    """Return the extended row and three counts: calls of the large model, drafted tokens and accepted tokens."""
+    end, n_calls, n_drafted, n_accepted = text.shape[1] + n_new, 0, 0, 0
+    model_caches, draft_caches = model.new_caches(), draft.new_caches()
+    while (n := text.shape[1]) < end:
+        k = min(n_draft, end - n - 1)  # the large model adds one more token
+        proposed, q = text, []
+        for _ in range(k):
+            logits = draft(proposed[:, len(draft_caches[0]) :], caches=draft_caches)[:, -1]
+            q.append(next_token_probs(logits, **sampling))
+            drafted = torch.multinomial(q[-1], 1, generator=generator)
+            proposed = torch.cat([proposed, drafted.to(text.dtype)], dim=1)
+        logits = model(proposed[:, len(model_caches[0]) :], caches=model_caches)[:, -(k + 1) :]
+        p = next_token_probs(logits, **sampling)
+        accepted, token = accept_draft(p, torch.stack(q, 1) if q else p[:, :0], proposed[:, n:], generator=generator)
+        text = torch.cat([proposed[:, : n + int(accepted)], token[:, None].to(text.dtype)], dim=1)
+        n_calls, n_drafted, n_accepted = n_calls + 1, n_drafted + k, n_accepted + int(accepted)
+        for cache in (*model_caches, *draft_caches):
+            cache.crop(min(len(cache), text.shape[1] - 1))  # neither model has processed the last token
+    return text, n_calls, n_drafted, n_accepted
+
+
+def _check(model: GPT, draft: GPT, tokens: Tensor, n_new: int, n_draft: int) -> None:
+    check_prompts(tokens)
+    check_size("n_new", n_new, at_least=0)
+    check_size("n_draft", n_draft, at_least=1)
+    if model.config.vocab_size != draft.config.vocab_size:
+        raise ValueError(
+            f"draft must have the vocabulary of model, {model.config.vocab_size} tokens, got {draft.config.vocab_size}"
+        )
+    length = tokens.shape[1] + n_new
+    for name, config in (("model", model.config), ("draft", draft.config)):
+        if config.position == "learned" and length > config.n_context:
+            raise ValueError(
+                f"{tokens.shape[1]} tokens and n_new must fit into the n_context={config.n_context} learned positions "
+                f"of {name}, got n_new={n_new}"
+            )
+        if isinstance(config.rope_scaling, DynamicNTK) and length - 1 > config.rope_scaling.n_trained:
+            raise ValueError(
+                f"beyond {config.rope_scaling.n_trained} tokens dynamic rotary scaling changes the rotation of all "
+                f"positions, so cached keys of {name} would be wrong; reduce n_new"
+            )

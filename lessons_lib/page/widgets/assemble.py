@@ -1,0 +1,200 @@
+"""Bundle the modules of an explorer into one script: an ES module for a notebook, a classic script for a page.
+
+Each file in ``static/`` is an ES module that may import from the files beside it. Over HTTP a browser loads the files
+as they are, and so do the tests. A live notebook takes a single module, and a page that is opened from ``file://``
+loads no module at all. For these two, every imported file becomes a function that runs the file and returns the object
+of its exports. These functions stand in front of the script, each after the files that it imports.
+
+On a page the object of a file is stored under a key made of the file's name and content, so that several explorers
+share one copy of ``kit.js``. A dynamic import, ``await import("./NAME.js")``, becomes a promise of such an object; a
+book may keep that file elsewhere and fetch it when it is needed (``window.xLater``). An import or export in any other
+form raises an error.
+
+The scripts are not minified: comments and spaces make the explorers 11 % larger after compression, weights included.
+Files are read at each call, so a changed script is used by the next explorer.
+"""
+
+import hashlib
+import json
+import re
+from functools import cache
+from pathlib import Path
+
+STATIC = Path(__file__).parent / "static"
+
+_IMPORT = re.compile(r'^import (\{[\w\s,]+\}) from "\./([\w.]+)\.js";$', re.MULTILINE)
+# Not followed by a dot: `import("./kit.js").Value` is a type in a comment.
+_DYNAMIC_IMPORT = re.compile(r'\bimport\("\./([\w.]+)\.js"\)(?!\.)')
+_EXPORT = re.compile(r"^export (?=(?:function|const|class) (\w+))", re.MULTILINE)
+_DEFAULT = re.compile(r"^export default (?=\{)", re.MULTILINE)
+_COMMENT = re.compile(r"/\*\*.*?\*/|^[ \t]*//[^\n]*", re.MULTILINE | re.DOTALL)
+_KEYWORD = re.compile(r"^\s*(?:import|export)\b", re.MULTILINE)
+_ANY_IMPORT = re.compile(r"\bimport\b\s*[\w{*\"'(]")
+
+_PARTS = "window.xParts"
+_LATER = "window.xLater"
+
+
+def read(file: str) -> str:
+    """Return the text of a file in ``static/``; raise an error if it would end the HTML element that holds it."""
+    text = (STATIC / file).read_text(encoding="utf-8")
+    lower = text.lower()
+    for closing in ("</script", "</style", "<!--"):
+        assert closing not in lower, f"{file}: {closing} would end the element that holds it"
+    return text
+
+
+def es_module(name: str) -> str:
+    """Return ``static/NAME.js`` and the files that it imports as one ES module."""
+    module = read(f"{name}.js")
+    dynamic = [f"const {_variable(other)} = async {_as_function(other)};" for other in _dynamic_imports(name)]
+    imported = [f"const {_variable(other)} = ({_as_function(other)})();" for other in _imports(name)]
+    text = "\n".join([*dynamic, *imported, _link_variables(module)])
+    text = _DYNAMIC_IMPORT.sub(lambda found: f"{_variable(found[1])}()", text)
+    code = _COMMENT.sub("", text)
+    assert not _ANY_IMPORT.search(code), f"{name}.js: imports more than names from files beside it"
+    assert len(_DEFAULT.findall(code)) == 1, f"{name}.js: needs exactly one `export default {{ render }}`"
+    return text
+
+
+def style_sheets(name: str) -> dict[str, str]:
+    """Return the rules of all explorers and, if ``static/NAME.css`` exists, the explorer's own, nested in its class.
+
+    The element of an explorer has the classes ``explorer`` and ``x-NAME``. Its own rules therefore apply to no other
+    explorer of the page, and override the common ones whatever the order of the two sheets.
+    """
+    sheets = {"explorer": read("explorer.css")}
+    if (STATIC / f"{name}.css").exists():
+        sheets[name] = f".explorer.x-{name}{{{read(f'{name}.css')}}}"
+    return sheets
+
+
+def style_element(name: str, style: str) -> str:
+    """Return a style element whose key lets a page leave out further copies of the same style."""
+    return f'<style data-part="{_key(f"{name}-css", style)}">{style}</style>'
+
+
+def page_scripts(
+    name: str, state: dict[str, object], rules: dict[str, object] | None = None
+) -> tuple[dict[str, str], str]:
+    """Return the scripts of the imported files by their keys, and the script that draws the explorer.
+
+    The last script draws into the element that contains it, and starts with ``state``. A key changes with the content
+    of its file, and a file whose key the page knows is not run again, so a page may keep one copy of each.
+
+    Args:
+        name: of the explorer, ``static/NAME.js``.
+        state: the value of each trait.
+        rules: for each trait, the values that it may take; a page checks the state in its address against them.
+    """
+    es_module(name)  # raises an error if the files cannot be bundled
+    keys: dict[str, str] = {}
+    scripts: dict[str, str] = {}
+    for other in [*_dynamic_imports(name), *_imports(name), "page_model"]:
+        text = _link_parts(read(f"{other}.js"), keys)
+        body = f"{_without_exports(text)}\nreturn {{ {', '.join(_find_all(_EXPORT, text))} }};"
+        keys[other] = _key(other, body)
+        scripts[keys[other]] = f'({_PARTS} ??= {{}})["{keys[other]}"] ??= (() => {{\n{body}\n}})();'
+    module = _link_parts(read(f"{name}.js"), keys)
+    module = _without_exports(_DEFAULT.sub("const explorer = ", module))
+    assert not _KEYWORD.search(_COMMENT.sub("", module)), f"{name}.js: exports in a form that a script cannot take"
+    about = "" if rules is None else f"explorer.about = {_json({'name': name, 'rules': rules})};\n"
+    start = f'xParts["{keys["page_model"]}"].mount(explorer, {_json(state)});'
+    return scripts, f'(() => {{\n"use strict";\n{module}\n{about}{start}\n}})();'
+
+
+def classic_script(name: str, state: dict[str, object], rules: dict[str, object] | None = None) -> str:
+    """Return the scripts of :func:`page_scripts` as one script."""
+    scripts, own = page_scripts(name, state, rules)
+    return "\n".join([*scripts.values(), own])
+
+
+def in_page(kind: str, styles: str, still: str, scripts: tuple[dict[str, str], str]) -> str:
+    """Return HTML that is live in any page, and shows ``still`` where scripts are off.
+
+    ``scripts`` come from :func:`page_scripts`. All scripts but the last are marked ``data-part`` with their keys, as
+    ``styles`` are by :func:`style_element`: a page needs one element of each key.
+    """
+    shared, own = scripts
+    parts = "".join(f'<script data-part="{key}">{script}</script>' for key, script in shared.items())
+    return f'<div class="{kind}">{styles}<div class="x-still">{still}</div>{parts}<script>{own}</script></div>'
+
+
+def made_from(kind: type, state: dict[str, object]) -> dict[str, object]:
+    """Return the metadata of an output that ``kind(**state).to_html()`` made.
+
+    A book that stores the output makes it again when a script or a style has changed. The state is one string because a
+    notebook sorts the names in its metadata when it is written.
+    """
+    name = f"{kind.__module__}:{kind.__qualname__}"
+    return {"text/html": {"made_from": {"class": name, "state": json.dumps(state)}}}
+
+
+def _key(name: str, text: str) -> str:
+    """Return a key that changes with the text."""
+    return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:6]}"
+
+
+def _json(value: object) -> str:
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c")  # so that no label ends the script
+
+
+def _imports(name: str, importing: tuple[str, ...] = ()) -> list[str]:
+    """Return the files that a file imports, directly or not, each once and after the files that it imports itself."""
+    path = (*importing, name)
+    cycle = " and ".join(path[path.index(name) + 1 : -1])
+    assert name not in importing, f"{name}.js: imports itself, by way of {cycle}"
+    importer = importing[-1] if importing else name
+    assert (STATIC / f"{name}.js").exists(), f"{importer}.js: imports {name}.js, which is not there"
+    needed = [other for _, file in _find_all(_IMPORT, read(f"{name}.js")) for other in (*_imports(file, path), file)]
+    return list(dict.fromkeys(needed))
+
+
+def _dynamic_imports(name: str) -> list[str]:
+    """Return the files that a file, or a file that it imports, imports dynamically."""
+    imported = [*_imports(name), name]
+    found = dict.fromkeys(other for file in imported for other in _find_all(_DYNAMIC_IMPORT, read(f"{file}.js")))
+    for other in found:
+        assert other not in imported, f"{name}.js: imports {other}.js at once and later"
+        code = _COMMENT.sub("", _without_exports(read(f"{other}.js")))
+        assert not _KEYWORD.search(code), f"{other}.js: comes later and imports nothing"
+    return list(found)
+
+
+def _link_variables(text: str) -> str:
+    """Take the imports from the variables that hold the objects of the files."""
+    for found in _IMPORT.finditer(text):
+        own = rf"^(?:export )?(?:async )?(?:function|const|let|class) {_variable(found[2])}\b"
+        assert not re.search(own, text, re.MULTILINE), f"{found[2]}.js: the importing file uses {_variable(found[2])}"
+    return _IMPORT.sub(lambda found: f"const {found[1]} = {_variable(found[2])};", text)
+
+
+def _link_parts(text: str, keys: dict[str, str]) -> str:
+    """Take the imports from the page's objects of the files."""
+    text = _IMPORT.sub(lambda found: f'const {found[1]} = xParts["{keys[found[2]]}"];', text)
+    return _DYNAMIC_IMPORT.sub(lambda found: f'({_LATER} ?? (async (key) => {_PARTS}[key]))("{keys[found[1]]}")', text)
+
+
+def _as_function(name: str) -> str:
+    """Return a function that runs the file and returns the object of its exports."""
+    text = _link_variables(read(f"{name}.js"))
+    body = _without_exports(text)
+    plain = not _KEYWORD.search(_COMMENT.sub("", body))
+    assert plain, f"{name}.js: an imported file exports plain names, and imports plain names"
+    return f"() => {{\n{body}\nreturn {{ {', '.join(_find_all(_EXPORT, text))} }};\n}}"
+
+
+@cache
+def _find_all(pattern: re.Pattern[str], text: str) -> tuple:
+    return tuple(pattern.findall(text))
+
+
+def _without_exports(text: str) -> str:
+    """Return the script without the keyword ``export`` before its definitions."""
+    return _EXPORT.sub("", text)
+
+
+def _variable(name: str) -> str:
+    """Return the variable that holds the object of a file's exports: ``kit.math`` becomes ``kit_math_js``."""
+    return f"{name.replace('.', '_')}_js"

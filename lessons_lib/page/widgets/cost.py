@@ -1,0 +1,96 @@
+"""The cost explorer: lower bounds on the time of prefill and decoding, limited by arithmetic or memory."""
+
+from typing import NamedTuple
+
+import traitlets
+
+from lessons_lib.page.widgets.budget import PRESETS, Config, key_value_heads, parts
+from lessons_lib.page.widgets.drawing import element, picture, text
+from lessons_lib.page.widgets.explorer import Card, Explorer
+from lessons_lib.page.widgets.traits import Whole
+
+
+class Device(NamedTuple):
+    """The peak rates of a device: FLOPs of 16-bit matrix products and bytes of memory, per second."""
+
+    flops: float
+    bytes: float
+
+
+# Dao, FlashAttention-2, 2023, arXiv:2307.08691 (A100); Shah et al., FlashAttention-3, 2024, arXiv:2407.08608 (H100).
+DEVICES = {"A100": Device(312e12, 2.0e12), "H100": Device(989e12, 3.35e12)}
+PARTS = {"matrices": "matrices", "pairs": "pairs", "weights": "weights", "caches": "keys and values"}
+
+
+class Cost(NamedTuple):
+    """FLOPs of products with weights and of pairs of tokens; bytes of weights and of keys and values."""
+
+    matrices: int
+    pairs: int
+    weights: int
+    caches: int
+
+
+class CostExplorer(Explorer):
+    r"""Choose a model, a device and a task; the time for arithmetic and for memory by part, and the roofline, follow.
+
+    .. math:: \text{time} \ge \max(F / r_F,\, B / r_B)
+
+    ``mode`` is ``"read"``, prefill of all ``tokens`` of each text at once, or ``"write"``, decoding of one more token
+    for each of ``texts`` texts that have ``tokens`` tokens. A number takes two bytes; weights are read once. Prefill
+    computes half of the pairs, because the mask is causal, and its FLOPs do not count the output matrix.
+
+    Raises:
+        ValueError: if ``model``, ``device`` or ``mode`` is none of those offered, ``tokens`` is not in
+            1 .. 1 048 576, or ``texts`` not in 1 .. 1024.
+    """
+
+    script = "cost"
+    card = Card(
+        title="What a token costs",
+        question="Does the device wait for arithmetic, or for memory?",
+        sentence=(
+            "In the live figure model, device, lengths and the number of texts can be changed; two bars show the time "
+            "for arithmetic and for memory, and a point moves along the roofline."
+        ),
+    )
+
+    model = traitlets.Enum(list(PRESETS), "Llama 3 8B").tag(sync=True)
+    device = traitlets.Enum(list(DEVICES), "H100").tag(sync=True)
+    mode = traitlets.Enum(["read", "write"], "write").tag(sync=True)
+    tokens = Whole(1024, min=1, max=1_048_576).tag(sync=True)
+    texts = Whole(1, min=1, max=1024).tag(sync=True)
+
+    def seconds(self) -> dict[str, float]:
+        """Return the time of each part alone, in seconds, at the peak rates of the device."""
+        device, of = DEVICES[self.device], cost(PRESETS[self.model], self.mode, self.tokens, self.texts)
+        rates = {"matrices": device.flops, "pairs": device.flops, "weights": device.bytes, "caches": device.bytes}
+        return {name: getattr(of, name) / rate for name, rate in rates.items()}
+
+    def still(self) -> str:
+        """Draw two bars, the time for arithmetic and for memory."""
+        took = self.seconds()
+        rows = (("arithmetic", ("matrices", "pairs")), ("memory", ("weights", "caches")))
+        longest = max(sum(took[name] for name in names) for _, names in rows)
+        drawn, y = [], 14
+        for words, names in rows:
+            drawn.append(text(words, x=0, y=y))
+            x = 0.0
+            for name in names:
+                width = 320 * took[name] / longest
+                drawn.append(element("rect", class_=f"x-of-{name}", x=round(x, 2), y=y + 6, width=width, height=24))
+                x += width
+            y += 60
+        alt = ", ".join(f"{PARTS[name]} {1e3 * some:.3g} ms" for name, some in took.items())
+        return picture(320, 120, f"{self.model} on {self.device}, to {self.mode}: {alt}", *drawn)
+
+
+def cost(config: Config, mode: str, tokens: int, texts: int) -> Cost:
+    """Return the FLOPs and bytes of a call, as ``cost`` in ``static/cost.math.js``."""
+    of, d = parts(config), config.heads * config.head_width
+    in_blocks = of["queries"] + of["keys"] + of["feedforward"]
+    multiplied = in_blocks + config.vocab * d
+    caches = texts * 4 * tokens * config.layers * key_value_heads(config) * config.head_width
+    if mode == "read":
+        return Cost(texts * 2 * tokens * in_blocks, texts * 2 * tokens**2 * config.layers * d, 2 * multiplied, caches)
+    return Cost(texts * 2 * multiplied, texts * 4 * tokens * config.layers * d, 2 * multiplied, caches)

@@ -1,0 +1,189 @@
+/** The parameters of a GPT as areas, its FLOPs for a token, and the bytes of its keys and values. */
+
+import {
+  GROUPS,
+  HEADS,
+  HEAD_WIDTHS,
+  PRESETS,
+  boxes,
+  cacheBytes,
+  flops,
+  keyValueHeads,
+  parts,
+  weights,
+} from "./budget.math.js";
+import { checkbox, fixed, html, mappedSlider, named, numbers, picture, select, slider, stage, svg } from "./kit.js";
+
+/**
+ * @typedef {import("./budget.math.js").Config} Config
+ * @typedef {Config & { tokens: number }} Traits
+ * @typedef {import("./kit.js").Scope<Traits>} Scope
+ */
+
+/** @type {(keyof Config)[]} */
+const SIZES = ["kind", "layers", "heads", "head_width", "group", "eighths", "vocab", "tied"];
+/** @type {(keyof Traits)[]} */
+const EVERYTHING = [...SIZES, "tokens"];
+const OWN = "sizes of your own";
+/** @type {Record<string, string>} */
+const NAMES = {
+  embedding: "embedding",
+  head: "output matrix",
+  rest: "positions, norms, shifts",
+  queries: "queries, outputs",
+  keys: "keys, values",
+  feedforward: "feed-forward",
+};
+
+/** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
+function render(context) {
+  const scope = stage(context);
+  const config = () => /** @type {Config} */ (Object.fromEntries(SIZES.map((name) => [name, scope.read(name)])));
+  const published = () =>
+    Object.keys(PRESETS).find((name) => SIZES.every((size) => PRESETS[name][size] === scope.read(size))) ?? OWN;
+  /** @type {(trait: "heads" | "head_width" | "group", label: string, offered: number[]) => HTMLElement} */
+  const stops = (trait, label, offered) =>
+    mappedSlider(scope.value(trait), {
+      label,
+      min: offered[0],
+      max: offered[offered.length - 1],
+      step: 1,
+      toPlace: (value) => offered.indexOf(value),
+      toValue: (place) => offered[place],
+    });
+  scope.add(
+    html(
+      "div",
+      { class: "x-controls" },
+      html(
+        "div",
+        { class: "x-bench" },
+        select(
+          {
+            get: published,
+            set: (name) => name in PRESETS && SIZES.forEach((size) => scope.write(size, PRESETS[name][size])),
+            watch: (draw) => scope.when(SIZES, draw),
+          },
+          { label: "Model", options: [...Object.keys(PRESETS), OWN].map((name) => [name, name]) },
+        ),
+      ),
+    ),
+    html(
+      "div",
+      { class: "x-panels" },
+      treemap(scope, config),
+      numbers(scope, EVERYTHING, [
+        ["weights N", () => grouped(weights(config()))],
+        ["bytes of the weights", () => bytes(2 * weights(config()))],
+        ["FLOPs for a token", () => counted(flops(config(), scope.read("tokens")))],
+        ["the same over 2N", () => fixed(flops(config(), scope.read("tokens")) / (2 * weights(config())))],
+        ["bytes of keys, values", () => bytes(cacheBytes(config(), scope.read("tokens")))],
+        ["key/value heads", () => `${keyValueHeads(config())} of ${scope.read("heads")}`],
+      ]),
+    ),
+    html(
+      "div",
+      { class: "x-settings" },
+      mappedSlider(scope.value("tokens"), {
+        label: "Tokens seen",
+        min: 1,
+        max: 131072,
+        step: 1,
+        show: grouped,
+        toPlace: Math.log2,
+        toValue: (place) => Math.round(2 ** place),
+      }),
+      slider(scope.value("layers"), { label: "Blocks", min: 1, max: 128, step: 1 }),
+      stops("heads", "Heads", HEADS),
+      stops("head_width", "Width of a head", HEAD_WIDTHS),
+      stops("group", "Heads sharing keys", GROUPS),
+      slider(scope.value("eighths"), {
+        label: "Feed-forward",
+        min: 4,
+        max: 64,
+        step: 1,
+        show: (eighths) => `${eighths / 8} d`,
+      }),
+      slider(scope.value("vocab"), { label: "Words", min: 1000, max: 300000, step: 1000, show: grouped }),
+      html(
+        "div",
+        { class: "x-bench" },
+        select(scope.value("kind"), {
+          label: "Kind",
+          options: [
+            ["gpt2", "GPT-2"],
+            ["llama", "Llama"],
+            ["qwen3", "Qwen3"],
+          ],
+        }),
+        checkbox(scope.value("tied"), { label: "output matrix = embedding" }),
+      ),
+    ),
+  );
+  scope.when(EVERYTHING, () => {
+    const [largest] = Object.entries(parts(config())).sort(([, a], [, b]) => b - a);
+    const share = fixed((100 * largest[1]) / weights(config()), 0);
+    scope.announce(
+      `${published()}: ${counted(weights(config()))} weights, ${share} percent of them in ${NAMES[largest[0]]}; ` +
+        `${counted(flops(config(), scope.read("tokens")))} operations for a token, ` +
+        `${bytes(cacheBytes(config(), scope.read("tokens")))} of keys and values.`,
+    );
+  });
+  return scope.dispose;
+}
+
+const grouped = (/** @type {number} */ x) => x.toLocaleString("en");
+
+/** A large number with its name, three digits. @param {number} x */
+function counted(x) {
+  const step = Math.min(4, Math.max(0, Math.floor(Math.log10(x) / 3)));
+  return step
+    ? `${(x / 1000 ** step).toPrecision(3)} ${["", "thousand", "million", "billion", "trillion"][step]}`
+    : `${x}`;
+}
+
+/** A number of bytes with its unit, in powers of ten. @param {number} x */
+function bytes(x) {
+  const step = Math.min(4, Math.max(0, Math.floor(Math.log10(x) / 3)));
+  return `${step ? (x / 1000 ** step).toPrecision(3) : x} ${["B", "kB", "MB", "GB", "TB"][step]}`;
+}
+
+/** A box for each part, whose area is the share of the part. @param {Scope} scope @param {() => Config} config */
+function treemap(scope, config) {
+  const [width, height] = [320, 200];
+  const drawing = picture(width, height, "shares of the weights as areas");
+  drawing.setAttribute("class", "x-boxes");
+  const legend = html("p", { class: "x-legend" });
+  scope.when(SIZES, () => {
+    const all = boxes(config()).filter(({ share }) => share > 0);
+    drawing.replaceChildren(
+      ...all.flatMap(({ name, share, x, y, width: w, height: h }) => {
+        const [left, top, wide, high] = [x * width, y * height, w * width, h * height];
+        const box = svg("rect", { class: `x-of-${name}`, x: left, y: top, width: wide, height: high });
+        if (wide < 40 || high < 22) return [box];
+        const fits = wide > 6.6 * NAMES[name].length + 12 && high > 38;
+        const lines = fits ? [NAMES[name], percentage(share)] : [percentage(share)];
+        return [box, ...lines.map((words, i) => named(words, left + 6, top + 16 * (i + 1)))];
+      }),
+    );
+    legend.replaceChildren(
+      ...all.map(({ name, share }) =>
+        html("span", {}, html("i", { class: `x-key x-of-${name}` }), `${NAMES[name]} ${percentage(share)}`),
+      ),
+    );
+  });
+  return html(
+    "figure",
+    { class: "x-panel" },
+    drawing,
+    legend,
+    html("figcaption", {}, "The area is all weights: left the dictionary and the rest, then attention, feed-forward."),
+  );
+}
+
+/** A share in per cent, with one more digit if it is small. @param {number} share */
+function percentage(share) {
+  return share < 0.0005 ? "<0.1%" : `${fixed(100 * share, share < 0.1 ? 1 : 0)}%`;
+}
+
+export default { render };

@@ -1,0 +1,125 @@
+/** Tokens in a stack of random layers, and measures of their differences. */
+
+import { effectiveCount, entropy, normal, softmax, sum, uniform } from "./arithmetic.js";
+
+/** @typedef {number[][]} Matrix one row for each token, or one for each coordinate that comes in */
+/** @typedef {{ bilinear: Matrix, values: Matrix }} Layer what a layer compares tokens with, and what it makes of them */
+
+export const TOKENS = 12;
+export const WIDTH = 16;
+export const LAYERS = 32;
+
+/** Random tokens and layers; one more layer than the tokens pass, for its attention weights. @param {number} seed */
+export function draw(seed) {
+  const random = uniform(seed);
+  const matrix = (/** @type {number} */ rows, scale = 1) => fill(rows, WIDTH, () => scale * normal(random));
+  const tokens = units(matrix(TOKENS));
+  const layers = Array.from({ length: LAYERS + 1 }, () => ({
+    bilinear: matrix(WIDTH),
+    values: matrix(WIDTH, 1 / Math.sqrt(WIDTH)),
+  }));
+  return { tokens, layers };
+}
+
+/** The attention weights of a layer. @param {Matrix} x @param {Layer} layer @param {boolean} causal @param {number} temperature */
+export function weights(x, { bilinear }, causal, temperature) {
+  const normed = units(x);
+  const queries = times(normed, bilinear);
+  return normed.map((_, i) => {
+    const scores = normed.map((key) => dot(queries[i], key) / WIDTH);
+    const seen = softmax(causal ? scores.slice(0, i + 1) : scores, temperature);
+    return scores.map((_, j) => seen[j] ?? 0);
+  });
+}
+
+/**
+ * The tokens after 0, 1, 2 ... layers.
+ * @param {{ tokens: Matrix, layers: Layer[] }} drawn
+ * @param {number} residual @param {string} norm @param {boolean} causal @param {number} temperature
+ */
+export function streams({ tokens, layers }, residual, norm, causal, temperature) {
+  const found = [tokens];
+  for (const layer of layers.slice(0, LAYERS)) {
+    const x = found[found.length - 1];
+    const mixed = times(times(weights(x, layer, causal, temperature), units(x)), layer.values);
+    const next = x.map((row, i) => row.map((value, c) => residual * value + mixed[i][c]));
+    found.push(norm === "after" ? units(next) : next);
+  }
+  return found;
+}
+
+/** The spread: the share of the norm that is not common to all tokens. @param {Matrix} x */
+export function spread(x) {
+  const mean = x[0].map((_, c) => sum(x.map((row) => row[c])) / x.length);
+  const apart = x.map((row) => row.map((value, c) => value - mean[c]));
+  return Math.sqrt(sum(apart.map((row) => dot(row, row))) / sum(x.map((row) => dot(row, row))));
+}
+
+/** Cosines between tokens. @param {Matrix} x */
+export function cosines(x) {
+  const lengths = x.map((row) => Math.sqrt(dot(row, row)));
+  return x.map((a, i) => x.map((b, j) => dot(a, b) / (lengths[i] * lengths[j])));
+}
+
+/** The mean cosine of two different tokens. @param {Matrix} x */
+export function alike(x) {
+  return (sum(cosines(x).map(sum)) - x.length) / (x.length * (x.length - 1));
+}
+
+/** The effective rank: exp of the entropy of the singular values, by rotating rows until all are orthogonal. @param {Matrix} x */
+export function effectiveRank(x) {
+  const rows = x.map((row) => Float64Array.from(row));
+  let turned = true;
+  for (let sweep = 0; turned && sweep < 12; sweep++) {
+    turned = false;
+    for (let i = 0; i < rows.length; i++)
+      for (let j = 0; j < i; j++) {
+        const [one, two] = [rows[i], rows[j]];
+        let [a, b, c] = [0, 0, 0];
+        for (let k = 0; k < one.length; k++) {
+          a += one[k] * one[k];
+          b += two[k] * two[k];
+          c += one[k] * two[k];
+        }
+        if (c * c <= 1e-30 * a * b) continue; // orthogonal
+        turned = true;
+        const angle = Math.atan2(2 * c, a - b) / 2;
+        const [cos, sin] = [Math.cos(angle), Math.sin(angle)];
+        for (let k = 0; k < one.length; k++)
+          [one[k], two[k]] = [cos * one[k] + sin * two[k], cos * two[k] - sin * one[k]];
+      }
+  }
+  const sigma = rows.map((row) => Math.hypot(...row));
+  return effectiveCount(sigma.map((s) => s / sum(sigma)));
+}
+
+/** Entropy of the weights as a share of the largest possible; rows with one visible key are left out. @param {Matrix} a @param {boolean} causal */
+export function undecided(a, causal) {
+  const shares = a
+    .map((row, i) => [entropy(row), Math.log(causal ? i + 1 : row.length)])
+    .filter(([, most]) => most > 0);
+  return sum(shares.map(([h, most]) => h / most)) / shares.length;
+}
+
+/** RMS norm: scale each row to root mean square 1. @param {Matrix} x */
+function units(x) {
+  return x.map((row) => {
+    const size = Math.sqrt(dot(row, row) / row.length);
+    return row.map((value) => value / size);
+  });
+}
+
+/** @param {Matrix} a @param {Matrix} b */
+function times(a, b) {
+  return a.map((row) => b[0].map((_, c) => sum(row.map((value, k) => value * b[k][c]))));
+}
+
+/** @param {number[]} a @param {number[]} b */
+function dot(a, b) {
+  return sum(a.map((value, i) => value * b[i]));
+}
+
+/** @param {number} rows @param {number} columns @param {() => number} entry */
+export function fill(rows, columns, entry) {
+  return Array.from({ length: rows }, () => Array.from({ length: columns }, entry));
+}

@@ -1,0 +1,427 @@
+/** The hero of the first page: a trained model on a sentence, its attention weights as arcs, and the next word. */
+
+import { HEADS, agreement, run } from "./heads.math.js";
+import { MODEL } from "./heads_model.js";
+import { LONGEST, arcs, chain, likeliest, pivot } from "./hero.math.js";
+import { html, keepKeys, svg } from "./kit.js";
+
+/**
+ * @typedef {{ words: string, query: number, off: string[], sentences: string[] }} Traits
+ * @typedef {import("./hero.math.js").Arc} Arc
+ */
+
+const VERBS = MODEL.verbs.split(" ");
+const PACE = 750; // milliseconds for each word of the animation
+
+/** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
+function render({ model, el }) {
+  const words = () => model.get("words").split(" ");
+  const last = () => Math.min(model.get("query"), words().length - 1);
+  let reading = -1; // the current word of the animation, -1 at rest
+  const query = () => (reading < 0 ? last() : reading);
+  let now = run(words(), model.get("off"));
+  let key = "1.1"; // the head that the large button ablates, for this sentence and this query:
+  let asked = "";
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  let timer;
+
+  /** @param {Partial<Traits>} values */
+  const set = (values) => {
+    for (const [name, value] of Object.entries(values)) model.set(/** @type {keyof Traits} */ (name), value);
+    model.save_changes();
+  };
+  const others = (/** @type {string} */ head) => model.get("off").filter((one) => one !== head);
+
+  const stage = sentence((i) => set({ query: i }));
+  const benches = [2, 1].map((layer) =>
+    bench(layer, stage.only, (head) =>
+      set({ off: model.get("off").includes(head) ? others(head) : [...others(head), head].sort() }),
+    ),
+  );
+  const next = expected((word) =>
+    set({ words: [...words().slice(0, query() + 1), word].join(" "), query: query() + 1 }),
+  );
+  const told = html("p", { class: "h-told", "aria-live": "polite" });
+  const cut = button("h-cut", "", () => set({ off: model.get("off").length ? [] : [key] }));
+  const another = button("h-quiet", "Another sentence", () => {
+    const sentences = model.get("sentences");
+    const other = sentences[(sentences.indexOf(model.get("words")) + 1) % sentences.length];
+    set({ off: [], words: other, query: other.split(" ").length - 1 });
+  });
+  const again = button("h-quiet", "Play", () => play());
+  const caption = formula();
+  const body = html(
+    "div",
+    { class: "h-body" },
+    html("div", { class: "h-figure" }, benches[0].place, stage.place, benches[1].place),
+    html("div", { class: "h-act" }, told, cut, html("div", { class: "h-buttons" }, another, again)),
+    next.place,
+    html("div", { class: "h-caption" }, caption.place, stage.way, caption.said),
+  );
+  const leaveKeys = keepKeys(body);
+  el.classList.add("hero");
+  el.append(body);
+
+  /** This takes eight runs of the model, so it waits until the figure is visible and caches the result. */
+  function findKey() {
+    const question = `${model.get("words")} ${last()}`;
+    if (question !== asked && reading !== 1) [asked, key] = [question, pivot(words(), last()) ?? key];
+    return key;
+  }
+
+  function draw() {
+    const [all, q, off] = [words(), query(), model.get("off")];
+    const p = now.next[q];
+    stage.draw(all, q, arcs(now.weights, q, off), likeliest(p, 1)[0].word);
+    for (const { draw } of benches) draw(off);
+    next.draw(all[q], p, q + 1 < LONGEST);
+    caption.draw(all[q]);
+    cut.textContent = off.length ? "All heads on" : `Switch off head ${findKey()}`;
+    if (reading < 0) told.replaceChildren(...verdict(p, off));
+  }
+
+  /** Advance the animation by one word, up to the query. */
+  function step() {
+    reading += 1;
+    if (reading >= last()) return rest();
+    draw();
+    timer = setTimeout(step, PACE);
+  }
+
+  function play() {
+    clearTimeout(timer);
+    reading = 0;
+    if (window.matchMedia("(prefers-reduced-motion: reduce)").matches) rest();
+    else step();
+  }
+
+  function rest() {
+    clearTimeout(timer);
+    reading = -1;
+    draw();
+  }
+
+  /** Any input of the reader ends the animation. */
+  function touched() {
+    if (reading >= 0) rest();
+    stage.calm();
+  }
+
+  let waiting = false;
+  let left = false;
+  const changed = () => {
+    if (waiting) return;
+    waiting = true;
+    queueMicrotask(() => {
+      waiting = false;
+      if (left) return;
+      now = run(words(), model.get("off"));
+      rest();
+    });
+  };
+  const followed = ["words", "query", "off"].map((name) => `change:${name}`);
+  for (const event of followed) model.on(event, changed);
+  for (const event of ["pointerdown", "keydown", "beforeprint"]) window.addEventListener(event, touched, true);
+  play();
+  const watch = new ResizeObserver(stage.fit);
+  watch.observe(stage.place);
+  document.fonts.ready.then(stage.fit);
+
+  return () => {
+    left = true;
+    clearTimeout(timer);
+    for (const event of followed) model.off(event, changed);
+    for (const event of ["pointerdown", "keydown", "beforeprint"]) window.removeEventListener(event, touched, true);
+    watch.disconnect();
+    leaveKeys();
+    body.remove();
+  };
+}
+
+/** @param {string} look @param {string} words @param {() => void} press */
+function button(look, words, press) {
+  const made = html("button", { type: "button", class: look }, words);
+  made.addEventListener("click", press);
+  return made;
+}
+
+const bold = (/** @type {string} */ words) => html("b", {}, words);
+
+/** @param {number} p */
+function percent(p) {
+  return `${(100 * p).toFixed(p > 0.095 && p < 0.995 ? 0 : 1)}\u00a0%`;
+}
+
+/** The number of the subject according to the model, in words. @param {number[]} p over the vocabulary @param {string[]} off */
+function verdict(p, off) {
+  const heads = off.length ? `Without head${off.length > 1 ? "s" : ""} ${off.join(", ")}: ` : "All heads on: ";
+  const [one, several] = agreement(p);
+  const [most] = likeliest(p, 1);
+  if (one + several < 0.2) return [heads, bold(most.word), `, ${percent(most.p)}.`];
+  if (Math.max(one, several) < 2 * Math.min(one, several)) return [heads, bold("one acts, or several"), ": undecided."];
+  return [heads, bold(one > several ? "one acts" : "several act"), `, ${percent(Math.max(one, several))}.`];
+}
+
+/**
+ * The sentence, the arcs above and below it, and the strongest path in words.
+ * @param {(word: number) => void} ask
+ */
+function sentence(ask) {
+  const picture = svg("svg", { role: "img" });
+  const line = html("div", { class: "h-line", role: "group", "aria-label": "the sentence: choose the word that asks" });
+  const ghost = html("span", { class: "h-ghost", "aria-hidden": "true" });
+  const place = html("div", { class: "h-stage" }, picture, line);
+  const way = html("p", { class: "h-way" });
+  /** @type {HTMLButtonElement[]} */
+  let buttons = [];
+  let shown = "";
+  let query = -1;
+  let wide = 0;
+  /** @type {Arc[]} */
+  let drawn = [];
+
+  /** @param {string[]} words @param {number} q @param {Arc[]} all @param {string} likely */
+  function draw(words, q, all, likely) {
+    const written = words.join(" ");
+    const moves = written !== shown || q !== query;
+    if (written !== shown) {
+      const focused = buttons.findIndex((word) => word.matches(":focus"));
+      buttons = words.map((word, i) => button("h-word", word, () => ask(i)));
+      line.replaceChildren(...buttons, ghost);
+      buttons[Math.min(focused, words.length - 1)]?.focus();
+    }
+    [shown, query, drawn] = [written, q, all];
+    buttons.forEach((word, i) => {
+      word.classList.toggle("h-later", i > q);
+      word.setAttribute("aria-pressed", String(i === q));
+    });
+    ghost.textContent = likely;
+    ghost.classList.toggle("h-later", q < words.length - 1);
+    const strongest = chain(all, q);
+    way.replaceChildren(...(strongest ? inWords(words, strongest) : []));
+    picture.setAttribute("aria-label", `who reads whom on the way to ${words[q]}. ${way.textContent}`);
+    fit();
+    picture.classList.toggle("h-moves", moves);
+  }
+
+  /** Lay out the words as large as the width allows, then the arcs between the centres of words. */
+  function fit() {
+    wide = place.clientWidth;
+    line.style.fontSize = "";
+    const size = parseFloat(getComputedStyle(line).fontSize);
+    line.style.fontSize = `${Math.max(9, Math.min(1, line.clientWidth / line.scrollWidth) * size).toFixed(1)}px`;
+    const height = place.clientHeight;
+    const middle = buttons.map((word) => word.offsetLeft + word.offsetWidth / 2);
+    const tops = [0, line.offsetTop + line.offsetHeight, line.offsetTop];
+    const reach = Math.max(1, middle[middle.length - 1] - middle[0]);
+    const apart = wide > 520 ? 6 : 4;
+    /** @type {Arc[]} */
+    const strongest = chain(drawn, query) ?? [];
+    /** @type {SVGElement[]} */
+    const faint = [];
+    /** @type {SVGElement[]} */
+    const clear = [];
+    for (const arc of drawn) {
+      const lane = Number(arc.head[2]) - 2.5;
+      const [from, to] = [arc.from, arc.to].map((word) => middle[word] + apart * lane);
+      const base = tops[arc.layer];
+      const room = arc.layer === 2 ? -base : height - base;
+      const isLoop = arc.from === arc.to;
+      const far = Math.abs(middle[arc.from] - middle[arc.to]) / reach;
+      const tip = base + (isLoop ? 0.3 : Math.min(1.2, (0.55 + 0.65 * far) * (1 + 0.08 * lane))) * room;
+      const aside = isLoop ? 2 * apart : 0;
+      const isClear = strongest.includes(arc);
+      const opacity = isClear ? 1 : 0.35 * arc.share;
+      const path = svg("path", {
+        d: `M${from} ${base}C${from - aside} ${tip} ${to + aside} ${tip} ${to} ${base}`,
+        class: `h-arc h-of-${arc.layer}`,
+        pathLength: 1,
+        "stroke-width": (0.5 + 4.5 * arc.weight).toFixed(1),
+        "stroke-opacity": opacity.toFixed(2),
+        "data-head": arc.head,
+      });
+      const foot = svg("circle", {
+        class: "h-foot",
+        cx: from,
+        cy: base,
+        r: (1 + 3 * arc.weight).toFixed(1),
+        "fill-opacity": opacity.toFixed(2),
+      });
+      (isClear ? clear : faint).push(path, foot);
+      if (isClear) {
+        const y = base + 0.75 * (tip - base) + (arc.layer === 2 ? -8 : 17);
+        clear.push(svg("text", { x: (from + to) / 2, y, "text-anchor": "middle" }, arc.head));
+      }
+    }
+    picture.setAttribute("viewBox", `0 0 ${wide} ${height}`);
+    picture.replaceChildren(...faint, ...clear);
+    picture.classList.remove("h-moves");
+  }
+
+  return {
+    place,
+    way,
+    draw,
+    fit: () => {
+      if (place.clientWidth !== wide) fit();
+    },
+    calm: () => picture.classList.remove("h-moves"),
+    /** Show the arcs of one head alone, or all if it has no name. @param {string} head */
+    only(head) {
+      for (const path of picture.querySelectorAll("path"))
+        path.classList.toggle("h-dim", head !== "" && path.dataset.head !== head);
+    },
+  };
+}
+
+/** @param {string[]} words @param {[first: Arc, second: Arc]} way */
+function inWords(words, [first, second]) {
+  const by = (/** @type {Arc} */ { head, weight }) => `head ${head}, ${weight.toFixed(2)}`;
+  return [
+    bold(words[second.to]),
+    " reads ",
+    bold(words[second.from]),
+    ` (${by(second)}), which had read `,
+    bold(words[first.from]),
+    ` (${by(first)}).`,
+  ];
+}
+
+/**
+ * The heads of a layer, each with a switch; a head under the pointer is shown alone.
+ * @param {number} layer @param {(head: string) => void} only @param {(head: string) => void} flip
+ */
+function bench(layer, only, flip) {
+  const chips = HEADS.filter((head) => Number(head[0]) === layer).map((head) => {
+    const chip = button("h-head", head, () => flip(head));
+    chip.setAttribute("aria-label", `head ${head}`);
+    chip.addEventListener("pointerenter", ({ pointerType }) => pointerType === "mouse" && only(head));
+    chip.addEventListener("focus", () => chip.matches(":focus-visible") && only(head));
+    for (const event of ["pointerleave", "blur"]) chip.addEventListener(event, () => only(""));
+    return chip;
+  });
+  return {
+    place: html(
+      "div",
+      { class: "h-bench", role: "group", "aria-label": `heads of layer ${layer}` },
+      html("span", {}, `Layer ${layer}`),
+      ...chips,
+    ),
+    /** @param {string[]} off */
+    draw(off) {
+      for (const chip of chips) chip.setAttribute("aria-pressed", String(!off.includes(String(chip.textContent))));
+    },
+  };
+}
+
+/** The most probable words, each with a button that appends it, and the probabilities of both verb numbers. @param {(word: string) => void} take */
+function expected(take) {
+  const lead = html("p");
+  const rows = Array.from({ length: 5 }, () => {
+    const row = bar("button", { type: "button", class: "h-next" });
+    row.place.addEventListener("click", () => take(row.name.textContent));
+    return row;
+  });
+  const verbs = ["a verb for one", "for several"].map((name) => {
+    const row = bar("div", { class: "h-next h-verb" });
+    row.name.textContent = name;
+    return row;
+  });
+  return {
+    place: html("div", { class: "h-side" }, lead, ...[...rows, ...verbs].map(({ place }) => place)),
+    /** @param {string} word @param {number[]} p @param {boolean} goesOn */
+    draw(word, p, goesOn) {
+      lead.replaceChildren("After ", bold(word), " the model expects");
+      const likely = likeliest(p, rows.length);
+      rows.forEach(({ place, name, fill, share }, i) => {
+        const { word: one, p: its } = likely[i];
+        name.textContent = one;
+        fill.className = !VERBS.includes(one) ? "" : one.endsWith("s") ? "h-one" : "h-several";
+        fill.style.width = `${100 * its}%`;
+        share.textContent = percent(its);
+        place.disabled = !goesOn;
+        place.setAttribute("aria-label", `${one}, ${percent(its)}: put it after ${word}`);
+      });
+      agreement(p).forEach((its, i) => {
+        verbs[i].fill.className = i ? "h-several" : "h-one";
+        verbs[i].fill.style.width = `${100 * its}%`;
+        verbs[i].share.textContent = percent(its);
+      });
+    },
+  };
+}
+
+/**
+ * A name, a bar and a number.
+ * @template {"button" | "div"} K
+ * @param {K} tag @param {import("./kit.js").Attributes} attributes
+ */
+function bar(tag, attributes) {
+  const [name, fill, share] = [html("span"), html("i"), html("span", { class: "h-share" })];
+  const place = html(tag, attributes, name, html("span", { class: "h-track" }, fill), share);
+  return { place, name, fill, share };
+}
+
+/** The formula; its letters explain what they are in this sentence. */
+function formula() {
+  const said = html("p", { class: "h-said" });
+  let asked = "";
+  let lit = "";
+  /** @type {[sign: string, name: string, words: string][]} */
+  const letters = [
+    [
+      "output",
+      "output",
+      "Output: what all that was handed over adds up to. It is added to the word itself, and after layer 2 the next word is read from the sum.",
+    ],
+    ["Q", "query", "Q, the queries: what each word looks for. The word in the frame asks."],
+    ["K", "key", "K, the keys: by what a word is found. The larger a dot, the more of the reading goes to its word."],
+    ["V", "value", "V, the values: what a word hands over along an arc, in proportion to its width."],
+  ];
+  const signs = letters.map(([sign, name]) => {
+    const made = button(`h-sign h-${name}`, sign, () => {
+      lit = lit === name ? "" : name;
+      show();
+    });
+    made.setAttribute("aria-label", sign === name ? name : `${sign}, the ${name}`);
+    return made;
+  });
+  const [output, q, k, v] = signs;
+  const place = html(
+    "div",
+    { class: "h-formula", role: "group", "aria-label": "the formula: choose a letter" },
+    output,
+    html("span", {}, "="),
+    html("span", { class: "h-softmax" }, "softmax"),
+    html("span", { class: "h-bracket" }, "("),
+    html(
+      "span",
+      { class: "h-over" },
+      html("span", {}, q, k, html("sup", {}, "⊤")),
+      html("span", { class: "h-root" }, "√", html("span", {}, html("i", {}, "d"), html("sub", {}, "k"))),
+    ),
+    html("span", { class: "h-bracket" }, ")"),
+    v,
+  );
+  function show() {
+    letters.forEach(([, name], i) => signs[i].setAttribute("aria-pressed", String(name === lit)));
+    const body = /** @type {HTMLElement | null} */ (place.closest(".h-body"));
+    if (body) body.dataset.lit = lit;
+    said.textContent =
+      letters.find(([, name]) => name === lit)?.[2] ??
+      `Each arc is one number of the softmax, the wider the larger: above the sentence what “${asked}” reads in layer 2, ` +
+        "below it what it, and the words that it reads, had read in layer 1. Weights below 0.1 are not drawn. " +
+        "What a wide arc is good for shows when its head is switched off.";
+  }
+  return {
+    place,
+    said,
+    /** @param {string} word */
+    draw(word) {
+      asked = word;
+      show();
+    },
+  };
+}
+
+export default { render };

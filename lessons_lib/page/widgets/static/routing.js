@@ -1,0 +1,402 @@
+/** Words joined to their experts: load balance, capacity, and the effect of a bias. */
+
+import { questionCard } from "./question.js";
+import {
+  button,
+  entry,
+  fixed,
+  html,
+  mappedSlider,
+  named,
+  numbers,
+  panels,
+  picture,
+  select,
+  slider,
+  stage,
+  svg,
+} from "./kit.js";
+import { COLOURS } from "./palette.js";
+import {
+  CAPACITIES,
+  EXPERTS,
+  HELD_OUT,
+  LENGTH,
+  RATE,
+  TEXTS,
+  inEffect,
+  inside,
+  lastWord,
+  rebalanced,
+  route,
+  router,
+  scores,
+} from "./routing.math.js";
+import { querySlider } from "./query_slider.js";
+
+/**
+ * @typedef {{ balance: string, top_k: number, layer: number, story: number, words: number, query: number,
+ *   capacity: number, bias: number[], guess: number }} Traits
+ * @typedef {import("./kit.js").Scope<Traits>} Scope
+ * @typedef {import("./routing.math.js").Routing} Routing
+ * @typedef {{ story(): string[], query(): number, now(): Routing, rows(): number[][],
+ *   how(): import("./routing.math.js").How, hidden(): boolean }} State
+ */
+
+/** @type {(keyof Traits)[]} */
+const TRAINED = ["balance", "top_k", "layer"];
+/** @type {(keyof Traits)[]} */
+const ROUTED = [...TRAINED, "story", "words", "capacity", "bias"];
+/** @type {(keyof Traits)[]} */
+const EVERYTHING = [...ROUTED, "query", "guess"];
+
+/** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
+function render(context) {
+  const scope = stage(context);
+  const story = () => TEXTS[scope.read("story")];
+  const rows = () =>
+    scores(scope.read("balance"), scope.read("top_k"), scope.read("layer"), scope.read("story"), scope.read("words"));
+  const how = () => {
+    const own = router(scope.read("balance"), scope.read("top_k")).layers[scope.read("layer") - 1].bias;
+    const bias = added(scope).map((b, i) => b + own[i]);
+    return { topK: scope.read("top_k"), capacity: scope.read("capacity"), bias };
+  };
+  /** @type {Routing} */
+  let now;
+  scope.when(ROUTED, () => (now = route(rows(), how())));
+  /** @type {State} */
+  const state = {
+    story,
+    query: () => Math.min(scope.read("query"), scope.read("words") - 1),
+    now: () => now,
+    rows,
+    how,
+    hidden: () => scope.read("balance") === "none" && !scope.read("guess"),
+  };
+  const shown = panels(["Words", joined(scope, state)], ["Experts", experts(scope, state)]);
+  const question = guess(scope);
+  const style = COLOURS.map((colour, i) => `--of-${i + 1}: ${colour}`).join("; ");
+  scope.add(html("div", { class: "r-all", style }, choices(scope), question, calls(scope, state), shown));
+  scope.when(["balance", "guess"], () => (shown.inert = state.hidden()));
+  scope.when(EVERYTHING, () => {
+    if (state.hidden()) return scope.announce("First say how many experts will be in use.");
+    const { experts: chosen, dropped, asked, balanceLoss } = now;
+    const i = state.query();
+    scope.announce(
+      `${story()[i]} asks expert ${chosen[i].map((expert) => expert + 1).join(" and ")}. ` +
+        `The eight are asked by ${asked.join(", ")} words, as if ${fixed(inEffect(asked), 1)} were equally busy; ` +
+        `balance loss ${fixed(balanceLoss)}, ${count(dropped.flat())} of ${dropped.flat().length} choices dropped.`,
+    );
+  });
+  return scope.dispose;
+}
+
+/** The bias that the reader adds to each expert. @param {Scope} scope */
+function added(scope) {
+  const bias = scope.read("bias");
+  return bias.length === EXPERTS ? bias : Array(EXPERTS).fill(0);
+}
+
+const count = (/** @type {boolean[]} */ all) => all.filter(Boolean).length;
+
+/** The controls for the router and the story. @param {Scope} scope */
+function choices(scope) {
+  return html(
+    "div",
+    { class: "x-settings" },
+    select(scope.value("balance"), {
+      label: "Trained with",
+      options: [
+        ["none", "no balance"],
+        ["0.01", "balance loss × 0.01"],
+        ["0.1", "balance loss × 0.1"],
+        ["bias", "a bias in the choice"],
+      ],
+    }),
+    select(scope.value("top_k"), {
+      label: "A word asks",
+      options: [
+        [1, "one expert"],
+        [2, "two experts"],
+      ],
+    }),
+    select(scope.value("layer"), {
+      label: "Layer",
+      options: [
+        [1, "first"],
+        [2, "second"],
+      ],
+    }),
+    select(scope.value("story"), {
+      label: "Story",
+      options: TEXTS.map((words, i) => [i, `${words.slice(0, 4).join(" ")} …`]),
+    }),
+  );
+}
+
+/** The question before routers without load balancing are shown. @param {Scope} scope */
+function guess(scope) {
+  const { card, tell } = questionCard(
+    "r-guess",
+    "These routers were trained with nothing that asks for balance. On new words, as how many equally busy experts will " +
+      "the eight work? Say first:",
+    Array.from({ length: EXPERTS }, (_, i) => [i + 1, String(i + 1), `${i + 1} experts`]),
+    (many) => scope.write("guess", many),
+  );
+  scope.when([...TRAINED, "guess"], () => {
+    const said = scope.read("guess");
+    card.hidden = scope.read("balance") !== "none";
+    const [first, ...others] = recorded(scope).map((all) => fixed(inEffect(all), 1));
+    tell(
+      said
+        ? `You said ${said}. In this layer ${HELD_OUT.toLocaleString("en")} new words use the eight like ${first} equally ` +
+            `busy ones; trained from other seeds, like ${others.join(" and ")}.`
+        : "",
+    );
+  });
+  return card;
+}
+
+/** The controls for the number of words, the query and the capacity. @param {Scope} scope @param {State} state */
+function calls(scope, { story, query }) {
+  return html(
+    "div",
+    { class: "x-settings x-controls" },
+    slider(scope.value("words"), { label: "Words in the call", min: 2, max: LENGTH, step: 1 }),
+    mappedSlider(scope.value("capacity"), {
+      label: "Capacity c",
+      min: CAPACITIES[0],
+      max: EXPERTS,
+      step: 1,
+      show: (c) => (c === EXPERTS ? "no limit" : String(c)),
+      toPlace: (c) => CAPACITIES.indexOf(c),
+      toValue: (place) => CAPACITIES[place],
+    }),
+    querySlider(scope, ["words", "story"], {
+      label: "Word that asks",
+      count: () => scope.read("words"),
+      query,
+      show: (i) => story()[i],
+      key: () => `${scope.read("words")} ${scope.read("story")}`,
+    }),
+  );
+}
+
+const [WIDE, TOP, HIGH, LEFT, RIGHT] = [330, 34, 17, 84, 206];
+const PITCH = (HIGH * LENGTH) / EXPERTS;
+
+/** Words on the left, experts on the right. @param {Scope} scope @param {State} state */
+function joined(scope, { story, query, now, rows, how, hidden }) {
+  const frame = html("div");
+  const own = html("p", { class: "x-facts r-own" });
+  const last = html("p", { class: "x-facts r-last" });
+  scope.when(EVERYTHING, () => {
+    const drawing = picture(WIDE, TOP + HIGH * LENGTH, "words joined to the experts that they ask");
+    own.textContent = last.textContent = "";
+    frame.replaceChildren(drawing);
+    if (hidden()) return;
+    const { probabilities, experts: chosen, weights, dropped, asked, load, capacity } = now();
+    const q = query();
+    drawing.append(named("word", LEFT, 12, "", "end"), named("expert: has of asked", RIGHT, 12));
+    drawing.append(named(`gate of ${story()[q]}`, WIDE, 28, "", "end"));
+    const y = (/** @type {number} */ word) => TOP + HIGH * (word + 0.5);
+    const door = (/** @type {number} */ expert) => TOP + PITCH * (expert + 0.5);
+    chosen.forEach((experts, word) =>
+      experts.forEach((expert, choice) => {
+        const late = dropped[word][choice];
+        const [a, b] = [y(word), door(expert)];
+        drawing.append(
+          svg("path", {
+            class: `x-line r-${expert + 1} ${late ? "r-late" : ""} ${word === q ? "r-asks" : ""}`,
+            d: `M${LEFT + 6} ${a}C${LEFT + 66} ${a} ${RIGHT - 60} ${b} ${RIGHT - 2} ${b}`,
+            style: `stroke-width: ${(0.6 + 3 * weights[word][choice]).toFixed(2)}`,
+          }),
+        );
+      }),
+    );
+    story().forEach((word, i) => {
+      const isIn = i < chosen.length;
+      const out = isIn && dropped[i].every(Boolean);
+      if (isIn)
+        drawing.append(
+          svg("rect", {
+            class: `r-word r-${chosen[i][0] + 1}`,
+            x: 0,
+            y: y(i) - HIGH / 2 + 1,
+            width: LEFT + 4,
+            height: HIGH - 2,
+            rx: 3,
+          }),
+        );
+      const look = [i === q ? "x-asks" : "", out ? "r-out" : "", isIn ? "" : "r-later"].join(" ");
+      const name = svg("text", { class: look, x: LEFT, y: y(i) + 4, "text-anchor": "end" }, word);
+      name.addEventListener("click", () => isIn && scope.write("query", i));
+      drawing.append(name);
+    });
+    asked.forEach((many, expert) => {
+      const b = door(expert);
+      const full = many > capacity;
+      drawing.append(
+        svg("rect", { class: `r-door r-${expert + 1}`, x: RIGHT, y: b - 19, width: 46, height: 38, rx: 4 }),
+        svg("text", { class: "r-name", x: RIGHT + 23, y: b - 4, "text-anchor": "middle" }, String(expert + 1)),
+        svg(
+          "text",
+          { class: full ? "r-full" : "", x: RIGHT + 23, y: b + 12, "text-anchor": "middle" },
+          full ? `${load[expert]} of ${many}` : String(many),
+        ),
+      );
+      const p = probabilities[q][expert];
+      const isOwn = chosen[q].includes(expert);
+      drawing.append(
+        svg("rect", { class: "x-ground", x: RIGHT + 52, y: b - 5, width: 40, height: 10 }),
+        svg("rect", { class: `r-gate r-${expert + 1}`, x: RIGHT + 52, y: b - 5, width: 40 * p, height: 10 }),
+        svg("text", { class: isOwn ? "x-asks" : "", x: WIDE, y: b + 4, "text-anchor": "end" }, short(p)),
+      );
+    });
+    own.textContent = told(story(), now(), q);
+    last.textContent = toldLast(story(), rows(), how());
+  });
+  return html(
+    "figure",
+    { class: "x-panel" },
+    frame,
+    html(
+      "figcaption",
+      {},
+      "A word has the colour of its first choice; a line is as thick as the weight of what the expert returns. A dashed " +
+        "line found no place; a word that is struck through is computed by none.",
+    ),
+    own,
+    last,
+  );
+}
+
+const short = (/** @type {number} */ p) => fixed(p).replace(/^0/, "");
+
+/** Two words, or three, or “three and 4 more”. @param {string[]} all */
+function listed(all) {
+  return all.length > 4 ? `${all.slice(0, 4).join(", ")} and ${all.length - 4} more` : all.join(", ");
+}
+
+/** The routing of a word, in words. @param {string[]} story @param {Routing} routing @param {number} i */
+function told(story, routing, i) {
+  const { experts: chosen, weights, dropped } = routing;
+  const first = `“${story[i]}” asks`;
+  return chosen[i]
+    .map((expert, choice) => {
+      const asks = `${choice ? "and" : first} expert ${expert + 1}`;
+      if (!dropped[i][choice]) return `${asks}, weight ${fixed(weights[i][choice])}`;
+      const there = inside(routing, expert).map(({ word, choice: by }) => story[word] + (by ? " (second choice)" : ""));
+      return `${asks}, which is full of ${listed(there)}`;
+    })
+    .join("; ")
+    .concat(".");
+}
+
+/** The effect of the last word on the words before it, in words. @param {string[]} story @param {number[][]} rows @param {import("./routing.math.js").How} how */
+function toldLast(story, rows, how) {
+  if (how.capacity === EXPERTS) return "Without a limit nobody is pushed out.";
+  const { out, back, places } = lastWord(rows, how);
+  const who = (/** @type {typeof out} */ all) =>
+    listed(
+      all.map(({ word, choice, expert }) => `${story[word]} (${choice ? "second" : "first"} choice, ${expert + 1})`),
+    );
+  const done = [
+    places > 0 && "brings each expert a place more",
+    back.length > 0 && `lets in ${who(back)}`,
+    out.length > 0 && `pushes out ${who(out)}`,
+  ].filter(Boolean);
+  return `The last word of the call, “${story[rows.length - 1]}”, ${done.join(", ") || "changes nothing for those before it"}.`;
+}
+
+/** A row for each expert: its bias, and the number of words that select it. @param {Scope} scope @param {State} state */
+function experts(scope, { now, hidden }) {
+  const parts = Array.from({ length: EXPERTS }, (_, i) => ({
+    here: html("div", { class: `x-bar r-${i + 1}` }),
+    recorded: html("div", { class: "x-bar x-second" }),
+    shown: html("span", { class: "x-value" }),
+  }));
+  scope.when(EVERYTHING, () => {
+    const { asked, load } = now();
+    const heldOut = recorded(scope)[0];
+    parts.forEach(({ here, recorded: bar, shown }, i) => {
+      here.style.width = hidden() ? "0" : `${(100 * asked[i]) / scope.read("words")}%`;
+      bar.style.width = hidden() ? "0" : `${(100 * heldOut[i]) / HELD_OUT}%`;
+      shown.textContent = hidden() ? "–" : asked[i] > load[i] ? `${load[i]} of ${asked[i]}` : String(asked[i]);
+    });
+  });
+  const step = button(`Move biases by ${RATE}`, () => scope.write("bias", rebalanced(added(scope), now().asked, RATE)));
+  const none = button("All to 0", () => scope.write("bias", []));
+  return html(
+    "figure",
+    { class: "x-panel" },
+    html(
+      "div",
+      {
+        class: "x-grid r-experts",
+        style: "--columns: 1rem 1fr 2.75rem 1fr 3.25rem; --narrow: 1rem 1fr 3.25rem",
+      },
+      html("span"),
+      ...["bias added", ""].map((head) => html("span", { class: "x-head x-own" }, head)),
+      ...["share of words", ""].map((head) => html("span", { class: "x-head" }, head)),
+      ...parts.flatMap(({ here, recorded: bar, shown }, i) => [
+        html("span", { class: "x-name", "aria-hidden": "true" }, String(i + 1)),
+        slider(entry({ ...scope.value("bias"), get: () => added(scope) }, i), {
+          label: `bias of expert ${i + 1}`,
+          min: -1,
+          max: 1,
+          step: 0.02,
+          show: (b) => fixed(b),
+          plain: true,
+        }),
+        html("div", { class: "x-track" }, here, bar),
+        shown,
+      ]),
+    ),
+    html("div", { class: "x-bench" }, step, none),
+    html(
+      "figcaption",
+      {},
+      `Upper bars: the words of the call that ask each expert; striped: ${HELD_OUT.toLocaleString("en")} new words, as ` +
+        "trained. The first button lowers the bias of each expert that more than the average ask for, and raises the others’. " +
+        "What the model would predict with other biases or with a capacity is not computed here.",
+    ),
+    numbers(scope, EVERYTHING, [
+      ["experts in effect, this call", () => (hidden() ? "–" : fixed(inEffect(now().asked)))],
+      ["balance loss, this call", () => (hidden() ? "–" : fixed(now().balanceLoss))],
+      ["places an expert", () => (scope.read("capacity") === EXPERTS ? "no limit" : String(now().capacity))],
+      ["choices dropped", () => (hidden() ? "–" : `${count(now().dropped.flat())} of ${now().dropped.flat().length}`)],
+      [
+        "in effect, new words, as trained",
+        () =>
+          hidden()
+            ? "–"
+            : recorded(scope)
+                .map((all) => fixed(inEffect(all), 1))
+                .join(", "),
+      ],
+      [
+        "nats above the grammar, as trained",
+        () =>
+          hidden()
+            ? "–"
+            : above(scope)
+                .map((x) => fixed(x, 3))
+                .join(", "),
+      ],
+      ["you said, without balance", () => (scope.read("guess") ? String(scope.read("guess")) : "–")],
+    ]),
+  );
+}
+
+/** The recorded load of the experts on held-out words, for each seed. @param {Scope} scope */
+function recorded(scope) {
+  return router(scope.read("balance"), scope.read("top_k")).layers[scope.read("layer") - 1].asked;
+}
+
+/** @param {Scope} scope */
+function above(scope) {
+  return router(scope.read("balance"), scope.read("top_k")).above;
+}
+
+export default { render };

@@ -1,0 +1,386 @@
+/** Rotary frequencies beyond the training length: bars for all clocks, one clock in detail, and recorded losses. */
+
+import { questionCard } from "./question.js";
+import {
+  checkbox,
+  fixed,
+  html,
+  linear,
+  logSlider,
+  mappedSlider,
+  named,
+  numbers,
+  panels,
+  picture,
+  select,
+  slider,
+  stage,
+  svg,
+} from "./kit.js";
+import { withPlayButton } from "./play.js";
+import {
+  FACTORS,
+  LENGTHS,
+  LONGEST,
+  TRAINED,
+  WIDTHS,
+  clocks,
+  means,
+  nearest,
+  recorded,
+  temperature,
+  unseen,
+} from "./stretch.math.js";
+
+/**
+ * @typedef {import("./stretch.math.js").Method} Method
+ * @typedef {import("./stretch.math.js").Setting} Setting
+ * @typedef {import("./stretch.math.js").Clock} Clock
+ * @typedef {Setting & { clock: number, practised: boolean, guess: "" | Method }} Traits
+ * @typedef {import("./kit.js").Scope<Traits>} Scope
+ * @typedef {{ all(): Clock[], chosen(): number, words(): string }} Now
+ */
+
+/** @type {(keyof Setting)[]} */
+const SETTING = ["base", "width", "method", "factor", "length"];
+/** @type {(keyof Traits)[]} */
+const CLOSELY = [...SETTING, "clock"];
+/** @type {Record<Method, string>} */
+const NAMES = { none: "as trained", interpolation: "interpolation", ntk: "NTK-aware", yarn: "YaRN" };
+const METHODS = /** @type {[Method, string][]} */ (Object.entries(NAMES));
+const TURN = 2 * Math.PI;
+
+/** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
+function render(context) {
+  const scope = stage(context);
+  const setting = () => /** @type {Setting} */ (Object.fromEntries(SETTING.map((name) => [name, scope.read(name)])));
+  /** @type {Clock[]} */
+  let all;
+  scope.when(SETTING, () => (all = clocks(setting())));
+  /** @type {Now} */
+  const now = {
+    all: () => all,
+    chosen: () => Math.min(scope.read("clock"), all.length) - 1,
+    words: () => {
+      const method = scope.read("method");
+      return NAMES[method] + (method === "none" ? "" : ` by ${fixed(scope.read("factor"), 1)}`);
+    },
+  };
+  const many = () => all.filter(({ isNew }) => isNew).length;
+  const heat = () => temperature(setting());
+  const stretch = mappedSlider(scope.value("factor"), {
+    label: "by the factor",
+    min: 1,
+    max: 128,
+    step: 0.125,
+    show: (f) => fixed(f, 1),
+    toPlace: Math.log2,
+    toValue: (place) => Number((2 ** place).toPrecision(3)),
+  });
+  const [input] = stretch.getElementsByTagName("input");
+  scope.when(["method"], () => (input.disabled = scope.read("method") === "none"));
+  scope.add(
+    html(
+      "div",
+      { class: "x-controls" },
+      withPlayButton(
+        scope,
+        mappedSlider(scope.value("length"), {
+          label: "Tokens read",
+          min: 16,
+          max: LONGEST,
+          step: 0.125,
+          toPlace: Math.log2,
+          toValue: (place) => Math.round(2 ** place),
+        }),
+        150,
+      ),
+      html(
+        "div",
+        { class: "x-settings" },
+        select(scope.value("method"), { label: "Method", options: METHODS }),
+        stretch,
+      ),
+    ),
+    panels(["All clocks", bars(scope, now)], ["One clock", dial(scope, now)]),
+    numbers(scope, SETTING, [
+      ["clocks at angles never seen", () => `${many()} of ${all.length}`],
+      [
+        "slower, fastest … slowest",
+        () => [all[0], all[all.length - 1]].map((c) => fixed(c.trained / c.now)).join(" … "),
+      ],
+      ["neighbours, fastest clock", () => `${degrees(all[0].trained)} → ${degrees(all[0].now)}`],
+      ["temperature of the scores", () => fixed(heat())],
+    ]),
+    html(
+      "div",
+      { class: "x-settings" },
+      scope.rebuild(
+        ["width"],
+        () => String(scope.read("width")),
+        (part) =>
+          slider(
+            { ...part.value("clock"), get: () => now.chosen() + 1 },
+            { label: "Clock looked at", min: 1, max: scope.read("width") / 2, step: 1 },
+          ),
+      ),
+      logSlider(scope.value("base"), { label: "Base", min: 10, max: 1e6, show: short }),
+      mappedSlider(scope.value("width"), {
+        label: "Width of a head",
+        min: WIDTHS[0],
+        max: WIDTHS[WIDTHS.length - 1],
+        step: 1,
+        toPlace: (width) => WIDTHS.indexOf(width),
+        toValue: (place) => WIDTHS[place],
+      }),
+    ),
+    losses(scope),
+  );
+  scope.when(SETTING, () =>
+    scope.announce(
+      `${scope.read("length")} tokens read, ${now.words()}: ${many()} of ${all.length} clocks show angles that ` +
+        `${TRAINED} tokens never showed; neighbours are ${degrees(all[0].now)} apart on the fastest.`,
+    ),
+  );
+  return scope.dispose;
+}
+
+/** Three digits at most, thousands as k, millions as M. @param {number} x */
+function short(x) {
+  const [over, unit] = x >= 999_500 ? [1e6, " M"] : x >= 9995 ? [1e3, " k"] : [1, ""];
+  return `${Number((x / over).toPrecision(3))}${unit}`;
+}
+
+/** An angle, with enough digits to differ from zero. @param {number} angle */
+function degrees(angle) {
+  const x = (angle * 180) / Math.PI;
+  return `${x < 0.01 ? "<0.01" : x < 10 ? fixed(x) : short(Number(fixed(x, 1)))}°`;
+}
+
+/** A number of turns, with enough digits to differ from zero. @param {number} angle */
+function turns(angle) {
+  const x = angle / TURN;
+  return x < 0.001 ? "<0.001" : x < 0.1 ? fixed(x, 3) : fixed(x);
+}
+
+/** All clocks on a scale of turns: the largest angle in training, and the one reached now. @param {Scope} scope @param {Now} now */
+function bars(scope, now) {
+  const [left, right, top, bottom] = [34, 314, 26, 206];
+  const drawing = picture(320, 244, "turns of each clock in training and now");
+  const scale = linear([-4, 2], [bottom, top]);
+  const y = (/** @type {number} */ angle) => scale(Math.min(2, Math.max(-4, Math.log10(angle / TURN))));
+  const grounds = svg("g");
+  const chosen = svg("path", { class: "s-chosen" });
+  const last = named("", right, bottom + 16, "", "end");
+  drawing.append(
+    grounds,
+    svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${right}` }),
+    svg("path", { class: "s-once", d: `M${left} ${y(TURN)}H${right}` }),
+    named("once round", right, y(TURN) - 4, "s-name", "end"),
+    ...["10²", "1", "10⁻²", "10⁻⁴"].map((t, i) => named(t, left - 5, scale(2 - 2 * i) + 4, "", "end")),
+    named("turns made", 0, 12),
+    named("1", left + 4, bottom + 16),
+    named("clock, fastest first", (left + right) / 2, bottom + 34, "", "middle"),
+    last,
+    chosen,
+  );
+  drawing.addEventListener("click", (event) => {
+    const box = drawing.getBoundingClientRect();
+    const share = linear([left, right], [0, now.all().length])(((event.clientX - box.left) / box.width) * 320);
+    scope.write("clock", Math.min(now.all().length, Math.max(1, Math.ceil(share))));
+  });
+  scope.when(CLOSELY, () => {
+    const all = now.all();
+    const slot = (right - left) / all.length;
+    const [x, wide] = [(/** @type {number} */ i) => left + slot * (i + 0.12), 0.76 * slot];
+    grounds.replaceChildren(
+      ...all.flatMap((clock, i) => {
+        const box = (/** @type {string} */ look, /** @type {number} */ from, /** @type {number} */ to) =>
+          svg("rect", { class: look, x: x(i), width: wide, y: y(to), height: Math.max(0, y(from) - y(to)) });
+        const level = (/** @type {string} */ look, /** @type {number} */ angle) =>
+          svg("path", { class: `x-line ${look}`, d: `M${x(i)} ${y(angle)}h${wide}` });
+        const beyond = unseen(clock);
+        return [
+          box("x-fill", 0, clock.seen),
+          ...(beyond ? [box("s-new", beyond[0], beyond[1])] : []),
+          ...(scope.read("method") === "none" ? [] : [level("s-plain", clock.plain)]),
+          level(clock.isNew ? "x-second" : "x-first", clock.reach),
+        ];
+      }),
+    );
+    last.textContent = String(all.length);
+    chosen.setAttribute("d", `M${x(now.chosen()) + wide / 2} ${bottom + 3}l5 8h-10z`);
+  });
+  return html(
+    "figure",
+    { class: "x-panel" },
+    drawing,
+    html(
+      "figcaption",
+      {},
+      `Bar: how far it turned in ${TRAINED} tokens of training. Thick line: how far it turns in the tokens read; dotted: if nothing were slowed down. Orange, above a bar: angles never seen; a clock that went once round counts as having seen all. The mark: the clock looked at.`,
+    ),
+  );
+}
+
+/** One clock with the angles of all distances, and its values. @param {Scope} scope @param {Now} now */
+function dial(scope, now) {
+  const drawing = picture(200, 200, "angles of one clock at every distance, in training and now");
+  const sector = svg("path", { class: "x-fill" });
+  const beyond = svg("path", { class: "s-new" });
+  const [inner, outer, fresh] = ["s-marks", "s-marks s-first", "s-marks s-second"].map((look) =>
+    svg("path", { class: look }),
+  );
+  drawing.append(svg("circle", { class: "x-ground", cx: 100, cy: 100, r: 70 }), sector, beyond, inner, outer, fresh);
+  const marks = (/** @type {number[]} */ angles, /** @type {number} */ from) =>
+    angles.map((a) => `M${at(from, a)}L${at(from + 9, a)}`).join("");
+  const rows = ["tokens", "tokens for a turn", "turns made", "between neighbours"].map((name) => ({
+    name,
+    cells: [html("td"), html("td")],
+  }));
+  const verdict = html("p", { class: "x-facts s-verdict" });
+  const title = html("th", { scope: "row" });
+  scope.when(CLOSELY, () => {
+    const i = now.chosen();
+    const clock = now.all()[i];
+    const [length, news, slower] = [scope.read("length"), unseen(clock), clock.trained / clock.now];
+    sector.setAttribute("d", wedge(0, clock.seen));
+    beyond.setAttribute("d", news ? wedge(news[0], news[1]) : "");
+    const each = Array.from({ length }, (_, t) => t * clock.now);
+    const isFresh = (/** @type {number} */ a) => clock.isNew && a % TURN >= clock.seen;
+    inner.setAttribute(
+      "d",
+      marks(
+        Array.from({ length: TRAINED }, (_, t) => t * clock.trained),
+        72,
+      ),
+    );
+    outer.setAttribute(
+      "d",
+      marks(
+        each.filter((a) => !isFresh(a)),
+        86,
+      ),
+    );
+    fresh.setAttribute("d", marks(each.filter(isFresh), 86));
+    title.textContent = `clock ${i + 1}`;
+    [
+      [String(TRAINED), String(length)],
+      [short(TURN / clock.trained), short(TURN / clock.now)],
+      [turns(clock.seen), turns(clock.reach)],
+      [degrees(clock.trained), degrees(clock.now)],
+    ].forEach((pair, row) => pair.forEach((words, column) => (rows[row].cells[column].textContent = words)));
+    verdict.textContent =
+      (slower > 1 ? `${fixed(slower)} times slower than in training; ` : "As fast as in training; ") +
+      (news ? `${degrees(news[1] - news[0])} of its angles never seen.` : "no angle that is new.");
+  });
+  return html(
+    "figure",
+    { class: "x-panel s-dial" },
+    drawing,
+    html(
+      "table",
+      { class: "x-table" },
+      html("tr", {}, title, html("td", {}, "in training"), html("td", {}, "now")),
+      ...rows.map(({ name, cells }) => html("tr", {}, html("th", { scope: "row" }, name), ...cells)),
+    ),
+    verdict,
+    html("figcaption", {}, "Its angle at each distance to a key: inner marks in training, outer marks now."),
+  );
+}
+
+/** A point by its distance from the centre and its angle, clockwise from twelve. @param {number} r @param {number} angle */
+function at(r, angle) {
+  return `${(100 + r * Math.sin(angle)).toFixed(2)} ${(100 - r * Math.cos(angle)).toFixed(2)}`;
+}
+
+/** A sector between two angles, at most a full turn. @param {number} from @param {number} to */
+function wedge(from, to) {
+  const end = Math.min(to, TURN);
+  const middle = (from + end) / 2; // an SVG arc of a full turn would be empty
+  return `M100 100L${at(70, from)}A70 70 0 0 1 ${at(70, middle)}A70 70 0 0 1 ${at(70, end)}Z`;
+}
+
+/** The question before the losses are shown, and the result. @param {Scope} scope */
+function guess(scope) {
+  const { card, tell } = questionCard(
+    "s-guess",
+    "A small model learned from 64 letters at a time and is not trained further. With which clocks is its loss lowest when 512 are given? Say first:",
+    METHODS,
+    (method) => scope.write("guess", method),
+  );
+  scope.when(["guess"], () => {
+    const said = scope.read("guess");
+    const found = METHODS.map(([method, words]) => {
+      const all = means(recorded(method, LONGEST / TRAINED, false));
+      return `${words} ${fixed(all[all.length - 1])}`;
+    });
+    tell(
+      said && `You said ${NAMES[said]}. Mean losses with 512 letters, base 10 000, factor 8: ${found.join(", ")} nats.`,
+    );
+  });
+  return card;
+}
+
+/** Recorded losses by length, with the seeds of the selected method. @param {Scope} scope */
+function losses(scope) {
+  const [left, right, top, bottom] = [34, 232, 26, 196];
+  const drawing = picture(320, 234, "recorded losses by the number of letters read");
+  const x = linear([5, 9], [left, right]);
+  const y = linear([3.2, 1.8], [top, bottom]);
+  const place = (/** @type {number} */ loss, /** @type {number} */ i) =>
+    `${x(Math.log2(LENGTHS[i]))} ${y(loss).toFixed(1)}`;
+  const path = (/** @type {number[]} */ all) => "M" + all.map(place).join("L");
+  const here = svg("path", { class: "x-axis" });
+  const shown = svg("g");
+  drawing.append(
+    svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${right}` }),
+    ...LENGTHS.map((n) => named(String(n), x(Math.log2(n)), bottom + 16, "", "middle")),
+    ...[2, 2.5, 3].map((loss) => named(fixed(loss, 1), left - 5, y(loss) + 4, "", "end")),
+    named("loss in nats", 0, 12),
+    named("letters read", (left + right) / 2, bottom + 34, "", "middle"),
+    here,
+    shown,
+  );
+  const about = html("p", { class: "x-facts" });
+  scope.when(["length"], () =>
+    here.setAttribute("d", `M${x(Math.log2(Math.max(32, scope.read("length"))))} ${top}V${bottom}`),
+  );
+  scope.when(["method", "factor", "practised"], () => {
+    const factor = nearest(scope.read("practised") ? [8] : FACTORS, scope.read("factor"));
+    const all = [...METHODS, /** @type {["window", string]} */ (["window", "window of 64"])].map(([method, words]) => {
+      const seeds = recorded(method, factor, scope.read("practised"));
+      const mean = means(seeds);
+      return { method, words, seeds, mean, at: y(mean[mean.length - 1]) + 4 };
+    });
+    all.sort((a, b) => a.at - b.at);
+    all.forEach((line, i) => i && (line.at = Math.max(line.at, all[i - 1].at + 13)));
+    shown.replaceChildren(
+      ...all.flatMap(({ method, words, seeds, mean, at }) => {
+        const chosen = method === scope.read("method");
+        return [
+          ...(chosen ? seeds.map((seed) => svg("path", { class: "x-line x-first s-seed", d: path(seed) })) : []),
+          svg("path", {
+            class: `x-line ${chosen ? "x-first" : method === "window" ? "s-plain" : "s-other"}`,
+            d: path(mean),
+          }),
+          named(words, right + 5, at, chosen ? "x-of-first" : ""),
+        ];
+      }),
+    );
+    about.textContent =
+      `Recorded with base 10 000, width 16, by the factor ${factor}. The same letters are scored, with more text before them: means of three seeds; thin: each seed, with its own letters. ` +
+      "Dotted: nothing slowed down, but each letter sees the last 64 alone.";
+  });
+  const more = html(
+    "div",
+    { class: "x-panel" },
+    checkbox(scope.value("practised"), { label: "40 more steps, of 512" }),
+    about,
+  );
+  const curves = html("figure", { class: "x-panel" }, drawing);
+  scope.when(["guess"], () => (more.hidden = curves.hidden = !scope.read("guess")));
+  return html("div", { class: "x-panels s-losses" }, html("div", { class: "x-panel" }, guess(scope), more), curves);
+}
+
+export default { render };

@@ -1,0 +1,229 @@
+/** Random walks from query to key, layer by layer, one for each starting token. */
+
+import { effectiveCount, sum } from "./arithmetic.js";
+import {
+  button,
+  checkbox,
+  fixed,
+  html,
+  linear,
+  logSlider,
+  named,
+  numbers,
+  panels,
+  picture,
+  slider,
+  stage,
+  svg,
+} from "./kit.js";
+import { withPlayButton } from "./play.js";
+import { STEPS, apart, draw, walks, weights } from "./walk.math.js";
+
+/**
+ * @typedef {{ n: number, start: number, layers: number, causal: boolean, temperature: number, residual: number,
+ *   same: boolean, seed: number }} Traits
+ * @typedef {import("./kit.js").Scope<Traits>} Scope
+ * @typedef {number[][]} Matrix one row for each walker
+ * @typedef {{ rows(): Matrix, mass(): number[], through(): Matrix, distances(): number[] }} Now
+ */
+
+/** @type {(keyof Traits)[]} */
+const WEIGHTS = ["n", "seed", "causal", "temperature", "residual", "same"];
+
+/** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
+function render(context) {
+  const scope = stage(context);
+  /** @type {Matrix[]} */
+  let places;
+  scope.when(WEIGHTS, () => {
+    const drawn = draw(scope.read("seed"), scope.read("n"));
+    const layers = drawn.map((s) =>
+      weights(scope.read("same") ? drawn[0] : s, scope.read("causal"), scope.read("temperature")),
+    );
+    places = walks(layers, scope.read("residual"));
+  });
+  const now = {
+    rows: () => places[scope.read("layers")],
+    mass: () => places[scope.read("layers")][scope.read("start")],
+    through: () => places.map((rows) => rows[scope.read("start")]),
+    distances: () => places.map(apart),
+  };
+  scope.add(
+    html(
+      "div",
+      { class: "x-controls" },
+      withPlayButton(scope, slider(scope.value("layers"), { label: "Layers back", min: 0, max: STEPS, step: 1 })),
+    ),
+    scope.rebuild(
+      ["n"],
+      () => String(scope.read("n")),
+      (part) => panels(["Walk", through(part, now)], ["Mass", mass(part, now)], ["Distance", curves(part, now)]),
+    ),
+    html(
+      "div",
+      { class: "x-settings" },
+      scope.rebuild(
+        ["n"],
+        () => String(scope.read("n")),
+        (part) => slider(part.value("start"), { label: "From token", min: 0, max: part.read("n") - 1, step: 1 }),
+      ),
+      logSlider(scope.value("temperature"), { label: "Temperature T", min: 0.05, max: 20, show: (t) => fixed(t) }),
+      slider(scope.value("residual"), { label: "Residual share", min: 0, max: 1, step: 0.05, show: (r) => fixed(r) }),
+      html(
+        "div",
+        { class: "x-bench" },
+        checkbox(scope.value("causal"), { label: "causal" }),
+        checkbox(scope.value("same"), { label: "the same weights in every layer" }),
+        button("Draw again", () => scope.write("seed", (scope.read("seed") + 1) % 2 ** 31)),
+      ),
+    ),
+    numbers(scope, EVERYTHING, [
+      ["mass where it began", () => fixed(now.mass()[scope.read("start")], 3)],
+      ["mass on token 0", () => fixed(now.mass()[0], 3)],
+      ["tokens in effect", () => fixed(effectiveCount(now.mass()), 3)],
+      ["farthest two walkers", () => fixed(apart(now.rows()), 3)],
+    ]),
+  );
+  scope.when(EVERYTHING, () => {
+    const p = now.mass();
+    const best = p.indexOf(Math.max(...p));
+    scope.announce(
+      `${scope.read("layers")} layers back from token ${scope.read("start")}: most of the mass, ${fixed(p[best])}, is on ` +
+        `token ${best}; the two walkers that are farthest apart have distance ${fixed(apart(now.rows()))}.`,
+    );
+  });
+  return scope.dispose;
+}
+
+/** @type {(keyof Traits)[]} */
+const EVERYTHING = [...WEIGHTS, "start", "layers"];
+const [LEFT, RIGHT, TOP, BOTTOM] = [34, 312, 22, 136];
+
+/** The distribution of the walk: a row for each layer, a column for each token. @param {Scope} scope @param {Now} now */
+function through(scope, now) {
+  const [n, bottom] = [scope.read("n"), 294];
+  const drawing = picture(320, 328, "mass on each token after each layer");
+  const x = linear([0, n], [LEFT, RIGHT]);
+  const y = linear([0, STEPS + 1], [TOP, bottom]);
+  const cells = Array.from({ length: STEPS + 1 }, (_, t) =>
+    Array.from({ length: n }, (_, j) =>
+      svg("rect", { class: "x-solid", x: x(j) + 0.5, y: y(t) + 0.5, width: x(1) - x(0) - 1, height: y(1) - y(0) - 1 }),
+    ),
+  );
+  const here = svg("rect", {
+    x: LEFT - 1,
+    width: RIGHT - LEFT + 2,
+    height: y(1) - y(0),
+    style: "fill: none; stroke: var(--ink)",
+  });
+  drawing.append(
+    svg("rect", { class: "x-ground", x: LEFT, y: TOP, width: RIGHT - LEFT, height: bottom - TOP }),
+    ...cells.flat(),
+    here,
+    named("layers back", 0, TOP - 10),
+    ...[0, 4, 8, 12, 16].map((t) =>
+      svg("text", { x: LEFT - 6, y: (y(t) + y(t + 1)) / 2 + 4, "text-anchor": "end" }, String(t)),
+    ),
+    ...tokens(n, x, bottom + 16),
+  );
+  scope.when([...WEIGHTS, "start"], () => {
+    const shade = (/** @type {number} */ share) => Math.min(1, (share * n) / 4).toFixed(3);
+    now.through().forEach((p, t) => p.forEach((share, j) => cells[t][j].setAttribute("fill-opacity", shade(share))));
+  });
+  scope.when(["layers"], () => here.setAttribute("y", String(y(scope.read("layers")))));
+  return html(
+    "figure",
+    { class: "x-panel x-tall" },
+    drawing,
+    html(
+      "figcaption",
+      {},
+      `The walk, from top to bottom: a row for each layer back. Full colour: ${fixed(4 / n)} of the mass, or more.`,
+    ),
+  );
+}
+
+/** The current distribution of the walk, and the mean over all starting tokens. @param {Scope} scope @param {Now} now */
+function mass(scope, now) {
+  const [n, drawing] = [scope.read("n"), picture(320, 168, "mass on each token now")];
+  const x = linear([0, n], [LEFT, RIGHT]);
+  const y = linear([0, 1], [BOTTOM, TOP]);
+  const side = x(1) - x(0);
+  const bars = Array.from({ length: n }, (_, j) =>
+    svg("rect", { class: "x-fill", x: x(j) + 0.15 * side, width: 0.7 * side }),
+  );
+  const common = svg("path", { class: "x-line x-second" });
+  drawing.append(
+    svg("path", { class: "x-axis", d: `M${LEFT} ${TOP}V${BOTTOM}H${RIGHT}` }),
+    ...[0, 0.5, 1].map((t) => svg("text", { x: LEFT - 6, y: y(t) + 4, "text-anchor": "end" }, String(t))),
+    named("mass", 0, TOP - 10),
+    named("mean over all starts", RIGHT, TOP - 10, "x-of-second", "end"),
+    ...bars,
+    common,
+    ...tokens(n, x, BOTTOM + 16),
+  );
+  scope.when(EVERYTHING, () => {
+    now.mass().forEach((share, j) => {
+      bars[j].setAttribute("y", String(y(share)));
+      bars[j].setAttribute("height", String(BOTTOM - y(share)));
+    });
+    const marks = Array.from({ length: n }, (_, j) => y(sum(now.rows().map((p) => p[j])) / n).toFixed(1));
+    common.setAttribute(
+      "d",
+      marks.map((at, j) => `M${(x(j) + 0.05 * side).toFixed(1)} ${at}h${(0.9 * side).toFixed(1)}`).join(""),
+    );
+  });
+  return html(
+    "figure",
+    { class: "x-panel" },
+    drawing,
+    html(
+      "figcaption",
+      {},
+      "Bars: the framed row. Where they reach the mean over walkers from all tokens, the start is forgotten.",
+    ),
+  );
+}
+
+/**
+ * The largest distance between two walks, and the mass on token 0, through all layers.
+ * @param {Scope} scope @param {Now} now
+ */
+function curves(scope, now) {
+  const drawing = picture(320, 182, "distance of walkers, and mass on token 0, against layers");
+  const [top, bottom, left] = [36, 146, LEFT];
+  const x = linear([0, STEPS], [left, RIGHT]);
+  const y = linear([0, 1], [bottom, top]);
+  const lines = ["x-line x-first", "x-line x-second x-dashed"].map((look) => svg("path", { class: look }));
+  const here = svg("path", { class: "x-axis" });
+  drawing.append(
+    svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${RIGHT}` }),
+    ...[0, 0.5, 1].map((t) => svg("text", { x: left - 6, y: y(t) + 4, "text-anchor": "end" }, String(t))),
+    ...[0, 4, 8, 12, 16].map((t) => svg("text", { x: x(t), y: bottom + 16, "text-anchor": "middle" }, String(t))),
+    named("distance of the two walkers farthest apart", left, 10, "x-of-first"),
+    named("this walker's mass on token 0, dashed", left, 25, "x-of-second"),
+    svg("text", { x: (left + RIGHT) / 2, y: bottom + 31, "text-anchor": "middle" }, "layers back"),
+    here,
+    ...lines,
+  );
+  scope.when([...WEIGHTS, "start"], () => {
+    [now.distances(), now.through().map((p) => p[0])].forEach((values, i) =>
+      lines[i].setAttribute(
+        "d",
+        values.map((v, t) => `${t ? "L" : "M"}${x(t).toFixed(1)} ${y(v).toFixed(1)}`).join(""),
+      ),
+    );
+  });
+  scope.when(["layers"], () => here.setAttribute("d", `M${x(scope.read("layers"))} ${top}V${bottom}`));
+  return html("figure", { class: "x-panel" }, drawing);
+}
+
+/** The indices of the tokens under their columns. @param {number} n @param {(j: number) => number} x @param {number} y */
+function tokens(n, x, y) {
+  const names = Array.from({ length: n }, (_, j) =>
+    svg("text", { x: (x(j) + x(j + 1)) / 2, y, "text-anchor": "middle" }, String(j)),
+  );
+  return [...names, svg("text", { x: (LEFT + RIGHT) / 2, y: y + 14, "text-anchor": "middle" }, "token")];
+}
+
+export default { render };

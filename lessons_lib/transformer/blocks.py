@@ -1,0 +1,148 @@
+r"""Transformer blocks: sublayers in sequence, each of which adds its output to the residual stream.
+
+The wrapper around a sublayer, :class:`PreNorm` or :class:`PostNorm`, decides where its norm is placed::
+
+    TransformerBlock(
+        PreNorm(MultiHeadAttention(8, 2), LayerNorm(8)),
+        PreNorm(FeedForward(8, 32), LayerNorm(8)),
+    )
+
+is GPT-2's block. With ``PostNorm`` it is the encoder block of 2017.
+"""
+
+from jaxtyping import Bool, Float, Num
+from torch import Tensor, nn
+
+from lessons_lib.attention.cache import KVCache
+from lessons_lib.attention.rules import Rule
+
+
+class PreNorm(nn.Module):
+    r"""Residual connection around a sublayer whose *input* is normalised [1]_.
+
+    .. math:: y = x + f(\operatorname{norm}(x))
+
+    The residual stream itself is never normalised, so the length of its vectors grows with depth, and the last block
+    must be followed by one more norm. The sum passes gradients to every layer unchanged.
+
+    >>> import torch
+    >>> from lessons_lib.foundations.norms import LayerNorm
+    >>> PreNorm(nn.Linear(8, 8), LayerNorm(8))(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 8])
+
+    Args:
+        sublayer: :math:`f`. It receives all further arguments of ``forward``.
+        norm: a norm of :mod:`lessons_lib.foundations.norms`.
+        dropout: dropout probability of the sublayer's output in training, before the sum.
+
+    .. [1] Xiong et al., *On Layer Normalization in the Transformer Architecture*, 2020. arXiv:2002.04745.
+    """
+
+    def __init__(self, sublayer: nn.Module, norm: nn.Module, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.sublayer, self.norm, self.dropout = sublayer, norm, nn.Dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "b n d_model"], *args, **kwargs) -> Float[Tensor, "b n d_model"]:
+        """Apply the formula; all arguments after ``x`` are passed on to the sublayer."""
+        return x + self.dropout(self.sublayer(self.norm(x), *args, **kwargs))
+
+
+class PostNorm(nn.Module):
+    r"""Residual connection around a sublayer, with the norm *after* the sum, as in 2017 [2]_.
+
+    .. math:: y = \operatorname{norm}(x + f(x))
+
+    Every output vector has the length that the norm gives it. The arguments are those of :class:`PreNorm`.
+
+    >>> import torch
+    >>> from lessons_lib.foundations.norms import LayerNorm
+    >>> PostNorm(nn.Linear(8, 8), LayerNorm(8))(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 8])
+
+    .. [2] Vaswani et al., *Attention Is All You Need*, 2017, section 3.1. arXiv:1706.03762.
+    """
+
+    def __init__(self, sublayer: nn.Module, norm: nn.Module, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.sublayer, self.norm, self.dropout = sublayer, norm, nn.Dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "b n d_model"], *args, **kwargs) -> Float[Tensor, "b n d_model"]:
+        """Apply the formula; all arguments after ``x`` are passed on to the sublayer."""
+        return self.norm(x + self.dropout(self.sublayer(x, *args, **kwargs)))
+
+
+class TransformerBlock(nn.Module):
+    r"""Transformer block: self-attention, which mixes tokens, then a feed-forward layer, which does not.
+
+    .. math:: x' = \operatorname{attention}(x), \qquad y = \operatorname{feedforward}(x')
+
+    Each of the two contains its own residual sum and norm. An encoder block and a GPT block differ only in the mask.
+
+    >>> import torch
+    >>> from lessons_lib.attention.multihead import MultiHeadAttention
+    >>> from lessons_lib.attention.rules import Causal
+    >>> from lessons_lib.foundations.norms import LayerNorm
+    >>> block = TransformerBlock(PreNorm(MultiHeadAttention(8, 2), LayerNorm(8)), nn.Identity())
+    >>> block(torch.randn(2, 5, 8), mask=Causal()).shape
+    torch.Size([2, 5, 8])
+
+    Args:
+        attention: a :class:`~lessons_lib.attention.multihead.MultiHeadAttention` in one of the wrappers above.
+        feedforward: a layer of :mod:`lessons_lib.transformer.feedforward` in a wrapper, or ``torch.nn.Identity()`` for
+            a block without feed-forward layer.
+    """
+
+    def __init__(self, attention: nn.Module, feedforward: nn.Module) -> None:
+        super().__init__()
+        self.attention, self.feedforward = attention, feedforward
+
+    def forward(
+        self,
+        x: Float[Tensor, "b n d_model"],
+        mask: Rule | Bool[Tensor, "*#batch #n #m"] | None = None,
+        cache: KVCache | None = None,
+        *,
+        positions: Num[Tensor, "*#rows n"] | None = None,
+        bias: Float[Tensor, "*#batch #n #m"] | None = None,
+    ) -> Float[Tensor, "b n d_model"]:
+        """Apply both sublayers. Arguments and errors are those of ``MultiHeadAttention.forward``, without a context."""
+        return self.feedforward(self.attention(x, mask=mask, cache=cache, positions=positions, bias=bias))
+
+
+class CrossAttentionBlock(nn.Module):
+    r"""Decoder block: self-attention, then cross-attention over a context, then a feed-forward layer.
+
+    .. math:: x' = \operatorname{attention}(x), \qquad x'' = \operatorname{cross\_attention}(x', C), \qquad
+              y = \operatorname{feedforward}(x'')
+
+    This block does not normalise the context.
+
+    >>> import torch
+    >>> from lessons_lib.attention.multihead import MultiHeadAttention
+    >>> from lessons_lib.foundations.norms import LayerNorm
+    >>> attention, cross_attention = (PostNorm(MultiHeadAttention(8, 2), LayerNorm(8)) for _ in range(2))
+    >>> block = CrossAttentionBlock(attention, cross_attention, nn.Identity())
+    >>> block(torch.randn(2, 5, 8), torch.randn(2, 7, 8)).shape
+    torch.Size([2, 5, 8])
+
+    Args:
+        attention: self-attention, in one of the wrappers above.
+        cross_attention: attention over the context, in a wrapper.
+        feedforward: a feed-forward layer in a wrapper, or ``torch.nn.Identity()`` for a block without one.
+    """
+
+    def __init__(self, attention: nn.Module, cross_attention: nn.Module, feedforward: nn.Module) -> None:
+        super().__init__()
+        self.attention, self.cross_attention, self.feedforward = attention, cross_attention, feedforward
+
+    def forward(
+        self,
+        x: Float[Tensor, "b n d_model"],
+        context: Float[Tensor, "b m d_model"],
+        mask: Rule | Bool[Tensor, "*#batch #n #n"] | None = None,
+        context_mask: Rule | Bool[Tensor, "*#batch #n #m"] | None = None,
+    ) -> Float[Tensor, "b n d_model"]:
+        """Apply the three sublayers; ``mask`` is for the self-attention, ``context_mask`` for the cross-attention."""
+        x = self.attention(x, mask=mask)
+        x = self.cross_attention(x, context, mask=context_mask)
+        return self.feedforward(x)

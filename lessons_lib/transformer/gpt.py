@@ -1,0 +1,582 @@
+"""A decoder-only language model: GPT-2 or Llama, by configuration.
+
+:class:`GPTConfig` is the configuration, :class:`GPT` the model. A file (``save``, ``load``) holds both. A file whose
+tensors do not match its configuration exactly raises an error and is never partly loaded.
+:mod:`lessons_lib.transformer.huggingface` reads the models of ``transformers``.
+"""
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, fields, replace
+from typing import Any, Literal, get_args
+
+import torch
+from jaxtyping import Bool, Float, Int, Num
+from torch import Tensor, nn
+
+from lessons_lib.attention.cache import KVCache
+from lessons_lib.attention.multihead import MultiHeadAttention, mask_for_layers
+from lessons_lib.attention.positions import (
+    ROPE_BASE,
+    AlibiBias,
+    LearnedPositions,
+    RotaryEmbedding,
+    RotaryScaling,
+    SinusoidalPositions,
+)
+from lessons_lib.attention.rope_scaling import DynamicNTK, Llama3, NTKAware, PositionInterpolation, YaRN
+from lessons_lib.attention.rules import Causal, Rule, as_rule, check_fits_scores
+from lessons_lib.attention.sdpa import fused_attention
+from lessons_lib.foundations.norms import LayerNorm, RMSNorm
+from lessons_lib.foundations.validation import (
+    broadcasts_to,
+    check_fraction,
+    check_size,
+    check_tensor,
+    values_can_be_read,
+)
+from lessons_lib.transformer.blocks import PreNorm, TransformerBlock
+from lessons_lib.transformer.checkpoints import read_tensors, shape_mismatches, write_tensors
+from lessons_lib.transformer.feedforward import FeedForward, SwiGLU, gelu, gelu_tanh, relu, swiglu_width
+from lessons_lib.transformer.initialise import WRITE_TO_RESIDUAL_STREAM, initialise
+from lessons_lib.transformer.stabilise import QKNorm
+
+FeedForwardKind = Literal["gelu", "gelu_tanh", "relu", "swiglu", "none"]
+NormKind = Literal["layer", "rms"]
+PositionKind = Literal["learned", "sinusoidal", "rotary", "alibi", "none"]
+
+# --- configuration --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GPTConfig:
+    """Configuration of a :class:`GPT`: every setting that its architecture depends on.
+
+    >>> GPTConfig(vocab_size=13, n_context=11, d_model=8, n_layers=2, n_heads=2).n_parameters()
+    1952
+
+    Args:
+        vocab_size: number of tokens in the vocabulary.
+        n_context: length of the training sequences. With learned positions it is also the longest possible sequence.
+        d_model: width of the residual stream.
+        n_layers: number of blocks.
+        n_heads: number of query heads.
+        n_kv_heads: number of key/value heads; ``n_heads`` by default.
+        d_head: width of a head; ``d_model / n_heads`` by default.
+        d_ff: hidden width of the feed-forward layers. The default is ``4 * d_model``, or the width of equal cost for
+            SwiGLU.
+        feedforward: activation of the feed-forward layers, or ``"none"`` for blocks of attention alone.
+        norm: layer norm or RMS norm, before each sublayer and at the end.
+        norm_eps: epsilon of the norms, and of ``qk_norm``.
+        position: how the model encodes positions: vectors added to the embedding (``"learned"``, ``"sinusoidal"``),
+            rotated queries and keys (``"rotary"``), or attention scores that decrease with distance (``"alibi"``).
+            With ``"none"`` only the causal mask distinguishes positions.
+        rope_base, rope_scaling: base and scaling of the rotary embedding, for ``position="rotary"`` only.
+        qk_norm: whether queries and keys are each normalised by an RMS norm with its own gains before they are
+            rotated (:class:`~lessons_lib.transformer.stabilise.QKNorm`), as in Qwen3.
+        bias: whether projections, feed-forward layers and layer norms have biases. RMS norms and the head never have.
+        attention_bias: whether the attention projections have biases; the value of ``bias`` by default.
+        tied: whether the head shares the weights of the embedding.
+        dropout: dropout probability in training, applied to the embedded tokens, the attention weights and the output
+            of each sublayer.
+
+    Raises:
+        ValueError: if a size is not a positive integer, a name is unknown, or settings contradict one another.
+    """
+
+    vocab_size: int
+    n_context: int
+    d_model: int
+    n_layers: int
+    n_heads: int
+    _: KW_ONLY
+    n_kv_heads: int | None = None
+    d_head: int | None = None
+    d_ff: int | None = None
+    feedforward: FeedForwardKind = "gelu_tanh"
+    norm: NormKind = "layer"
+    norm_eps: float = 1e-5
+    position: PositionKind = "learned"
+    rope_base: float = ROPE_BASE
+    rope_scaling: RotaryScaling | None = None
+    qk_norm: bool = False
+    bias: bool = True
+    attention_bias: bool | None = None
+    tied: bool = True
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "n_context", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_head", "d_ff"):
+            if getattr(self, name) is not None:
+                check_size(name, getattr(self, name), at_least=1)
+        for name, kind in {"feedforward": FeedForwardKind, "norm": NormKind, "position": PositionKind}.items():
+            if getattr(self, name) not in get_args(kind):
+                raise ValueError(f"{name} must be one of {get_args(kind)}, got {getattr(self, name)!r}")
+        if self.n_heads % self.key_value_heads:
+            raise ValueError(f"n_kv_heads must divide n_heads, got {self.n_kv_heads} and n_heads={self.n_heads}")
+        if self.d_head is None and self.d_model % self.n_heads:
+            raise ValueError(
+                f"n_heads must divide d_model, got n_heads={self.n_heads}, d_model={self.d_model}; or give d_head"
+            )
+        if self.feedforward == "none" and self.d_ff is not None:
+            raise ValueError(f"d_ff must be omitted where there is no feed-forward, got {self.d_ff}")
+        if not (math.isfinite(self.norm_eps) and self.norm_eps >= 0):
+            raise ValueError(f"norm_eps must be finite and not negative, got {self.norm_eps}")
+        check_fraction("dropout", self.dropout)
+        if self.position == "rotary":
+            self.rotary()
+        elif self.rope_scaling is not None or self.rope_base != ROPE_BASE:
+            raise ValueError(
+                "rope_base and rope_scaling belong to rotary positions, "
+                f"got {self.rope_base} and {self.rope_scaling} with position={self.position!r}; "
+                "leave them out (rope_base=positions.ROPE_BASE, rope_scaling=None)"
+            )
+        if self.position == "sinusoidal" and self.d_model % 2:
+            raise ValueError(f"d_model must be even for sinusoidal positions, got {self.d_model}")
+
+    @property
+    def key_value_heads(self) -> int:
+        """Number of key/value heads: ``n_kv_heads`` or its default."""
+        return self.n_heads if self.n_kv_heads is None else self.n_kv_heads
+
+    @property
+    def head_width(self) -> int:
+        """Width of a head: ``d_head`` or its default."""
+        return self.d_model // self.n_heads if self.d_head is None else self.d_head
+
+    @property
+    def hidden_width(self) -> int:
+        """Hidden width of the feed-forward layers: ``d_ff`` or its default; 0 without feed-forward layers."""
+        default = {"none": 0, "swiglu": swiglu_width(self.d_model)}.get(self.feedforward, 4 * self.d_model)
+        return default if self.d_ff is None else self.d_ff
+
+    @property
+    def attention_has_bias(self) -> bool:
+        """Whether the attention projections have biases: ``attention_bias`` or its default."""
+        return self.bias if self.attention_bias is None else self.attention_bias
+
+    def rotary(self) -> RotaryEmbedding:
+        """Return the rotary embedding that the settings describe."""
+        return RotaryEmbedding(self.head_width, base=self.rope_base, scaling=self.rope_scaling)
+
+    def n_parameters(self) -> int:
+        r"""Return the number of parameters, by formula.
+
+        .. math::
+            \underbrace{V d}_{\text{embedding}} + \underbrace{n_{\text{context}}\, d}_{\text{if learned}}
+            + L \big(\underbrace{2 (h + g)\, d_{\text{head}}\, d}_{\text{attention}}
+            + \underbrace{2\, d\, d_{\text{ff}}}_{\text{3 for SwiGLU}} + \underbrace{2 d}_{\text{norms}} \big)
+            + d + \underbrace{V d}_{\text{head, unless tied}}
+
+        Biases add :math:`(h + 2g)\, d_{\text{head}} + d` for an attention layer, :math:`d_{\text{ff}} + d` for a
+        feed-forward layer (:math:`2 d_{\text{ff}} + d` for SwiGLU) and :math:`d` for a layer norm. The norms of
+        queries and keys add :math:`2\, d_{\text{head}}` gains in each layer.
+        """
+        d, ff, h, g = self.d_model, self.hidden_width, self.n_heads, self.key_value_heads
+        ups = 2 if self.feedforward == "swiglu" else 1
+        attention = 2 * (h + g) * self.head_width * d + self.attention_has_bias * ((h + 2 * g) * self.head_width + d)
+        attention += self.qk_norm * 2 * self.head_width
+        feedforward = 0 if self.feedforward == "none" else (ups + 1) * d * ff + self.bias * (ups * ff + d)
+        norm = 2 * d if self.norm == "layer" and self.bias else d
+        norms_in_block = 1 if self.feedforward == "none" else 2
+        positions = self.n_context * d if self.position == "learned" else 0
+        ends = self.vocab_size * d * (1 if self.tied else 2)
+        return ends + positions + self.n_layers * (attention + feedforward + norms_in_block * norm) + norm
+
+    def to_json(self) -> str:
+        """Return the settings as JSON, which :meth:`from_json` reads."""
+        settings, scaling = _settings(self), self.rope_scaling
+        settings["rope_scaling"] = None if scaling is None else {"type": type(scaling).__name__, **_settings(scaling)}
+        if self.position != "rotary":  # these have no effect, so the file need not fix their default values
+            del settings["rope_base"], settings["rope_scaling"]
+        return json.dumps(settings)
+
+    @classmethod
+    def from_json(cls, text: str) -> "GPTConfig":
+        """Return the config that :meth:`to_json` wrote.
+
+        >>> GPTConfig.from_json(llama_tiny().to_json()) == llama_tiny()
+        True
+
+        Raises:
+            ValueError: if the text is not JSON, lacks a setting that has no default, has an unknown setting or an
+                invalid value.
+        """
+        try:
+            settings = json.loads(text)
+            scaling = settings.get("rope_scaling")
+            if scaling is not None:
+                settings["rope_scaling"] = _SCALINGS[scaling.pop("type")](**scaling)
+            return cls(**settings)
+        except (json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"text must be what GPTConfig.to_json wrote; {type(error).__name__}: {error}") from error
+
+
+def gpt2_small() -> GPTConfig:
+    """Return the config of GPT-2 with 12 layers: 124,439,808 parameters, or 163,037,184 with an untied head.
+
+    Radford et al., *Language Models are Unsupervised Multitask Learners*, 2019, give 117 million. To change a preset,
+    use ``dataclasses.replace(gpt2_small(), tied=False)``.
+
+    >>> gpt2_small().n_parameters()
+    124439808
+    """
+    return GPTConfig(vocab_size=50_257, n_context=1024, d_model=768, n_layers=12, n_heads=12)
+
+
+def gpt2_medium() -> GPTConfig:
+    """Return the config of GPT-2 with 24 layers: 354,823,168 parameters."""
+    return replace(gpt2_small(), d_model=1024, n_layers=24, n_heads=16)
+
+
+def llama_tiny() -> GPTConfig:
+    """Return a config with Llama's architecture that trains on a laptop's CPU.
+
+    It has grouped-query attention, rotary positions, SwiGLU, RMS norm and no biases. Touvron et al., *LLaMA*, 2023.
+    arXiv:2302.13971; grouped-query attention came with Llama 2. arXiv:2307.09288.
+    """
+    return GPTConfig(
+        vocab_size=256,
+        n_context=128,
+        d_model=64,
+        n_layers=2,
+        n_heads=4,
+        n_kv_heads=2,
+        feedforward="swiglu",
+        norm="rms",
+        position="rotary",
+        bias=False,
+        tied=False,
+    )
+
+
+def llama3_8b() -> GPTConfig:
+    """Return the config of Llama 3 with 32 layers: 8,030,261,248 parameters. arXiv:2407.21783.
+
+    It serves to count parameters and operations; the model itself needs 32 GB in float32.
+    """
+    return replace(
+        llama_tiny(),
+        vocab_size=128_256,
+        n_context=8192,
+        d_model=4096,
+        n_layers=32,
+        n_heads=32,
+        n_kv_heads=8,
+        d_ff=14_336,
+        rope_base=500_000.0,
+    )
+
+
+# --- the model ------------------------------------------------------------------------------------------------------
+
+
+class GPT(nn.Module):
+    r"""Decoder-only Transformer: predicts each next token from the tokens before it.
+
+    .. math::
+        x_0 = E_{t} + P, \qquad x_{l+1} = \operatorname{block}_l(x_l), \qquad
+        \text{logits} = W_{\text{head}} \operatorname{norm}(x_L)
+
+    The model is always causal: no argument lets a position attend to a later one.
+
+    Weights are initialised as in GPT-2: normal with standard deviation 0.02, biases zero. The matrices that write into
+    the residual stream are divided by the square root of their number, so that the stream does not grow with depth.
+    Learned positions have the same initial size as token embeddings. Sinusoidal positions have length 1 per coordinate
+    pair; with them the embedding is multiplied by :math:`\sqrt{d}`, as in 2017, and initialised with standard deviation
+    :math:`1/\sqrt{d}`. Otherwise the positions would be much larger than the tokens.
+
+    >>> model = GPT(GPTConfig(vocab_size=13, n_context=11, d_model=8, n_layers=2, n_heads=2))
+    >>> model(torch.randint(13, (3, 7))).shape
+    torch.Size([3, 7, 13])
+
+    Args:
+        config: sizes and options of the model.
+        implementation: the attention function, see :class:`~lessons_lib.attention.multihead.MultiHeadAttention`. If it
+            supports rules, it receives the mask as a rule, and the model creates no tensor over ``n * m``.
+    """
+
+    def __init__(self, config: GPTConfig, *, implementation: Callable[..., Tensor] = fused_attention) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.embedding_scale = math.sqrt(config.d_model) if config.position == "sinusoidal" else 1.0
+        self.positions = _added_positions(config)
+        self.alibi = AlibiBias(config.n_heads) if config.position == "alibi" else None
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(_block(config, implementation) for _ in range(config.n_layers))
+        self.norm = _norm(config)
+        self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        matrices = [f"{name}.weight" for name, module in self.named_modules() if isinstance(module, nn.Linear)]
+        branches = [name for name in matrices if name.endswith(WRITE_TO_RESIDUAL_STREAM)]
+        # With this order a seed gives the same weights as in the book's measured runs.
+        order = [*matrices, "embedding.weight", *branches]
+        initialise(self, lambda shape: 0.02, n_branches=len(branches), order=order)
+        if config.tied:
+            self.head.weight = self.embedding.weight
+
+    @property
+    def initial_std(self) -> dict[str, float]:
+        """Initial standard deviations that :mod:`lessons_lib.transformer.initialise` uses: of a scaled embedding."""
+        return {} if self.embedding_scale == 1 else {"embedding.weight": 1 / self.embedding_scale}
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "b n"],
+        *,
+        caches: Sequence[KVCache] | None = None,
+        positions: Num[Tensor, "*#rows n"] | None = None,
+        mask: Rule | Bool[Tensor, "*#batch #n #m"] | None = None,
+    ) -> Float[Tensor, "b n vocab"]:
+        """Return the logits of the token after each position.
+
+        Args:
+            tokens: one row per sequence, in int32 or int64.
+            caches: KV caches that earlier calls filled, see :meth:`new_caches`; ``tokens`` then continue the cached
+                sequences. After an error start with new caches.
+            positions: positions of the tokens, ``(n,)`` or ``(b, n)``. By default they continue after the cached ones.
+                A model with ``position="none"`` does not use them. ALiBi assumes that the cached keys stand at
+                consecutive positions directly before the first token.
+            mask: hides further positions, in addition to the causal mask: a rule, or a Boolean mask over ``(n, m)`` or
+                ``(b, h, n, m)``. Each axis may be 1, and ``m`` includes the cached positions.
+
+        Raises:
+            ValueError: if tokens are out of range, sequences are longer than learned positions, a shape does not fit,
+                or the caches belong to another model or cannot be used (dynamic rotary scaling beyond its trained
+                length).
+
+        While ``torch.compile`` traces, the ranges of tokens and positions are not checked, because reading values would
+        break the graph. The lookup then raises its own error. (Outside of tracing the check costs a GPU one
+        synchronisation.)
+        """
+        n_cached = self._check(tokens, caches, positions)
+        n = tokens.shape[1]
+        rule = self._mask_rule(mask, tokens, n_cached)
+        allowed = mask_for_layers(self.blocks, rule, n, n_cached + n, tokens.device)
+        if positions is None:
+            positions = torch.arange(n_cached, n_cached + n, device=tokens.device)
+        x = self.embedding(tokens)
+        if self.embedding_scale != 1:
+            x = x * self.embedding_scale
+        if self.positions is not None:
+            x = x + self.positions(positions).to(x.dtype)
+        x = self.dropout(x)
+        bias = None
+        if self.alibi is not None:
+            bias = self.alibi(positions, _with_cached_positions(positions, n_cached), dtype=x.dtype)
+        for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True):
+            x = block(x, allowed, cache, positions=positions if _takes_positions(block) else None, bias=bias)
+        return self.head(self.norm(x))
+
+    def new_caches(self) -> list[KVCache]:
+        """Return an empty KV cache for each layer."""
+        return [KVCache() for _ in self.blocks]
+
+    # --- files ---
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write weights and config to one safetensors file, atomically; a tied head is written once.
+
+        Raises:
+            ValueError: if :meth:`load` could not restore the model, because a module was added or replaced that the
+                config does not describe. Nothing is written then.
+        """
+        tensors = _state_without_tied_head(self)
+        mismatches = shape_mismatches(_state_without_tied_head(_meta_model(self.config)), tensors)
+        if mismatches:
+            raise ValueError(
+                f"a model must match its config to be saved; (expected, found) shapes differ for {mismatches}; "
+                "remove what was added (stabilise.remove_sigma_reparam), or set it in the config (qk_norm=True)"
+            )
+        _check_floating(tensors, "a model that is saved")
+        if self.config.tied and not torch.equal(self.head.weight, self.embedding.weight):
+            raise ValueError("head.weight must be embedding.weight in a model with tied=True, got another tensor")
+        if self.alibi not in (None, AlibiBias(self.config.n_heads)):
+            raise ValueError(f"alibi must match the config to be saved, got {self.alibi}")
+        write_tensors(path, tensors, {"format": _FORMAT, "config": self.config.to_json()})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], *, implementation: Callable[..., Tensor] = fused_attention) -> "GPT":
+        """Return the model that :meth:`save` wrote, on the CPU and in the saved dtypes.
+
+        Raises:
+            ValueError: if the file is truncated, was not written by :meth:`save`, or its tensors do not match its
+                config.
+            FileNotFoundError: if there is no file.
+        """
+        tensors, metadata = read_tensors(path)
+        if metadata.get("format") != _FORMAT or "config" not in metadata:
+            raise ValueError(
+                f"{path} must have been written by GPT.save (format {_FORMAT!r} and a config in its metadata), "
+                f"got metadata {metadata}; a Hugging Face checkpoint is read by huggingface.gpt_from_huggingface"
+            )
+        config = GPTConfig.from_json(metadata["config"])
+        return cls.from_tensors(config, tensors, origin=str(path), implementation=implementation)
+
+    @classmethod
+    def from_tensors(
+        cls,
+        config: GPTConfig,
+        tensors: Mapping[str, Tensor],
+        *,
+        origin: str = "tensors",
+        implementation: Callable[..., Tensor] = fused_attention,
+    ) -> "GPT":
+        """Return a model whose weights are the given tensors, without copies.
+
+        The names are those of its ``state_dict``, without ``head.weight`` if the head is tied.
+
+        Raises:
+            ValueError: if these are not exactly the tensors of the config; the message calls them ``origin``.
+        """
+        model = _meta_model(config, implementation)
+        mismatches = shape_mismatches(_state_without_tied_head(model), tensors)
+        if mismatches:
+            raise ValueError(
+                f"{origin} must hold the tensors of its config; (expected, found) shapes differ for {mismatches}"
+            )
+        _check_floating(tensors, origin)
+        model.load_state_dict(tensors, strict=False, assign=True)
+        if config.tied:
+            model.head.weight = model.embedding.weight
+        return model
+
+    # --- parts ---
+
+    def _check(self, tokens: Tensor, caches: Sequence[KVCache] | None, positions: Tensor | None) -> int:
+        """Check the arguments of ``forward`` and return the number of cached positions."""
+        config = self.config
+        check_tensor("tokens", tokens)
+        if tokens.ndim != 2 or tokens.dtype not in (torch.int32, torch.int64) or not tokens.numel():
+            raise ValueError(
+                "tokens must be integers over (b, n), int32 or int64 as an embedding takes them, at least one, "
+                f"got {tokens.dtype} over {tuple(tokens.shape)}; write tokens.long() for other integers"
+            )
+        if values_can_be_read(tokens) and ((tokens < 0) | (tokens >= config.vocab_size)).any():
+            raise ValueError(
+                f"tokens must be in 0 .. vocab_size - 1 = {config.vocab_size - 1}, "
+                f"got {tokens.min().item()} .. {tokens.max().item()}"
+            )
+        b, n = tokens.shape
+        lengths = [0] * len(self.blocks) if caches is None else [len(cache) for cache in caches]
+        if len(lengths) != len(self.blocks) or any(length != lengths[0] for length in lengths):
+            raise ValueError(
+                f"caches must be one for each of the {len(self.blocks)} layers, all equally long, "
+                f"got lengths {lengths}; start with new_caches()"
+            )
+        n_cached = lengths[0]
+        if positions is not None and positions.shape not in ((n,), (1, n), (b, n)):
+            raise ValueError(f"positions must be (n,) or (b, n) for tokens over {(b, n)}, got {tuple(positions.shape)}")
+        if positions is None and config.position == "learned" and n_cached + n > config.n_context:
+            raise ValueError(
+                f"a sequence must not be longer than the n_context={config.n_context} learned positions, "
+                f"got {n_cached + n} tokens; shorten it"
+            )
+        if caches is not None and isinstance(config.rope_scaling, DynamicNTK):
+            length = n_cached + n if positions is None else int(positions.max()) + 1
+            if length > config.rope_scaling.n_trained:
+                raise ValueError(
+                    f"beyond {config.rope_scaling.n_trained} tokens dynamic rotary scaling changes the rotation of all "
+                    f"positions, so cached keys would be wrong, got {length}; leave the caches out (use_cache=False)"
+                )
+        return n_cached
+
+    def _mask_rule(self, mask: Rule | Tensor | None, tokens: Tensor, n_cached: int) -> Rule:
+        """Return the causal rule, combined with the mask if there is one."""
+        if mask is None:
+            return Causal()
+        b, n = tokens.shape
+        score_shape = (b, self.config.n_heads, n, n_cached + n)
+        if isinstance(mask, Rule):
+            check_fits_scores(mask, score_shape)
+        elif mask.dtype != torch.bool or mask.ndim == 3 or not broadcasts_to(mask.shape, score_shape):
+            raise ValueError(
+                f"mask must be Boolean over (n, m) or (b, h, n, m) = {score_shape}, where each may be 1, "
+                f"got {mask.dtype} over {tuple(mask.shape)}"
+            )
+        return Causal() & as_rule(mask, n_cached + n)
+
+
+# --- parts of the model ---------------------------------------------------------------------------------------------
+
+
+def _added_positions(config: GPTConfig) -> nn.Module | None:
+    if config.position == "learned":
+        return LearnedPositions(config.n_context, config.d_model)
+    return SinusoidalPositions(config.d_model) if config.position == "sinusoidal" else None
+
+
+def _block(config: GPTConfig, implementation: Callable[..., Tensor]) -> TransformerBlock:
+    process_qk = config.rotary().process_qk if config.position == "rotary" else None
+    if config.qk_norm:
+        process_qk = QKNorm(config.head_width, process_qk, eps=config.norm_eps)
+    attention_layer = MultiHeadAttention(
+        config.d_model,
+        config.n_heads,
+        n_kv_heads=config.n_kv_heads,
+        d_head=config.d_head,
+        bias=config.attention_has_bias,
+        dropout=config.dropout,
+        process_qk=process_qk,
+        implementation=implementation,
+    )
+    return TransformerBlock(
+        PreNorm(attention_layer, _norm(config), dropout=config.dropout),
+        nn.Identity()
+        if config.feedforward == "none"
+        else PreNorm(_feedforward(config), _norm(config), dropout=config.dropout),
+    )
+
+
+def _feedforward(config: GPTConfig) -> nn.Module:
+    if config.feedforward == "swiglu":
+        return SwiGLU(config.d_model, config.hidden_width, bias=config.bias)
+    activation = {"gelu": gelu, "gelu_tanh": gelu_tanh, "relu": relu}[config.feedforward]
+    return FeedForward(config.d_model, config.hidden_width, activation=activation, bias=config.bias)
+
+
+def _norm(config: GPTConfig) -> nn.Module:
+    if config.norm == "rms":
+        return RMSNorm(config.d_model, eps=config.norm_eps)
+    return LayerNorm(config.d_model, eps=config.norm_eps, bias=config.bias)
+
+
+def _takes_positions(block: nn.Module) -> bool:
+    """Return whether the attention layer of a block uses positions, which it does in ``process_qk``."""
+    layer = getattr(block.attention, "sublayer", block.attention)
+    return getattr(layer, "process_qk", None) is not None
+
+
+def _with_cached_positions(positions: Tensor, n_cached: int) -> Tensor:
+    """Prepend the ``n_cached`` consecutive positions before the first one, which are those of the cached keys."""
+    cached = positions[..., :1] - torch.arange(n_cached, 0, -1, device=positions.device)
+    return torch.cat([cached, positions], dim=-1)
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+_FORMAT = "lessons_lib.gpt"
+_SCALINGS = {scaling.__name__: scaling for scaling in (PositionInterpolation, NTKAware, DynamicNTK, YaRN, Llama3)}
+
+
+def _meta_model(config: GPTConfig, implementation: Callable[..., Tensor] = fused_attention) -> GPT:
+    """Return a model on the meta device: with names and shapes, but without memory or random numbers."""
+    with torch.device("meta"):
+        return GPT(config, implementation=implementation)
+
+
+def _state_without_tied_head(model: GPT) -> dict[str, Tensor]:
+    """Return the ``state_dict``, without ``head.weight`` if the head is tied to the embedding."""
+    return {name: t for name, t in model.state_dict().items() if not (model.config.tied and name == "head.weight")}
+
+
+def _check_floating(tensors: Mapping[str, Tensor], origin: str) -> None:
+    if not all(tensor.is_floating_point() for tensor in tensors.values()):
+        raise ValueError(f"{origin} must hold floating-point tensors; quantised weights are not supported")
+
+
+def _settings(dataclass_instance: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass by name, without converting nested dataclasses."""
+    return {field.name: getattr(dataclass_instance, field.name) for field in fields(dataclass_instance)}

@@ -1,6 +1,0 @@
-/** What a script carries as text, as bytes again. */
-
-/** @param {string} base64 */
-export function bytes(base64) {
-  return Uint8Array.from(atob(base64), (byte) => byte.charCodeAt(0)).buffer;
-}

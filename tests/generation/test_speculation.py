@@ -1,0 +1,248 @@
+"""Tests of speculative decoding: the distribution of the large model, and fewer calls with a good draft."""
+
+import pytest
+import torch
+from test_gpt import CONTEXT, FLAVOURS, V, config_of
+from test_sampling import model_and_prompts
+from torch.testing import assert_close
+
+from lessons_lib.generation import speculation
+from lessons_lib.generation.sampling import generate, next_token_probs
+from lessons_lib.generation.speculation import Acceptance, accept_draft, speculate
+from lessons_lib.transformer.gpt import GPT
+
+B, N, NEW, K = 2, 4, 6, 3
+each_flavour = pytest.mark.parametrize("flavour", FLAVOURS)
+
+
+def seeded(seed: int = 7) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def assert_drawn_from(found: torch.Tensor, p: torch.Tensor) -> None:
+    """Check that token frequencies match ``p`` within five standard errors, and are 0 where ``p`` is 0."""
+    n = len(found)
+    frequency = found.bincount(minlength=p.numel()) / n
+    assert (frequency[p == 0] == 0).all()
+    assert ((frequency - p).abs() <= 5 * (p * (1 - p) / n).sqrt()).all(), (frequency, p)
+
+
+# --- acceptance rule ------------------------------------------------------------------------------------------------
+
+VOCABULARY = 6
+DRAFTS = {
+    "another distribution": lambda p: torch.rand(p.shape, generator=seeded()).softmax(-1),
+    "the same": lambda p: p,
+    "uniform": lambda p: torch.full_like(p, 1 / VOCABULARY),
+    "sure of what is unlikely": lambda p: torch.nn.functional.one_hot(p.argmin(-1), VOCABULARY).to(p),
+}
+
+
+def first_tokens(result: Acceptance, drafted: torch.Tensor) -> torch.Tensor:
+    return torch.where(result.n_accepted > 0, drafted[:, 0], result.next_token)
+
+
+def accept_many(kind: str, n: int = 40_000) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, Acceptance]:
+    p = (2 * torch.randn(K + 1, VOCABULARY, generator=seeded())).softmax(-1)
+    p[:, 1] = 0  # as after a restriction to top-k or top-p
+    p = p / p.sum(-1, keepdim=True)
+    q = DRAFTS[kind](p[:K])
+    drafted = torch.multinomial(q, n, replacement=True, generator=seeded(1)).T
+    result = accept_draft(p.expand(n, -1, -1), q.expand(n, -1, -1), drafted, generator=seeded(2))
+    return p, q, drafted, result
+
+
+@pytest.mark.parametrize("kind", DRAFTS)
+def test_first_token_has_distribution_of_large_model(kind):
+    p, _, drafted, result = accept_many(kind)
+    assert_drawn_from(first_tokens(result, drafted), p[0])
+
+
+@pytest.mark.parametrize("kind", DRAFTS)
+def test_second_token_has_distribution_of_large_model(kind):
+    p, _, drafted, result = accept_many(kind)
+    reached = result.n_accepted > 0
+    second = torch.where(result.n_accepted > 1, drafted[:, 1], result.next_token)
+    if reached.any():
+        assert_drawn_from(second[reached], p[1])
+
+
+def test_acceptance_rate_equals_overlap_of_distributions():
+    p, q, _, result = accept_many("another distribution")
+    share = (result.n_accepted > 0).double().mean()
+    assert_close(share, torch.minimum(p[0], q[0]).sum(), rtol=0, atol=0.0125)  # five standard errors
+
+
+def test_draft_from_equal_distribution_is_always_accepted():
+    *_, result = accept_many("the same")
+    assert (result.n_accepted == K).all()
+
+
+# --- generation loop ------------------------------------------------------------------------------------------------
+
+
+def model_and_similar_draft(flavour: str, noise: float) -> tuple[GPT, GPT, torch.Tensor]:
+    """Return a model, a draft model with similar weights, and prompts."""
+    model, tokens = model_and_prompts(flavour)
+    draft = GPT(model.config)
+    draft.load_state_dict(model.state_dict())
+    for parameter in draft.parameters():
+        parameter.data += noise * torch.randn(parameter.shape)
+    return model, draft, tokens[:B]
+
+
+@each_flavour
+@pytest.mark.parametrize("n_draft", [1, 4])
+def test_greedy_text_equals_large_model_alone(flavour, n_draft):
+    model, draft, tokens = model_and_similar_draft(flavour, 0.05)
+    text, n_calls, n_drafted, n_accepted = speculate(model, draft, tokens, NEW, n_draft=n_draft, temperature=0)
+    assert torch.equal(text, generate(model, tokens, NEW, temperature=0))
+    assert torch.equal(n_calls + n_accepted, torch.full((B,), NEW)), "a call yields the accepted tokens and one more"
+    assert (n_accepted <= n_drafted).all()
+
+
+def test_draft_may_have_another_architecture():
+    model, tokens = model_and_prompts("llama")
+    draft = GPT(config_of("gpt2"))
+    text = speculate(model, draft, tokens, NEW, temperature=0).tokens
+    assert torch.equal(text, generate(model, tokens, NEW, temperature=0))
+
+
+def test_model_as_its_own_draft_needs_fewest_calls():
+    model, tokens = model_and_prompts("llama")
+    result = speculate(model, model, tokens, NEW, n_draft=2, temperature=1.5, generator=seeded())
+    assert result.n_calls.tolist() == [2] * len(tokens)  # three tokens a call
+    assert torch.equal(result.n_accepted, result.n_drafted)
+
+
+def test_sampled_text_has_distribution_of_large_model():
+    """The second token depends on a cache from which rejected tokens must be removed."""
+    model, draft, tokens = model_and_similar_draft("gpt2", 0.3)
+    n, choice = 300, {"temperature": 2.0, "top_k": 7, "top_p": 0.9}
+    text = speculate(model, draft, tokens[:1].expand(n, N), 2, n_draft=1, generator=seeded(), **choice).tokens
+    first = next_token_probs(model(tokens[:1])[0, -1], **choice)
+    with torch.no_grad():
+        every = torch.cat([tokens[:1].expand(V, N), torch.arange(V)[:, None]], dim=1)
+        second = first @ next_token_probs(model(every)[:, -1], **choice)
+    assert_drawn_from(text[:, N], first.detach())
+    assert_drawn_from(text[:, N + 1], second.detach())
+
+
+def test_samples_depend_only_on_the_generator():
+    model, draft, tokens = model_and_similar_draft("llama", 0.1)
+    before = torch.get_rng_state()
+    one, again, other = (
+        speculate(model, draft, tokens, NEW, temperature=3.0, generator=seeded(s)).tokens for s in (1, 1, 2)
+    )
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+
+
+def test_n_new_zero_returns_the_prompt_without_a_call():
+    model, draft, tokens = model_and_similar_draft("gpt2", 0.1)
+    result = speculate(model, draft, tokens, 0)
+    assert torch.equal(result.tokens, tokens)
+    assert result.n_calls.tolist() == [0] * B
+
+
+# --- invalid arguments ----------------------------------------------------------------------------------------------
+
+START = torch.zeros(B, N, dtype=torch.long)
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("flavours", "given", "message"),
+    [
+        (("gpt2", "gpt2"), {"tokens": START[0]}, r"tokens must be \(b, n\) with at least one token to continue"),
+        (("gpt2", "gpt2"), {"n_new": -1}, r"n_new must be at least 0"),
+        (("gpt2", "gpt2"), {"n_draft": 0}, r"n_draft must be at least 1"),
+        (("gpt2", "gpt2"), {"temperature": -1}, r"temperature must not be negative \(0 is greedy\), got -1.0"),
+        (
+            ("llama", "gpt2"),
+            {"n_new": CONTEXT - N + 1},
+            r"4 tokens and n_new must fit .* n_context=11 .* of draft, got",
+        ),
+        (("gpt2", "llama"), {"n_new": CONTEXT - N + 1}, r"learned positions of model, got n_new=8"),
+        (
+            ("dynamic", "llama"),
+            {"n_new": 9},
+            r"beyond 10 tokens dynamic rotary .* cached keys of model would be wrong",
+        ),
+    ],
+)
+def test_speculate_with_invalid_arguments_raises(flavours, given, message):
+    model, draft = (GPT(config_of(flavour)) for flavour in flavours)
+    with pytest.raises(ValueError, match=message):
+        speculate(model, draft, **{"tokens": START, "n_new": NEW} | given)
+
+
+@pytest.mark.rejects
+def test_speculate_with_another_vocabulary_raises():
+    with pytest.raises(ValueError, match=r"draft must have the vocabulary .*, 13 tokens, got 14"):
+        speculate(GPT(config_of("gpt2")), GPT(config_of("gpt2", vocab_size=V + 1)), START, NEW)
+
+
+P, Q = torch.full((B, K + 1, VOCABULARY), 1 / VOCABULARY), torch.full((B, K, VOCABULARY), 1 / VOCABULARY)
+DRAFTED = torch.zeros(B, K, dtype=torch.long)
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"p": P[:, :K]}, r"p must be \(b, k \+ 1, vocab\) and q \(b, k, vocab\) for drafts over \(2, 3\)"),
+        ({"q": Q[..., :-1]}, r"p must be \(b, k \+ 1, vocab\)"),
+        ({"drafted": DRAFTED.double()}, r"drafted must be integers over \(b, k\)"),
+        ({"drafted": DRAFTED + VOCABULARY}, r"drafted must be tokens from 0 to 5"),
+        ({"q": Q * (torch.arange(VOCABULARY) > 0)}, r"drafted must be drawn from q"),
+    ],
+)
+def test_accept_draft_with_invalid_arguments_raises(given, message):
+    with pytest.raises(ValueError, match=message):
+        accept_draft(**{"p": P, "q": Q, "drafted": DRAFTED} | given)
+
+
+# --- wrong implementations that the tests catch ---------------------------------------------------------------------
+
+
+def redraws_from_p(p, q, drafted, *, generator=None):
+    """Draw the token after a rejection from ``p`` instead of the residual, a common mistake."""
+    result = speculation.accept_draft(p, q, drafted, generator=generator)
+    again = torch.multinomial(p[torch.arange(len(p)), result.n_accepted], 1, generator=generator)[:, 0]
+    return Acceptance(result.n_accepted, again)
+
+
+def accepts_without_randomness(p, q, drafted, *, generator=None):
+    """Accept a token if ``p`` is at least half of ``q``, without a random number."""
+    k = drafted.shape[1]
+    p_drafted, q_drafted = (x.gather(-1, drafted[..., None])[..., 0] for x in (p[:, :k], q))
+    n = (p_drafted >= q_drafted / 2).long().cumprod(-1).sum(-1)
+    return Acceptance(n, torch.multinomial(p[torch.arange(len(p)), n], 1, generator=generator)[:, 0])
+
+
+@pytest.mark.parametrize("wrong", [redraws_from_p, accepts_without_randomness])
+def test_distribution_test_catches_wrong_acceptance_rule(wrong, monkeypatch):
+    monkeypatch.setitem(globals(), "accept_draft", wrong)
+    with pytest.raises(AssertionError):
+        test_first_token_has_distribution_of_large_model("another distribution")
+
+
+def test_greedy_test_catches_cache_with_rejected_tokens(monkeypatch):
+    monkeypatch.setattr("lessons_lib.attention.cache.KVCache.crop", lambda cache, n: None)
+    with pytest.raises((AssertionError, ValueError, RuntimeError, IndexError)):
+        test_greedy_text_equals_large_model_alone("llama", 4)
+
+
+def test_speculate_uses_accept_draft(monkeypatch):
+    """With a rule that accepts nothing, :func:`speculate` needs one call for each token."""
+
+    def refuses(p, q, drafted, *, generator=None):
+        return Acceptance(torch.zeros(len(p), dtype=torch.long), p[:, 0].argmax(-1))
+
+    monkeypatch.setattr(speculation, "accept_draft", refuses)
+    model, draft, tokens = model_and_similar_draft("llama", 0.0)
+    result = speculate(model, draft, tokens, NEW, temperature=0)
+    assert result.n_calls.tolist() == [NEW] * B
+    assert torch.equal(result.tokens, generate(model, tokens, NEW, temperature=0))

@@ -1,0 +1,127 @@
+"""Fixtures: the explorers' JavaScript as functions, and explorers on a bare page without network."""
+
+from contextlib import contextmanager
+from shutil import copytree
+
+import pytest
+from browsing import serve
+
+from lessons_lib.page.widgets.assemble import STATIC
+
+
+@pytest.fixture(scope="session")
+def javascript(browser):
+    """Call an exported function: ``javascript("arithmetic", "softmax", [1.0, 2.0])``; many at once with ``.each``."""
+    with Javascript.served(browser, STATIC) as called:
+        yield called
+
+
+@pytest.fixture
+def altered(browser, tmp_path):
+    """The same functions from a copy in which ``right`` is replaced by ``wrong``."""
+
+    @contextmanager
+    def alter(file, right, wrong):
+        copytree(STATIC, tmp_path, dirs_exist_ok=True)
+        source = (STATIC / f"{file}.js").read_text()
+        assert right in source
+        (tmp_path / f"{file}.js").write_text(source.replace(right, wrong))
+        with Javascript.served(browser, tmp_path) as called:
+            yield called
+
+    return alter
+
+
+class Javascript:
+    """The exported functions of the scripts that a page was served."""
+
+    def __init__(self, page):
+        self.page = page
+
+    @classmethod
+    @contextmanager
+    def served(cls, browser, folder):
+        with serve(folder) as address:
+            page = browser.new_page()
+            page.goto(f"{address}/arithmetic.js")
+            yield cls(page)
+            page.close()
+
+    def __call__(self, file, name, *arguments):
+        return self.each(file, name, [arguments])[0]
+
+    def each(self, file, name, calls):
+        """The results of one function for a list of argument lists."""
+        script = (
+            "async ([url, name, calls]) => { const f = (await import(url))[name]; return calls.map((c) => f(...c)); }"
+        )
+        return self.page.evaluate(script, [f"./{file}.js", name, [list(call) for call in calls]])
+
+    def of_model(self, file, name, calls):
+        """The results of a function of a model's scripts for that of a file and a list of argument lists."""
+        script = """async ([file, name, calls]) => {
+          const math = { ...(await import("./gpt.math.js")), ...(await import("./writing.math.js")) };
+          const { MODEL } = await import(`./${file}`);
+          const model = math.opened(MODEL);
+          return calls.map((given) => math[name](model, ...given));
+        }"""
+        return self.page.evaluate(script, [file, name, [list(call) for call in calls]])
+
+
+BARE = '<!doctype html><html lang="en" data-theme="{theme}"><meta charset="utf-8"><title>bare</title>'
+PHONE = '<meta name="viewport" content="width=device-width"><main>{body}</main></html>'
+
+
+@pytest.fixture
+def show(browser, tmp_path):
+    """Open explorers on a bare page from a file, without network; the page must make no request and raise no error."""
+
+    @contextmanager
+    def opened(*explorers, theme="light", width=900, **context):
+        file = tmp_path / "page.html"
+        body = "\n".join(explorer.to_html() for explorer in explorers)
+        file.write_text(BARE.format(theme=theme) + PHONE.format(body=body), encoding="utf-8")
+        own = browser.new_context(viewport={"width": width, "height": 900}, **context)
+        asked, errors = [], []
+        own.route("**/*", lambda r: r.continue_() if r.request.url == file.as_uri() else (asked.append(r), r.abort()))
+        page = own.new_page()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.goto(file.as_uri())
+        yield page
+        own.close()
+        assert not asked
+        assert not errors
+
+    return opened
+
+
+MOUNT = """async ([source, state]) => {
+  const module = await import(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
+  const listeners = {};
+  window.heard = () => Object.values(listeners).flat();
+  window.saved = 0;
+  window.model = {
+    get: (name) => state[name],
+    set(name, value) { state[name] = value; for (const f of listeners[`change:${name}`] ?? []) f(); },
+    on(event, f) { (listeners[event] ??= []).push(f); },
+    off(event, f) { listeners[event] = listeners[event].filter((g) => g !== f); },
+    save_changes() { window.saved += 1; },
+  };
+  window.leave = module.default.render({ model, el: document.querySelector("main") });
+}"""
+
+
+@pytest.fixture
+def mount(browser):
+    """Render an explorer as a live notebook does; the page has ``model``, ``saved``, ``heard()`` and ``leave()``."""
+    page = browser.new_page()
+    page.set_content("<!doctype html><main></main>")
+
+    def mounted(explorer):
+        card = {"_card": explorer._card} if explorer.has_trait("_card") else {}  # a guess has none
+        page.evaluate(MOUNT, [explorer._esm, {**explorer._state(), **card}])
+        return page
+
+    yield mounted
+    page.close()

@@ -1,0 +1,18 @@
+"""Write a small sample book, for tests of pages that are generated from the chapters."""
+
+import json
+from pathlib import Path
+
+
+def chapter(at: Path, *cells: str) -> Path:
+    """Write a notebook with these Markdown cells and return its path."""
+    at.parent.mkdir(parents=True, exist_ok=True)
+    at.write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": [cell]} for cell in cells]}))
+    return at
+
+
+def contents(root: Path, *names: str) -> Path:
+    """Write a table of contents with these chapters, titled by their names, and a page that is not a chapter."""
+    pages = [{"file": f"book/{name}", "title": Path(name).name.title()} for name in names] + [{"file": "book/notes"}]
+    (root / "_toc.yml").write_text(json.dumps({"parts": [{"chapters": pages}]}))
+    return root

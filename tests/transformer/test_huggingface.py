@@ -1,0 +1,366 @@
+"""Copies of GPT-2, Llama and Qwen3 models have equal logits and texts; unsupported models raise an error."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from test_multihead import flash
+from torch import nn
+from torch.testing import assert_close
+from transformers import (
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPT2Model,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from lessons_lib.attention.rope_scaling import YaRN
+from lessons_lib.generation.sampling import generate
+from lessons_lib.transformer.gpt import GPT
+from lessons_lib.transformer.huggingface import gpt_from_huggingface
+
+B, N, V, CONTEXT = 3, 23, 31, 16  # N exceeds Llama's CONTEXT, beyond which dynamic scaling has an effect
+
+NO_SPECIAL = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
+GPT2 = {"vocab_size": V, "n_positions": 29, "n_embd": 20, "n_layer": 2, "n_head": 5}
+LLAMA = {
+    "vocab_size": V,
+    "hidden_size": 24,
+    "intermediate_size": 37,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": CONTEXT,
+}
+
+
+def rope(kind: str, **settings) -> dict:
+    """Return rotary settings in a form that transformers 4 and 5 both read."""
+    return {"rope_theta": 500.0, "rope_scaling": {"rope_type": kind} | settings}
+
+
+SCALINGS = {
+    "linear": rope("linear", factor=3.0),
+    "dynamic": rope("dynamic", factor=3.0),
+    "yarn": rope("yarn", factor=4.0, original_max_position_embeddings=4, beta_fast=1.5, beta_slow=0.01),
+    "yarn, its magnitude given": rope("yarn", factor=4.0, original_max_position_embeddings=4, attention_factor=1.7),
+    "yarn, its magnitude a quotient": rope(
+        "yarn", factor=4.0, original_max_position_embeddings=8, mscale=5.0, mscale_all_dim=0.5, truncate=False
+    ),
+    "llama3": rope("llama3", factor=8.0, original_max_position_embeddings=8, low_freq_factor=0.1, high_freq_factor=0.7),
+}
+MODELS = {
+    "gpt2": (GPT2LMHeadModel, {}),
+    "gpt2 untied, another width": (GPT2LMHeadModel, {"tie_word_embeddings": False, "n_inner": 13}),
+    "gpt2 with gelu, another epsilon": (
+        GPT2LMHeadModel,
+        {"activation_function": "gelu", "layer_norm_epsilon": 0.3},
+    ),
+    "gpt2 with relu": (GPT2LMHeadModel, {"activation_function": "relu"}),
+    "llama": (LlamaForCausalLM, {}),
+    "llama tied, attention biased": (LlamaForCausalLM, {"tie_word_embeddings": True, "attention_bias": True}),
+    "llama, feed-forward biased": (LlamaForCausalLM, {"mlp_bias": True}),
+    "llama, all biased, another epsilon": (
+        LlamaForCausalLM,
+        {"mlp_bias": True, "attention_bias": True, "rms_norm_eps": 0.3},
+    ),
+    "llama with wide heads": (LlamaForCausalLM, {"head_dim": 10}),
+    "llama, one shared head": (LlamaForCausalLM, {"num_key_value_heads": 1}),
+    "llama, no shared heads": (LlamaForCausalLM, {"num_key_value_heads": 6}),
+    "llama, another base": (LlamaForCausalLM, {"rope_theta": 50.0}),
+    "qwen3": (Qwen3ForCausalLM, {"head_dim": 10}),
+    "qwen3 tied, attention biased, another epsilon": (
+        Qwen3ForCausalLM,
+        {"head_dim": 4, "tie_word_embeddings": True, "attention_bias": True, "rms_norm_eps": 0.3},
+    ),
+    "qwen3, yarn": (Qwen3ForCausalLM, {"head_dim": 6} | SCALINGS["yarn"]),
+} | {f"llama, {name}": (LlamaForCausalLM, settings) for name, settings in SCALINGS.items()}
+every_model = pytest.mark.parametrize("name", MODELS)
+
+
+@pytest.fixture(autouse=True)
+def single_precision(double_precision):
+    """Use float32, as checkpoints do."""
+    torch.set_default_dtype(torch.float32)
+
+
+def build(name: str, **changes):
+    """Build a small model with large random weights, biases and norms, so that every setting affects the logits."""
+    architecture, settings = MODELS[name]
+    sizes = GPT2 if architecture is GPT2LMHeadModel else LLAMA
+    config = {GPT2LMHeadModel: GPT2Config, LlamaForCausalLM: LlamaConfig, Qwen3ForCausalLM: Qwen3Config}[architecture]
+    model = architecture(config(**sizes | NO_SPECIAL | settings | changes)).eval()
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.5)
+    return model
+
+
+def logits_of(model, tokens):
+    with torch.no_grad():
+        logits = model(tokens)
+    return getattr(logits, "logits", logits)
+
+
+# --- parity ---------------------------------------------------------------------------------------------------------
+
+# Measured over 20 seeds, logits of up to 7.4: they differ by at most 2.8e-6 for GPT-2 and 1.4e-5 for Llama.
+TOLERANCE = 1e-4
+
+
+@every_model
+def test_copy_has_equal_logits(name):
+    theirs = build(name)
+    ours = gpt_from_huggingface(theirs)
+    tokens = torch.randint(V, (B, N))
+    assert_close(logits_of(ours, tokens), logits_of(theirs, tokens), rtol=0, atol=TOLERANCE)
+    assert ours.config.n_parameters() == theirs.num_parameters() == sum(p.numel() for p in ours.parameters())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name, (model, settings) in MODELS.items() if model is LlamaForCausalLM and "rope_theta" in settings],
+)
+def test_rotary_settings_change_logits_far_beyond_tolerance(name):
+    """Each setting changes the logits by 1000 times the tolerance, so an ignored setting would fail the parity test."""
+    changed, plain = build(name), build("llama")
+    plain.load_state_dict(changed.state_dict())
+    tokens = torch.randint(V, (B, N))
+    assert (logits_of(plain, tokens) - logits_of(changed, tokens)).abs().max() > 1000 * TOLERANCE
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama tied, attention biased"])
+def test_copy_has_equal_gradients(name):
+    theirs = build(name).double()
+    ours = gpt_from_huggingface(theirs)
+    tokens = torch.randint(V, (B, N))
+    for model in (theirs, ours):
+        logits = model(tokens)
+        getattr(logits, "logits", logits).log_softmax(-1)[..., 7].sum().backward()
+    # Measured in float64, relative to the largest entry: 6e-16 for GPT-2, 3e-7 for Llama, whose angles are float32.
+    for mine, other in [
+        (ours.embedding.weight, theirs.get_input_embeddings().weight),
+        (ours.norm.weight, (theirs.transformer.ln_f if name == "gpt2" else theirs.model.norm).weight),
+    ]:
+        assert_close(mine.grad, other.grad, rtol=0, atol=1e-5 * other.grad.abs().max().item())
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama, dynamic"])
+def test_copy_with_another_attention_implementation_has_equal_logits(name):
+    theirs = build(name)
+    ours = gpt_from_huggingface(theirs, implementation=flash)
+    tokens = torch.randint(V, (B, N))
+    assert_close(logits_of(ours, tokens), logits_of(theirs, tokens), rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_copy_keeps_dtype_and_mode_and_shares_no_memory(name, dtype):
+    theirs = build(name).to(dtype)
+    ours = gpt_from_huggingface(theirs)
+    assert {parameter.dtype for parameter in ours.parameters()} == {dtype}
+    assert not ours.training
+    assert gpt_from_huggingface(theirs.train()).training
+    before = {key: tensor.clone() for key, tensor in ours.state_dict().items()}
+    for parameter in theirs.parameters():
+        nn.init.zeros_(parameter)
+    assert_close(ours.state_dict(), before, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama, llama3", "qwen3"])
+def test_copy_can_be_saved_and_loaded(name, tmp_path):
+    ours = gpt_from_huggingface(build(name))
+    ours.save(tmp_path / "model")
+    tokens = torch.randint(V, (B, N))
+    assert_close(GPT.load(tmp_path / "model")(tokens), ours(tokens), rtol=0, atol=0)
+
+
+# --- generated texts ------------------------------------------------------------------------------------------------
+
+
+@every_model
+@pytest.mark.parametrize("padded", [False, True], ids=["equal lengths", "left-padded"])
+def test_copy_generates_equal_greedy_texts(name, padded):
+    theirs = build(name)
+    theirs.generation_config.pad_token_id = 0
+    ours = gpt_from_huggingface(theirs)
+    n, n_new = 7, 9  # up to CONTEXT: beyond it no cache is exact with dynamic scaling, in transformers neither
+    tokens = torch.randint(1, V, (B, n))
+    lengths = torch.tensor([n, n - 3, 1]) if padded else None
+    real = torch.ones(B, n, dtype=torch.long) if lengths is None else (torch.arange(n) >= n - lengths[:, None]).long()
+    expected = theirs.generate(tokens * real, attention_mask=real, max_new_tokens=n_new, do_sample=False)
+    text = generate(ours, tokens * real, n_new, temperature=0, lengths=lengths)
+    assert torch.equal(text, expected)
+
+
+# --- settings of transformers 4 and 5 -------------------------------------------------------------------------------
+
+
+def written_by_version_4(theta: float, scaling: dict | None) -> dict:
+    return {"rope_theta": theta, "rope_scaling": scaling}
+
+
+def written_by_older_versions(theta: float, scaling: dict | None) -> dict:
+    older = None if scaling is None else {"type" if key == "rope_type" else key: v for key, v in scaling.items()}
+    return {"rope_theta": theta, "rope_scaling": older}
+
+
+def written_by_version_5(theta: float, scaling: dict | None) -> dict:
+    return {"rope_parameters": {"rope_theta": theta, "rope_type": "default"} | (scaling or {})}
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, (architecture, _) in MODELS.items() if architecture is LlamaForCausalLM]
+)
+@pytest.mark.parametrize("rope_settings", [written_by_version_4, written_by_older_versions, written_by_version_5])
+def test_configs_of_all_transformers_versions_give_equal_logits(name, rope_settings):
+    theirs, settings = build(name), MODELS[name][1]
+    tokens = torch.randint(V, (B, N))
+    expected = logits_of(theirs, tokens)
+    others = ["rms_norm_eps", "mlp_bias", "attention_bias", "head_dim", "hidden_act", "tie_word_embeddings"]
+    theirs.config = SimpleNamespace(
+        **{setting: getattr(theirs.config, setting) for setting in [*LLAMA, *others]},
+        **rope_settings(settings.get("rope_theta", 10_000.0), settings.get("rope_scaling")),
+    )
+    assert_close(logits_of(gpt_from_huggingface(theirs), tokens), expected, rtol=0, atol=TOLERANCE)
+
+
+# --- unsupported models ---------------------------------------------------------------------------------------------
+
+
+def test_unsupported_architecture_raises():
+    mistral = MistralForCausalLM(MistralConfig(**LLAMA | NO_SPECIAL))
+    with pytest.raises(ValueError, match=r"one of GPT2LMHeadModel, LlamaForCausalLM, Qwen3ForCausalLM .*, got Mistral"):
+        gpt_from_huggingface(mistral)
+    with pytest.raises(ValueError, match=r"got GPT2Model"):
+        gpt_from_huggingface(GPT2Model(GPT2Config(**GPT2 | NO_SPECIAL)))
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, r"scale_attn_by_inverse_layer_idx=False .*, got True"),
+        ("gpt2", {"scale_attn_weights": False}, r"scale_attn_weights=True"),
+        ("gpt2", {"reorder_and_upcast_attn": True}, r"reorder_and_upcast_attn=False"),
+        ("gpt2", {"add_cross_attention": True}, r"add_cross_attention=False"),
+        ("gpt2", {"activation_function": "silu"}, r"activation_function must be one of gelu_new.*, got 'silu'"),
+        ("llama", {"hidden_act": "gelu"}, r"hidden_act='silu' .*, got 'gelu'"),
+        ("llama", {"sliding_window": 4}, r"sliding_window=None .*, got 4"),
+        ("llama", {"is_causal": False}, r"is_causal=True"),
+        ("llama", {"layer_types": ["sliding_attention"] * 2}, r"layer_types=None"),
+        ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, r"layer_types=\['full_attention', 'full_"),
+        ("qwen3", {"sliding_window": 4}, r"sliding_window=None .*, got 4"),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
+            r"must not have \['partial_rotary_factor'\]",
+        ),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "longrope", "factor": 2.0}},
+            r"rope_type must be default, linear, .* got 'longrope'",
+        ),
+        ("llama", {"rope_parameters": {"rope_type": "linear"}}, r"of type 'linear' must have 'factor'"),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "llama3", "factor": 8.0}},
+            r"of type 'llama3' must have 'low_freq_factor'",
+        ),
+        (
+            "llama",
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "spin": 3}},
+            r"of type 'linear' must not have \['spin'\]",
+        ),
+        ("llama", {"rope_parameters": {"full_attention": {"factor": 2.0}}}, r"must not have \['full_attention'\]"),
+    ],
+)
+def test_unsupported_settings_raise(name, settings, message):
+    theirs = build(name)
+    for setting, value in settings.items():  # set afterwards, because transformers itself rejects some
+        object.__setattr__(theirs.config, setting, value)
+    with pytest.raises(ValueError, match=message):
+        gpt_from_huggingface(theirs)
+
+
+def test_rotary_frequencies_that_differ_from_the_settings_raise():
+    """The rotary module of the model differs from its settings."""
+    theirs = build("llama, linear")
+    theirs.model.rotary_emb.original_inv_freq *= 1.01
+    with pytest.raises(ValueError, match=r"PositionInterpolation.*but its own frequencies .* differ"):
+        gpt_from_huggingface(theirs)
+    theirs = build("llama, yarn")
+    theirs.model.rotary_emb.attention_scaling = 1.0
+    with pytest.raises(ValueError, match=r"YaRN.*but its own frequencies .* differ"):
+        gpt_from_huggingface(theirs)
+
+
+def with_tensors(model, change):
+    tensors = model.state_dict()
+    change(tensors)
+    model.state_dict = lambda: tensors
+    return model
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("gpt2", lambda t: t.pop("transformer.h.1.ln_2.bias"), r"must hold 'transformer.h.1.ln_2.bias'"),
+        ("llama", lambda t: t.pop("lm_head.weight"), r"must hold 'lm_head.weight'"),
+        ("gpt2", lambda t: t.update(adapter=torch.zeros(3)), r"nothing beyond .*, got adapter; merge adapters"),
+        ("llama", lambda t: t.update({"model.layers.0.self_attn.q_proj.bias": torch.zeros(24)}), r"q_proj.bias"),
+        ("gpt2", lambda t: t.update({"lm_head.weight": torch.zeros(V, 20)}), r"lm_head.weight must equal transformer"),
+        ("qwen3", lambda t: t.pop("model.layers.1.self_attn.k_norm.weight"), r"must hold .*1.self_attn.k_norm.weight"),
+        (
+            "llama",
+            lambda t: t.update({"model.norm.weight": torch.zeros(25)}),
+            r"differ for \{'norm.weight': \(\(24,\), \(25,\)\)\}",
+        ),
+        (
+            "llama",
+            lambda t: t.update({"model.norm.weight": torch.zeros(24, dtype=torch.int8)}),
+            r"quantised weights are not supported",
+        ),
+    ],
+)
+def test_missing_unexpected_or_invalid_tensors_raise(name, change, message):
+    with pytest.raises(ValueError, match=message):
+        gpt_from_huggingface(with_tensors(build(name), change))
+
+
+def test_more_layers_than_in_config_raise():
+    theirs = build("llama")
+    theirs.config.num_hidden_layers = 1
+    with pytest.raises(ValueError, match=r"got model.layers.1.input_layernorm.weight, .* and 4 more"):
+        gpt_from_huggingface(theirs)
+
+
+def test_checkpoint_name_without_transformers_raises(monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ImportError, match=r"loading 'gpt2' needs .* pip install 'transformers>=4.57'"):
+        gpt_from_huggingface("gpt2")
+
+
+def test_checkpoint_folder_is_loaded(tmp_path):
+    theirs = build("llama, yarn")
+    theirs.save_pretrained(tmp_path)
+    ours = gpt_from_huggingface(tmp_path)
+    tokens = torch.randint(V, (B, N))
+    assert isinstance(ours.config.rope_scaling, YaRN)
+    assert_close(logits_of(ours, tokens), logits_of(theirs, tokens), rtol=0, atol=TOLERANCE)
+
+
+def test_qk_norms_change_logits_far_beyond_tolerance():
+    """Without one of the norms the logits change by 1000 times the tolerance."""
+    ours, tokens = gpt_from_huggingface(build("qwen3")), torch.randint(V, (B, N))
+    expected = logits_of(ours, tokens)
+    for name in ("q_norm", "k_norm"):
+        changed = gpt_from_huggingface(build("qwen3"))
+        changed.load_state_dict(ours.state_dict())
+        for block in changed.blocks:
+            setattr(block.attention.sublayer.process_qk, name, nn.Identity())
+        assert (logits_of(changed, tokens) - expected).abs().max() > 1000 * TOLERANCE
