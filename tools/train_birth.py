@@ -27,8 +27,8 @@ from lessons_lib.page.widgets.birth import (
     add_position_embeddings,
     forward_with_switches,
     load_checkpoint,
-    packed,
-    unpacked,
+    pack_checkpoint,
+    unpack_checkpoint,
 )
 from lessons_lib.training.loop import evaluate, train
 from lessons_lib.training.tasks import RepetitionBatch, repetition, stream
@@ -67,9 +67,9 @@ def script(seeds: list[int]) -> str:
                     curve[name].append(round(number, 3))
             if step in STEPS and seed == seeds[0]:
                 kept.append({name: weight.detach().clone() for name, weight in model.state_dict().items()})
-    checkpoints = [packed(state) for state in kept]
+    checkpoints = [pack_checkpoint(state) for state in kept]
     pairs = [
-        (load_checkpoint(state), load_checkpoint(unpacked(small)))
+        (load_checkpoint(state), load_checkpoint(unpack_checkpoint(small)))
         for state, small in zip(kept, checkpoints, strict=True)
     ]
     record = {

@@ -23,7 +23,7 @@ from pin_library import library_commit
 from torch import Tensor
 
 from lessons_lib.analysis.information import kl_divergence
-from lessons_lib.page.widgets.gpt import CHARACTERS, SCRIPTS, unpacked
+from lessons_lib.page.widgets.gpt import CHARACTERS, SCRIPTS, unpack_parameter
 from lessons_lib.page.widgets.trained import to_base64
 from lessons_lib.training import datasets
 from lessons_lib.training.loop import evaluate, train
@@ -122,9 +122,9 @@ def pairs() -> Tensor:
 
 def script(name: str, model: GPT, seed: int, n_steps: int) -> str:
     """Return the file's text: the model's configuration, the record of training and evaluation, and the weights."""
-    parameters = {name: packed(parameter.detach().float()) for name, parameter in model.named_parameters()}
+    parameters = {name: pack_parameter(parameter.detach().float()) for name, parameter in model.named_parameters()}
     rounded = GPT(model.config).eval()
-    rounded.load_state_dict({name: unpacked(parameter) for name, parameter in parameters.items()}, strict=False)
+    rounded.load_state_dict({name: unpack_parameter(parameter) for name, parameter in parameters.items()}, strict=False)
 
     batch = held_out() if name == "stories" else held_out_english()
     of_english = "english " if name == "english" else ""
@@ -158,7 +158,7 @@ def fingerprint() -> str:
     return hashlib.sha256(torch.cat(english()).to(torch.uint8).numpy().tobytes()).hexdigest()[:16]
 
 
-def packed(parameter: Tensor) -> dict[str, object]:
+def pack_parameter(parameter: Tensor) -> dict[str, object]:
     """Return a matrix as integers from -127 to 127 with a step size for each row, and a vector in float32."""
     shape = list(parameter.shape)
     if parameter.ndim == 1:

@@ -177,7 +177,7 @@ def script(seeds: list[int], n_steps: list[int]) -> str:
     graph, side = club()
     for name, train, steps in (("club", on_club, n_steps[0]), ("dictionary", on_dictionary, n_steps[1])):
         models = {kind: [train(kind, seed, steps) for seed in seeds] for kind in SCORE_KINDS}
-        heads[name] = {kind: packed(of[0][0]) for kind, of in models.items()}
+        heads[name] = {kind: pack_layer(of[0][0]) for kind, of in models.items()}
         right[name] = {kind: [round(share, 4) for _, share in of] for kind, of in models.items()}
     seen = torch.zeros(MEMBERS, 2)
     seen[list(LEADERS), side[list(LEADERS)]] = 1
@@ -205,7 +205,7 @@ def script(seeds: list[int], n_steps: list[int]) -> str:
     return f"{HEAD}export const MODEL = {json.dumps(carried).replace('}, ', '},' + chr(10))};\n"
 
 
-def packed(layer: GraphAttention) -> dict[str, list[Any]]:
+def pack_layer(layer: GraphAttention) -> dict[str, list[Any]]:
     """Return the weights that determine the scores, as integers with a step size, in 8 bits.
 
     These are the queries and keys of each feature. GAT's scores depend only on their products with the halves of ``a``,

@@ -24,12 +24,12 @@ def main() -> None:
     batches = stream(sample_stories, torch.Generator().manual_seed(0), batch_size=96, n=CONFIG.n_context)
     for _ in train(model, batches, n_steps=1500, lr=1e-2, n_warmup=50):
         pass
-    one_per_line = json.dumps(packed(model)).replace("}, ", "},\n")
+    one_per_line = json.dumps(pack_model(model)).replace("}, ", "},\n")
     TARGET.write_text(f"{HEAD}export const MODEL = {one_per_line};\n", encoding="utf-8")
     print(TARGET.name, TARGET.stat().st_size, "bytes")
 
 
-def packed(model: GPT) -> dict[str, object]:
+def pack_model(model: GPT) -> dict[str, object]:
     """Return the data of the model that the script contains."""
     return {
         "n_heads": model.config.n_heads,

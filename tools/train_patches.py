@@ -23,7 +23,7 @@ from torch.nn.functional import cross_entropy
 
 from lessons_lib.analysis.information import kl_divergence
 from lessons_lib.applications.vision import VisionTransformer
-from lessons_lib.page.widgets.patches import DIGITS, SCRIPT, TRAINED, patch_config, unpacked
+from lessons_lib.page.widgets.patches import DIGITS, SCRIPT, TRAINED, patch_config, unpack_int8
 from lessons_lib.page.widgets.trained import to_base64
 from lessons_lib.training.datasets import load
 from lessons_lib.training.loop import train
@@ -94,9 +94,9 @@ def script(seeds: list[int], n_steps: int) -> str:
         name = f"{size} {pixels}"
         by_seed = [trained(size, pixels, seed, n_steps) for seed in seeds]
         right[name] = [n_correct(model, pixels) for model in by_seed]
-        parameters = {key: packed(parameter.detach()) for key, parameter in by_seed[0].named_parameters()}
+        parameters = {key: pack_int8(parameter.detach()) for key, parameter in by_seed[0].named_parameters()}
         rounded = VisionTransformer(by_seed[0].config).eval()
-        rounded.load_state_dict({key: unpacked(parameter) for key, parameter in parameters.items()})
+        rounded.load_state_dict({key: unpack_int8(parameter) for key, parameter in parameters.items()})
         exact, near = (logits_of(model, pixels).double().softmax(-1) for model in (by_seed[0], rounded))
         models[name] = {
             "right": n_correct(rounded, pixels),
@@ -140,7 +140,7 @@ def n_correct(model: VisionTransformer, pixels: str) -> int:
     return int((logits_of(model, pixels).argmax(-1) == digits(pixels)[1][FIRST_TEST:]).sum())
 
 
-def packed(parameter: Tensor) -> dict[str, object]:
+def pack_int8(parameter: Tensor) -> dict[str, object]:
     """Return a parameter as integers from -127 to 127, and the step size."""
     step = float(f"{parameter.abs().max().clamp(min=1e-12).item() / 127:.6g}")
     whole = (parameter / step).round().clamp(-127, 127).to(torch.int8)

@@ -44,7 +44,7 @@ def glue(name: str, value: Any, spec: str = "") -> None:
 
 def table(
     rows: Mapping[Any, Any], columns: Sequence[str], spec: str | Sequence[str] = ".3g", *, of: str = ""
-) -> "Table":
+) -> "HtmlTable":
     """Return a table of results, a name and its values in each row, as the last expression of a cell.
 
     Numbers are written as :func:`glue` writes them, Booleans as *yes* and *no*, text unchanged, ``nan`` as *NaN*, and
@@ -77,10 +77,10 @@ def table(
         if len(row) != len(columns):
             raise ValueError(f"row {name!r} must have a value for each of {len(columns)} columns, got {len(row)}")
         cells[str(name)] = [_cell(value, one) for value, one in zip(row, specs, strict=True)]
-    return Table([of, *columns], [[name, *row] for name, row in cells.items()])
+    return HtmlTable([of, *columns], [[name, *row] for name, row in cells.items()])
 
 
-class Table:
+class HtmlTable:
     """Rows of text under a header: an HTML table on a page, aligned columns in a terminal."""
 
     def __init__(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

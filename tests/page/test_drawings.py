@@ -45,12 +45,12 @@ DRAWINGS = {
     "induction_circuit": drawings.induction_circuit(),
     "mixture_of_experts": drawings.mixture_of_experts(),
     "speculative_decoding": drawings.speculative_decoding(),
-    "linear_attention": drawings.linear_attention(),
+    "linear_attention_orders": drawings.linear_attention_orders(),
     "block_flops": drawings.block_flops(),
     "block_flops of one length": drawings.block_flops([3]),
     "parallel_scan": drawings.parallel_scan(),
     "parallel_scan of two": drawings.parallel_scan(2),
-    "ring_attention": drawings.ring_attention(),
+    "ring_attention_steps": drawings.ring_attention_steps(),
     "two_towers": drawings.two_towers(),
     "spot_and_mark": drawings.spot_and_mark(),
     "spot_and_mark at the edge": drawings.spot_and_mark((8, 1.5)),
@@ -265,7 +265,7 @@ def test_parallel_scan_doubles_the_distance_in_each_round(n, rounds):
 
 
 def test_ring_attention_each_device_receives_every_block_once():
-    said = words(DRAWINGS["ring_attention"])
+    said = words(DRAWINGS["ring_attention_steps"])
     turns = [[said for said in said if said.startswith("K, V")][3 * turn : 3 * turn + 3] for turn in range(3)]
     assert turns[0] == ["K, V 1", "K, V 2", "K, V 3"]
     assert all(sorted(met) == turns[0] for met in zip(*turns, strict=True))

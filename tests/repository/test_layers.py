@@ -5,12 +5,14 @@ The order of the rooms is listed in ``lessons_lib/__init__.py``, the order of a 
 """
 
 import ast
+import json
 import re
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
-from dependencies import references
+from dependencies import parsed, references
 
 import lessons_lib
 
@@ -113,6 +115,48 @@ def test_the_core_needs_nothing_that_a_server_lacks(path):
     allowed = sys.stdlib_module_names | {"lessons_lib"} | EVERYWHERE
     foreign = {name.split(".")[0] for name in imports_of(path)} - allowed
     assert foreign == ALSO.get(module(path), set()), f"{module(path)} imports more or less than ALSO says"
+
+
+ROOMS = [room for room in READING_ORDER if room not in ("distributed", "checks")]
+NOTEBOOKS = [path for top in ("book", "assignments/source") for path in sorted((ROOT.parent / top).rglob("*.ipynb"))]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_room_reexports_names_of_its_own_files_alone(room):
+    exports = import_module(f"lessons_lib.{room}")
+    assert all(vars(exports).get(name) is not None for name in exports.__all__)
+    assert {
+        base for base in imports_of(ROOT / room / "__init__.py") if not base.startswith(f"lessons_lib.{room}.")
+    } == set()
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_imports_from_the_room_what_the_room_exports(path):
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    source = parsed("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code" if not magic(cell))
+    too_deep = [
+        f"{base}.{name}"
+        for base, name in references(source)
+        if base.startswith("lessons_lib.")
+        and base.count(".") >= 2
+        and name in import_module(".".join(base.split(".")[:2])).__all__
+    ]
+    assert not too_deep, f"import these from their room: {too_deep}"
+
+
+def magic(cell: dict) -> bool:
+    return "".join(cell["source"]).lstrip().startswith("%%")
+
+
+def test_public_name_is_defined_in_one_file():
+    """But for the checks, whose functions are named after their exercises."""
+    defined = {}
+    for path in FILES:
+        if "checks" not in path.parts:
+            for node in syntax(path).body:
+                if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                    defined.setdefault(node.name, []).append(module(path))
+    assert {name: places for name, places in defined.items() if len(places) > 1} == {}
 
 
 def test_the_package_itself_imports_nothing():

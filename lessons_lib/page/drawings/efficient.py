@@ -84,7 +84,7 @@ def parallel_scan(n: int = 8) -> Sketch:
     return d
 
 
-def linear_attention() -> Sketch:
+def linear_attention_orders() -> Sketch:
     """Draw the product of queries, keys and values in two orders: through an ``n x n`` matrix and a small state."""
     d = Sketch(
         402,
@@ -343,7 +343,7 @@ def ping_pong(share: float = 0.5) -> Sketch:
     return d
 
 
-def ring_attention() -> Sketch:
+def ring_attention_steps() -> Sketch:
     """Draw ring attention on three devices: queries stay, keys and values move to the next device at each turn.
 
     Liu et al., *Ring Attention with Blockwise Transformers*, 2023. arXiv:2310.01889.

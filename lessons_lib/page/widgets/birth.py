@@ -105,7 +105,7 @@ class BirthExplorer(Explorer):
     def _seen(self) -> "Seen":
         with torch.no_grad():
             seen = forward_with_switches(
-                checkpoint(self.step).double(), encode(self.symbols)[None], self.hide, self.forced
+                checkpoint(self.step).double(), encode_symbols(self.symbols)[None], self.hide, self.forced
             )
         return Seen(seen.weights[:, 0], seen.logits[0])
 
@@ -146,7 +146,7 @@ def checkpoint(step: int) -> GPT:
     """
     if step not in STEPS:
         raise ValueError(f"step must be one of {', '.join(map(str, STEPS))}, got {step!r}")
-    return load_checkpoint(unpacked(script_data(SCRIPT)["checkpoints"][STEPS.index(step)]))
+    return load_checkpoint(unpack_checkpoint(script_data(SCRIPT)["checkpoints"][STEPS.index(step)]))
 
 
 def birth_record() -> dict[str, Any]:
@@ -181,7 +181,7 @@ def load_checkpoint(state: Mapping[str, Tensor]) -> GPT:
     return model.eval()
 
 
-def encode(symbols: str) -> Int[Tensor, " n"]:
+def encode_symbols(symbols: str) -> Int[Tensor, " n"]:
     """Return the token ids of the symbols."""
     return torch.tensor([SYMBOLS.index(symbol) for symbol in symbols])
 
@@ -192,7 +192,7 @@ def matrices() -> list[str]:
     return ["embedding.weight", "places.weight", *layers, "head.weight"]
 
 
-def packed(state: Mapping[str, Tensor]) -> dict[str, str]:
+def pack_checkpoint(state: Mapping[str, Tensor]) -> dict[str, str]:
     """Return the parameters of a model in base64: integers from -127 to 127, the step of each row, and the gains.
 
     Steps and gains are stored in bfloat16, the upper half of a float32.
@@ -208,8 +208,8 @@ def packed(state: Mapping[str, Tensor]) -> dict[str, str]:
     }
 
 
-def unpacked(described: Mapping[str, str]) -> dict[str, Tensor]:
-    """Return the parameters that :func:`packed` stored, in float32."""
+def unpack_checkpoint(described: Mapping[str, str]) -> dict[str, Tensor]:
+    """Return the parameters that :func:`pack_checkpoint` stored, in float32."""
     steps, gains = (
         from_base64(described[part], torch.int16).view(torch.bfloat16).float() for part in ("steps", "gains")
     )

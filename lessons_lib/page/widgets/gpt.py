@@ -155,7 +155,7 @@ def language_model(off: Sequence[str] = (), name: str = "stories") -> GPT:
         ValueError: if ``name`` is neither ``"stories"`` nor ``"english"``.
     """
     described = _model_data(name)
-    parameters = {name: unpacked(packed) for name, packed in described["parameters"].items()}
+    parameters = {name: unpack_parameter(packed) for name, packed in described["parameters"].items()}
     config = GPTConfig.from_json(json.dumps(described["config"]))
     return load_model(config, parameters, off)
 
@@ -174,7 +174,7 @@ def model_record(name: str = "stories") -> dict[str, Any]:
     return _model_data(name)["record"]
 
 
-def unpacked(packed: dict[str, Any]) -> Float[Tensor, "*shape"]:
+def unpack_parameter(packed: dict[str, Any]) -> Float[Tensor, "*shape"]:
     """Return a parameter that ``tools/train_gpt.py`` rounded."""
     if "float32" in packed:
         return from_base64(packed["float32"], torch.float32)

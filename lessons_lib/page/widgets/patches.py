@@ -128,7 +128,7 @@ def patch_model(size: int, pixels: str = "in order") -> VisionTransformer:
         raise ValueError(f"there are models of sizes {SIZES} and pixels {PIXELS}, got {size!r} and {pixels!r}")
     is_permuted = (size, pixels) not in TRAINED
     described = script_data(SCRIPT)["models"][f"{size} {PIXELS[0] if is_permuted else pixels}"]
-    parameters = {name: unpacked(packed) for name, packed in described["parameters"].items()}
+    parameters = {name: unpack_int8(packed) for name, packed in described["parameters"].items()}
     if is_permuted:
         places = parameters["positions.weight"]
         parameters["positions.weight"] = torch.cat([places[:1], places[1:][pixel_permutation()]])
@@ -169,6 +169,6 @@ def pixel_permutation() -> Int[Tensor, "64"]:
     return from_base64(script_data(SCRIPT)["moved"], torch.uint8).long()
 
 
-def unpacked(packed: dict[str, Any]) -> Float[Tensor, "*shape"]:
+def unpack_int8(packed: dict[str, Any]) -> Float[Tensor, "*shape"]:
     """Return a parameter that ``tools/train_patches.py`` rounded, in float32."""
     return from_base64(packed["int8"], torch.int8).reshape(packed["shape"]).float() * packed["step"]

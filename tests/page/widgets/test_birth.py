@@ -27,10 +27,10 @@ from lessons_lib.page.widgets.birth import (
     SYMBOLS,
     birth_record,
     checkpoint,
-    encode,
+    encode_symbols,
     forward_with_switches,
-    packed,
-    unpacked,
+    pack_checkpoint,
+    unpack_checkpoint,
 )
 from lessons_lib.training.loop import evaluate
 from lessons_lib.training.tasks import repetition
@@ -57,7 +57,9 @@ def check_run(javascript, cases):
     calls = [(symbols, step, {"hide": hide, "forced": forced}) for symbols, step, hide, forced in cases]
     for (symbols, step, hide, forced), ours in zip(cases, javascript.each("birth.math", "run", calls), strict=True):
         with torch.no_grad():
-            weights, logits = forward_with_switches(checkpoint(step).double(), encode(symbols)[None], hide, forced)
+            weights, logits = forward_with_switches(
+                checkpoint(step).double(), encode_symbols(symbols)[None], hide, forced
+            )
         assert_close(torch.tensor(ours["next"], dtype=torch.float64), logits[0].softmax(-1), rtol=0, atol=NEAR)
         for layer, table in zip(ours["weights"], weights[:, 0], strict=True):
             for i, row in enumerate(layer):
@@ -147,7 +149,10 @@ def test_pattern_scores_agree_with_the_library(javascript, step):
         lists = [[row[: i + 1] for i, row in enumerate(layer)] for layer in weights.tolist()]
         before = javascript("patterns.math", "previous", symbols)
         after = javascript("birth.math", "followers", symbols)
-        wanted = patterns.previous_token_score(weights[0]), patterns.induction_score(weights[1], encode(symbols))
+        wanted = (
+            patterns.previous_token_score(weights[0]),
+            patterns.induction_score(weights[1], encode_symbols(symbols)),
+        )
         for layer, targets, share in zip(lists, (before, after), wanted, strict=True):
             ours = javascript("patterns.math", "score", layer, targets)
             assert ours is None if share.isnan() else ours == pytest.approx(share.item(), abs=1e-12)
@@ -290,7 +295,7 @@ def test_a_matrix_is_rounded_to_half_a_step_of_its_row():
     shapes = {name: weight.shape for name, weight in checkpoint(0).state_dict().items()}
     state = {name: torch.randn(shape, generator=generator).float() for name, shape in shapes.items()}
     state["head.weight"][3] = 0.0
-    near = unpacked(packed(state))
+    near = unpack_checkpoint(pack_checkpoint(state))
     assert near.keys() == state.keys()
     for name, weight in state.items():
         if weight.ndim == 2:
@@ -298,7 +303,7 @@ def test_a_matrix_is_rounded_to_half_a_step_of_its_row():
             assert ((near[name] - weight).abs() <= 0.76 * step).all()  # the step itself has three digits: 0.2 per cent
         else:
             assert_close(near[name], weight, rtol=2**-8, atol=0)
-    assert all(torch.equal(again, near[name]) for name, again in unpacked(packed(near)).items())
+    assert all(torch.equal(again, near[name]) for name, again in unpack_checkpoint(pack_checkpoint(near)).items())
 
 
 # --- traits -----------------------------------------------------------------------------------------------------------

@@ -439,11 +439,11 @@ def test_model_is_reproducible_and_rounded_to_half_a_step(monkeypatch, tmp_path,
 def test_a_matrix_is_rounded_to_half_a_step_of_its_row():
     rows = torch.tensor([[1e-3], [1.0], [9.0], [0.0], [2.0]])
     matrix = (torch.randn(5, 7, generator=torch.Generator().manual_seed(0)) * rows).float()
-    near = train_gpt.unpacked(train_gpt.packed(matrix))
+    near = train_gpt.unpack_parameter(train_gpt.pack_parameter(matrix))
     step = matrix.abs().amax(-1, keepdim=True) / 127
     assert ((near - matrix).abs() <= 0.5001 * step).all()
     vector = torch.randn(11, dtype=torch.float32)
-    assert torch.equal(train_gpt.unpacked(train_gpt.packed(vector)), vector)
+    assert torch.equal(train_gpt.unpack_parameter(train_gpt.pack_parameter(vector)), vector)
 
 
 def test_truncation_does_not_increase_the_loss(model):

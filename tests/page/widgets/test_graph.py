@@ -219,10 +219,10 @@ def test_rounding_changes_no_weight_by_much():
     """Of a head of GAT in the dictionary, after five steps of training."""
     torch.set_default_dtype(torch.float32)
     layer, _ = train_graph.on_dictionary("gat", 0, 5)
-    parts = train_graph.packed(layer)
+    parts = train_graph.pack_layer(layer)
     assert set(parts) == {"q", "k"}
     for score, names in (("gatv2", {"q", "k", "a"}), ("dot", {"q", "k"})):
-        assert set(train_graph.packed(train_graph.on_dictionary(score, 0, 1)[0])) == names
+        assert set(train_graph.pack_layer(train_graph.on_dictionary(score, 0, 1)[0])) == names
     explorer = GraphExplorer("dictionary", "gat")
     words, says = (torch.tensor([int(digit) for digit in part]) for part in CARRIED["deals"][0])
     x = train_graph.features(words, says)
