@@ -2,7 +2,7 @@
 
 A file holds tensors and, as metadata, a few strings. The callers define the names and meanings of both:
 :meth:`lessons_lib.transformer.gpt.GPT.save` and :func:`lessons_lib.training.loop.save_training_state`.
-:data:`RENAMED` maps module names in earlier files to the names of today.
+``RENAMED`` maps module names in earlier files to the names of today.
 """
 
 import os
@@ -42,7 +42,7 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
     """Return the tensors and the metadata of a file that :func:`write_tensors` wrote.
 
     The tensors are copies on the CPU and do not depend on the file afterwards. Modules that were renamed since
-    (:data:`RENAMED`) have their names of today.
+    (``RENAMED``) have their names of today.
 
     >>> from tempfile import TemporaryDirectory
     >>> import torch
