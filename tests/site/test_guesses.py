@@ -28,7 +28,7 @@ def read(path: str) -> str:
 
 def asked(page: str) -> list[dict]:
     """Return the state of each guess on a page, in order."""
-    return [json.loads(found) for found in re.findall(r'\bhost\(explorer, (\{"kind":.*\})\);', page)]
+    return [json.loads(found) for found in re.findall(r'\bmount\(explorer, (\{"kind":.*\})\);', page)]
 
 
 def reveals(page: str) -> list[tuple[str, dict]]:
