@@ -45,7 +45,7 @@ def first_derivatives_only(function_name: str) -> Callable[[Callable[..., Gradie
 
     def decorate(compute_gradients: Callable[..., Gradients]) -> Callable[..., Gradients]:
         @wraps(compute_gradients)
-        def backward(ctx: Any, *grad_outputs: Tensor) -> Gradients:
+        def backward(ctx: Any, *grad_outputs: Tensor | None) -> Gradients:
             saved = ctx.saved_tensors  # read once: under checkpointing a second access raises
             if torch.compiler.is_compiling():
                 return compute_gradients(ctx, saved, *grad_outputs)
@@ -53,7 +53,7 @@ def first_derivatives_only(function_name: str) -> Callable[[Callable[..., Gradie
             if not torch.is_grad_enabled():
                 return compute_gradients(ctx, saved, *grad_outputs)
 
-            def compute(*inputs: Tensor) -> Gradients:
+            def compute(*inputs: Tensor | None) -> Gradients:
                 return compute_gradients(ctx, inputs[: len(saved)], *inputs[len(saved) :])
 
             return _NonDifferentiable.apply(function_name, compute, *saved, *grad_outputs)
