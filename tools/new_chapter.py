@@ -202,7 +202,7 @@ WRONG = {
 REMAINS = """\
 What remains, besides the words and the numbers in these files:
   book/instructors.md      its row in the table is there; give it a week in the syllabuses of 8 and of 12 weeks
-  book/explorers.ipynb     show its explorer there too, if it has one (lessons_lib/widgets, CONTRIBUTING.md)
+  book/explorers.ipynb     show its explorer there too, if it has one (lessons_lib/page/widgets, CONTRIBUTING.md)
   book/_ext/gallery.py     its question for the card on the first page; in thumbnails.py a drawing, or the card is plain
   make assignments         whenever the master has changed
 Then: make test-quick, and make test."""

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 NO_TRITON = "import sys; sys.modules['triton'] = None"
 NO_INTERPRETER = """
 try:
-    import lessons_lib.flash.autograd
+    from lessons_lib.flash import autograd
 except ModuleNotFoundError:
     pass
 else:

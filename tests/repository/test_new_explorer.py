@@ -60,6 +60,7 @@ def test_new_explorer_is_formatted(copy):
 
 
 @pytest.mark.browser
+@pytest.mark.thorough  # a minute
 @pytest.mark.parametrize("tests", [f"test_{MODULE}.py", "test_every_explorer.py"])
 def test_new_explorer_passes_the_tests_of_every_explorer(copy, tests):
     chosen = ["-k", f"{CLASS} or has_an_example"] if tests == "test_every_explorer.py" else []
