@@ -11,8 +11,6 @@ same purpose.
 .. [2] Dong et al., *Flex Attention*, 2024. arXiv:2412.05496.
 """
 
-from copy import copy
-from dataclasses import fields
 from typing import NamedTuple
 
 import numpy as np
@@ -69,7 +67,7 @@ def make_tile_table(
 
     With ``cache_lengths`` sequence ``b`` has the first ``cache_lengths[b]`` keys, and its queries are at their end.
     """
-    rule = _on_cpu(rule)
+    rule = rule.to("cpu")  # its squares are computed one after the other
     n_sequences, n_heads = (1, 1, *rule.batch_shape)[-2:]
     lengths = [m] * n_sequences if cache_lengths is None else cache_lengths.tolist()
     pictures = _Pictures()
@@ -136,18 +134,6 @@ class _Pictures:
         """Return all pictures, one a row. There is at least one, so that the kernels get a valid address."""
         words = b"".join(self.numbers) or bytes(8 * SIDE)
         return np.frombuffer(words, dtype="<i8").reshape(-1, SIDE).copy()
-
-
-def _on_cpu(rule: Rule) -> Rule:
-    """Return the rule with its tensors on the CPU, where its squares are computed one after the other."""
-    if rule.device is None or rule.device.type == "cpu":
-        return rule
-    moved = copy(rule)
-    for field in fields(rule):  # type: ignore[arg-type]
-        part = getattr(rule, field.name)
-        if isinstance(part, Tensor | Rule):
-            object.__setattr__(moved, field.name, _on_cpu(part) if isinstance(part, Rule) else part.cpu())
-    return moved
 
 
 def _visible_blocks(rule: Rule, rows: range, m: int) -> list[int]:

@@ -97,9 +97,9 @@ class Rule(ABC):
         return Part(self, query, key)
 
     def to(self, device: torch.device | str) -> "Rule":
-        """Return the rule with its tensors on a device; a rule without tensors is returned as it is."""
+        """Return the rule with its tensors on a device; a rule whose tensors are there, or without any, is returned."""
         moved = {name: part.to(device) for name, part in vars(self).items() if isinstance(part, Tensor | Rule)}
-        if not moved:
+        if all(part is vars(self)[name] for name, part in moved.items()):
             return self
         rule = copy(self)
         vars(rule).update(moved)
