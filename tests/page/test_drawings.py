@@ -1,5 +1,6 @@
 """Tests of the drawings: shapes and labels, alternative text, texts that do not overlap."""
 
+import math
 import re
 import sys
 from itertools import combinations, pairwise
@@ -19,6 +20,9 @@ DRAWINGS = {
     "dot_product": drawings.dot_product((3, 1), (1.5, 2)),
     "dot_product negative": drawings.dot_product((2, 0.5), (-1, 1.5)),
     "dot_product zero": drawings.dot_product((0, 2), (1, 0)),
+    "random_sums": drawings.random_sums(),
+    "scores_to_weights": drawings.scores_to_weights([0.0, 1.0, 2.0], factor=4),
+    "scores_to_weights of two": drawings.scores_to_weights([0, 2.25], factor=1.5),
     "masked_softmax": drawings.masked_softmax(SCORES, masks.causal(3, 4)),
     "masked_softmax labelled": drawings.masked_softmax(
         SCORES, masks.causal(3, 4), query_labels=["The", "cat", "slept"], key_labels=["<s>", "The", "cat", "slept"]
@@ -141,6 +145,43 @@ def test_dot_product_is_length_times_projection():
     assert said.endswith("= 5 \u00b7 2 = 10")
     assert words(DRAWINGS["dot_product negative"])[-1].endswith("= 2.06 \u00b7 (\u22120.606) = \u22121.25")
     assert words(DRAWINGS["dot_product zero"])[-1].endswith("= 0")
+
+
+def test_random_sums_counts_the_paths_within_one_standard_deviation():
+    drawing = drawings.random_sums(100, 20, seed=3)
+    rng = torch.Generator().manual_seed(3)
+    sums = torch.randn(2, 20, 100, generator=rng, dtype=torch.float32).prod(0).sum(-1)
+    assert f"after 100 terms {int((sums.abs() <= 10).sum())} of 20 lie within 10 of zero" in drawing.alt
+    assert {"\u221ad = 10", "\u2212\u221ad = \u221210", "100", "number of terms added"} <= set(words(drawing))
+    assert drawing.to_html().count('class="key fine"') == 20
+    assert drawings.random_sums().alt == DRAWINGS["random_sums"].alt
+
+
+@pytest.mark.parametrize(("scores", "factor"), [([0.0, 1.0, 2.0], 4), ([3.0, 0.5], 2.0)])
+def test_scores_to_weights_shows_scores_leads_and_weights(scores, factor):
+    drawing = drawings.scores_to_weights(scores, factor=factor)
+    said = words(drawing)
+    for times in (1, factor):
+        row = times * torch.tensor(scores, dtype=torch.float64)
+        best, second = row.sort(descending=True).values[:2].tolist()
+        assert {f"{s:.3g}" for s in row.tolist()} | {f"lead {best - second:.3g}"} <= set(said)
+        assert {f"{100 * p:.2g}%" for p in softmax(row).tolist()} <= set(said)
+        assert f"ratio of the best two: {math.exp(best - second):.2g}" in said
+        assert f"give weights {', '.join(f'{p:.3f}' for p in softmax(row).tolist())}" in drawing.alt
+
+
+@pytest.mark.parametrize(("width", "n_sums"), [(1, 12), (256, 1)])
+def test_random_sums_invalid_size_raises(width, n_sums):
+    with pytest.raises(ValueError, match="width and n_sums must be at least 2"):
+        drawings.random_sums(width, n_sums)
+
+
+@pytest.mark.parametrize(
+    ("scores", "factor"), [([1.0], 2), ([1.0] * 4, 2), ([-1.0, 1.0], 2), ([0.0, 0.0], 2), ([1.0, 2.0], 1)]
+)
+def test_scores_to_weights_invalid_arguments_raise(scores, factor):
+    with pytest.raises(ValueError, match="scores must be 2 or 3"):
+        drawings.scores_to_weights(scores, factor=factor)
 
 
 def test_masked_softmax_hatches_masked_scores_and_shows_zero_weights():

@@ -6,7 +6,7 @@ have the colours of the plots and explorers.
 
 The files, in reading order, one for each part of the book::
 
-    attention     projections, scores, masks, heads, rotary positions
+    attention     projections, scores, their spread, masks, heads, rotary positions
     transformer   residual stream, encoder and decoder, induction heads, experts, speculative decoding
     efficient     FLOPs, parallel scans, linear attention, FlashAttention, ring attention
     applications  image and text encoders, a shortcut feature
@@ -19,8 +19,10 @@ from lessons_lib.page.drawings.attention import (
     grouped_query_attention,
     masked_softmax,
     masks,
+    random_sums,
     recurrence_and_lookup,
     rotated_pair,
+    scores_to_weights,
     split_heads,
 )
 from lessons_lib.page.drawings.efficient import (
@@ -57,10 +59,12 @@ __all__ = [
     "online_softmax",
     "parallel_scan",
     "ping_pong",
+    "random_sums",
     "recurrence_and_lookup",
     "residual_stream",
     "ring_attention_steps",
     "rotated_pair",
+    "scores_to_weights",
     "speculative_decoding",
     "split_heads",
     "spot_and_mark",

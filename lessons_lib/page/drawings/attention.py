@@ -132,6 +132,95 @@ def dot_product(query: Sequence[float], key: Sequence[float]) -> Sketch:
     return d
 
 
+def random_sums(width: int = 256, n_sums: int = 12, *, seed: int = 8) -> Sketch:
+    r"""Draw dot products as running sums of their terms, with :math:`\pm\sqrt d` around them.
+
+    Each path adds the terms :math:`q_i k_i` of two vectors of independent standard normal entries.
+
+    Raises:
+        ValueError: if ``width`` or ``n_sums`` is less than 2.
+    """
+    if min(width, n_sums) < 2:
+        raise ValueError(f"width and n_sums must be at least 2, got {width} and {n_sums}")
+    rng = torch.Generator().manual_seed(seed)
+    sums = torch.randn(2, n_sums, width, generator=rng, dtype=torch.float32).prod(0).cumsum(-1)
+    root = math.sqrt(width)
+    inside = int((sums[:, -1].abs() <= root).sum())
+    d = Sketch(
+        402,
+        214,
+        alt=f"{n_sums} paths start at zero and add one term of a dot product at a time. They spread like the square "
+        f"root of the number of terms, drawn as a dashed curve on both sides: after {width} terms {inside} of "
+        f"{n_sums} lie within {root:.3g} of zero. If all terms were 1, the sum would be {width}.",
+    )
+    left, right, middle, reach = 42.0, 314.0, 104.0, 86.0
+    scale = reach / max(2.6 * root, float(sums.abs().max()))
+
+    def point(step: float, value: float) -> str:
+        return f"{left + (right - left) * step / width:.1f} {middle - scale * value:.1f}"
+
+    stride = max(1, width // 64)
+    for path in sums.tolist():
+        points = [point(0, 0), *(point(i + 1, path[i]) for i in range(stride - 1, width, stride))]
+        d.path("M" + "L".join(points), role="key", fine=True)
+    for sign in (1, -1):
+        edge = [point(width * t * t, sign * root * t) for t in (i / 32 for i in range(33))]
+        d.path("M" + "L".join(edge), dashed=True)
+        label = f"$\\sqrt d = {root:.3g}$" if sign > 0 else f"$-\\sqrt d = -{root:.3g}$"
+        d.text((right + 5, middle - sign * scale * root), label, anchor="start", small=True)
+    d.path(f"M{left} {middle}H{right}", fine=True)
+    d.arrow((left, 14), (left, 6), gap=0)
+    d.path(f"M{left} 14V194")
+    d.text((left - 6, middle), "0", anchor="end", small=True)
+    d.text((left + 6, 10), f"sum so far (all terms 1: {width}, far above)", anchor="start", small=True)
+    d.text((left, 205), "0", small=True)
+    d.text((right, 205), f"{width}", small=True)
+    d.text(((left + right) / 2, 205), "number of terms added", small=True)
+    return d
+
+
+def scores_to_weights(scores: Sequence[float], *, factor: float) -> Sketch:
+    """Draw two or three scores and their weights, and below them the same scores multiplied by ``factor``.
+
+    Raises:
+        ValueError: if there are not 2 or 3 scores, a score is negative, all are zero, or ``factor`` is at most 1.
+    """
+    if not 2 <= len(scores) <= 3 or min(scores) < 0 or not max(scores) or factor <= 1:
+        raise ValueError(
+            f"scores must be 2 or 3, none negative and not all zero, and factor above 1, got {scores!r} and {factor}"
+        )
+    rows = [torch.tensor([times * score for score in scores], dtype=torch.float64) for times in (1.0, factor)]
+    weights = [softmax(row).tolist() for row in rows]
+    described = "; ".join(
+        f"scores {', '.join(f'{s:.3g}' for s in row.tolist())} give weights {', '.join(f'{w:.3f}' for w in weight)}"
+        for row, weight in zip(rows, weights, strict=True)
+    )
+    d = Sketch(402, 236, alt=f"Two rows, each with scores on a line and their softmax as bars: {described}.")
+    scale = 150 / (factor * max(scores))
+    for i, (row, weight) in enumerate(zip(rows, weights, strict=True)):
+        base = 88.0 + 116 * i
+        d.text((16, base - 74), ("scores", f"scores \u00d7 {factor:.3g}")[i], anchor="start")
+        d.path(f"M16 {base}H{28 + scale * factor * max(scores):.1f}", fine=True)
+        for s in row.tolist():
+            d.circle((22 + scale * s, base), 6, role="key")
+            d.text((22 + scale * s, base + 18), f"{s:.3g}", small=True)
+        first, second = sorted(row.tolist())[-1:-3:-1]
+        top = base - 24
+        d.path(f"M{22 + scale * second:.1f} {top + 6}V{top}H{22 + scale * first:.1f}V{top + 6}")
+        d.text((22 + scale * (first + second) / 2, top - 10), f"lead {first - second:.3g}", small=True)
+        d.arrow((200, base - 18), (246, base - 18), "softmax")
+        d.text((258, base - 74), "weights", anchor="start")
+        d.path(f"M256 {base}H392", fine=True)
+        step = 130 / len(scores)
+        for j, w in enumerate(weight):
+            x, height = 260 + j * step, max(0.8, 52 * w)
+            d.matrix(x, base - height, 0.55 * step, height, role="value")
+            d.text((x + 0.275 * step, base - height - 9), f"{100 * w:.2g}%", small=True)
+        best, next_best = sorted(weight)[-1:-3:-1]
+        d.text((324, base + 18), f"ratio of the best two: {best / next_best:.2g}", small=True)
+    return d
+
+
 def masked_softmax(
     scores: Num[Tensor, "n m"],
     mask: Bool[Tensor, "n m"],
