@@ -21,6 +21,13 @@ def choice():
     return predict("How many change?", [1, 4, 8, 16]).card
 
 
+TRENDS = ["falls", "stays about the same", "rises"]
+
+
+def trend():
+    return predict("What does the loss do?", TRENDS).card
+
+
 def number(low=1, high=1000, **how):
     return predict_number("How far?", low, high, **{"log": True} | how).card
 
@@ -218,13 +225,21 @@ def answered(guess, *answer):
             "You said 4; it is 8. That is the nearest answer; precisely it is 9.5.",
             False,
         ),
+        (trend, 0, lambda: answered(predict("?", TRENDS), "falls"), "✓You said “falls”: right.", True),
+        (
+            trend,
+            0,
+            lambda: answered(predict("?", TRENDS), "stays about the same"),
+            "You said “falls”; the answer is “stays about the same”.",
+            False,
+        ),
         (choice, 1, lambda: answered(predict("?", [1, 4]), math.nan), "You said 4; it is not a number. None", False),
         (number, 40, lambda: answered(predict_number("?", 1, 1000, log=True), 16), "a factor of 2.5 too high.", False),
         (
             number,
             900,
             lambda: answered(predict_number("?", 1, 1000, log=True), 5000),
-            "it is 5000: on the spot. That lies beyond the scale.",
+            "it is 5000, on the spot. That lies beyond the scale.",
             True,
         ),
         (

@@ -165,5 +165,5 @@ def test_python_and_reader_change_the_same_figure(notebook):
     assert until_it_prints("1", run, "guess.value")
     run("guess.reveal(16)")
     card.get_by_text("it is 16", exact=True).wait_for()
-    assert card.locator(".g-verdict").inner_text() == "You said 1; it is 16: a factor of 16 too low."
+    assert card.locator(".g-verdict").inner_text() == "You said 1; it is 16, a factor of 16 too low."
     assert page.locator(".guess script, .guess .x-still").count() == 0

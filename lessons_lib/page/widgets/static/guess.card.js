@@ -16,6 +16,7 @@ import { curveScore, mend, numberScore, sampled, scale, show, stroke, ticks } fr
  *   show(body: HTMLElement, value: any, at: any): (() => void) | void,
  *   said?: (value: any) => string,
  *   line?: (value: any, at: any, remark: string) => string,
+ *   words?: boolean,
  *   judge(value: any, at: any): Score,
  * }} Kind
  * @typedef {{ low: number, high: number, log: boolean, unit: string }} Range
@@ -93,14 +94,18 @@ export function render({ model, el }) {
  */
 function words(kind, value, answer, score) {
   const strong = (/** @type {string} */ text) => html("strong", {}, text);
-  const mine = kind.said && value !== null ? ["You said ", strong(kind.said(value))] : [];
+  const quoted = (/** @type {string} */ text) => (kind.words ? ["“", strong(text), "”"] : [strong(text)]);
+  const mine = kind.said && value !== null ? ["You said ", ...quoted(kind.said(value))] : [];
+  const is = kind.words ? "the answer is " : "it is "; // an option in words need not be a noun
   if (!answer) return [...(mine.length ? mine : ["Your curve is kept"]), ". Run on, and it will be compared here."];
   const note = answer.note && ` ${answer.note}`;
-  if (!score) return [...mine, mine.length ? "; it is " : "It is ", strong(answer.told), `.${note}`];
+  if (!score)
+    return [...mine, mine.length ? `; ${is}` : is[0].toUpperCase() + is.slice(1), ...quoted(answer.told), `.${note}`];
   const tick = score.good ? [html("span", { class: "g-tick", "aria-hidden": "true" }, "✓")] : [];
   if (kind.line) return [...tick, kind.line(value, answer.at, score.remark) + note];
-  const remark = score.remark && `: ${score.remark}`;
-  const other = score.remark === "right" ? [] : ["; it is ", strong(answer.told)];
+  const right = score.remark === "right";
+  const remark = score.remark && `${right ? ": " : ", "}${score.remark}`;
+  const other = right ? [] : [`; ${is}`, ...quoted(answer.told)];
   return [...tick, ...mine, ...other, `${remark}.${note}`];
 }
 
@@ -143,13 +148,15 @@ function choice({ options }) {
     },
     show(body, value, at) {
       const items = options.map((label, i) => {
-        const note = i === value ? (i === at ? "you, rightly" : "you") : i === at ? "it is" : "";
+        const note =
+          i === value ? (i === at ? "your guess, and the answer" : "your guess") : i === at ? "the answer" : "";
         const names = `g-option${i === value ? " g-mine" : ""}${i === at ? " g-true" : ""}`;
         return html("li", { class: names }, label, ...(note ? [html("small", {}, note)] : []));
       });
       body.append(html("ul", { class: row }, ...items));
     },
     said: (value) => options[value],
+    words: options.some((label) => /\p{L}/u.test(label)),
     judge: (value, at) => ({ good: value === at, remark: value === at ? "right" : "" }),
   };
 }
