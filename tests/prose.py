@@ -34,8 +34,12 @@ def page(path: Path) -> list[str]:
     assert article is not None, path
     for output in article.select(".cell_output"):
         output.replace_with(*output.select("figcaption"))
-    for part in article.select(".cell_input, details.hide > summary, h1 .section-number, .gallery"):
+    for part in article.select(
+        ".cell_input, details.hide > summary, h1 .section-number, .gallery, .g-mode, .fold-minutes"
+    ):
         part.decompose()
+    for part in article.select(".fold-lead"):  # the first paragraph of a folded section
+        part.name = "p"
     return blocks(article)
 
 

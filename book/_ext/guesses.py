@@ -1,10 +1,18 @@
-"""Add the script and the style of guesses to the pages that ask a question."""
+"""Add the script, the style and the switch *Guess first / Just read* to the pages that ask a question."""
+
+SWITCH = (
+    '<div class="g-mode" role="radiogroup" aria-label="Answers to the guesses on this page">'
+    '<label><input type="radio" name="g-mode" value="guess"><span>Guess first</span></label>'
+    '<label><input type="radio" name="g-mode" value="read"><span>Just read</span></label></div>'
+)
 
 
 def equip(app, pagename, templatename, context, doctree) -> None:
-    """Add ``guesses.js``, which covers, stores and counts guesses, and its style to a page with a guess."""
-    if 'class="guess"' in (context.get("body") or ""):
-        app.add_js_file("guesses.js", loading_method=None)  # at once: what it covers must not show before
+    """Add ``guesses.js``, which hides answers and stores guesses, its style and the switch to a page with a guess."""
+    body = context.get("body") or ""
+    if 'class="guess"' in body:
+        context["body"] = body.replace("</h1>", f"</h1>\n{SWITCH}", 1)
+        app.add_js_file("guesses.js", loading_method=None)  # at once: what it hides must not show before
         app.add_css_file("guesses.css")
 
 

@@ -61,8 +61,9 @@ def description(doctree: nodes.document) -> str:
     """Return the page's learning goals, or else its first sentences without a formula, or an empty string."""
     best = ""
     for paragraph in doctree.findall(nodes.paragraph):
-        if not isinstance(paragraph.parent, nodes.section | nodes.document):
-            continue  # in a list, a box or a table
+        in_short = isinstance(paragraph.parent, nodes.admonition) and "in-short" in paragraph.parent["classes"]
+        if not in_short and not isinstance(paragraph.parent, nodes.section | nodes.document):
+            continue  # in a list, another box or a table
         if paragraph.astext().startswith(LEAD):
             return shorten(plain_text(paragraph).removesuffix("."), "; ") + "."
         if isinstance(paragraph.children[0], nodes.strong):

@@ -15,7 +15,8 @@ from chapters import chapters, markdown_cells, page_filler
 
 PAGE = "book/references"
 MARK = "<!-- sources -->"
-HEADING = "**Sources.**"
+# The second form is that of chapters without the box *In short*.
+HEADING = re.compile(r"^## Sources$|\*\*Sources\.\*\*", re.MULTILINE)
 START = re.compile(
     r"(?:^|(?<=\n)|(?<=\* )|(?<=[.)] ))(?=\[\d+\] )"
 )  # at the start of a text, a line, a list item or a sentence
@@ -55,9 +56,9 @@ def sources_of(chapter: Path) -> dict[int, Source]:
         ValueError: if the chapter has no list or more than one, the numbers do not count from 1, or an entry has not
             the required form.
     """
-    lists = [text.split(HEADING, 1)[1] for text in markdown_cells(chapter) if HEADING in text]
+    lists = [HEADING.split(text, maxsplit=1)[1] for text in markdown_cells(chapter) if HEADING.search(text)]
     if len(lists) != 1:
-        raise ValueError(f"{chapter.name} must have one list after {HEADING}, got {len(lists)}")
+        raise ValueError(f"{chapter.name} must have one list under ## Sources, got {len(lists)}")
     found = {}
     before, *entries = START.split(lists[0].strip())
     if before.strip(" *") or not entries:
@@ -81,7 +82,7 @@ def sources_of(chapter: Path) -> dict[int, Source]:
 
 def cited_numbers(chapter: Path) -> set[int]:
     """Return the numbers of the citations in a chapter's text, outside of formulas, code and the list itself."""
-    texts = (text.split(HEADING)[0] for text in markdown_cells(chapter))
+    texts = (HEADING.split(text)[0] for text in markdown_cells(chapter))
     plain = (re.sub(r"\$\$.*?\$\$|\$[^$]*\$|`[^`]*`", "", text, flags=re.DOTALL) for text in texts)
     return {int(number) for text in plain for group in CITED.findall(text) for number in group.split(",")}
 
@@ -89,7 +90,7 @@ def cited_numbers(chapter: Path) -> set[int]:
 def chapters_with_sources(root: Path) -> dict[str, Path]:
     """Return the chapters that have a list of sources, by their titles."""
     found = chapters(root).items()
-    return {title: path for title, path in found if any(HEADING in text for text in markdown_cells(path))}
+    return {title: path for title, path in found if any(HEADING.search(text) for text in markdown_cells(path))}
 
 
 def chapters_by_source(root: Path) -> dict[Source, list[str]]:

@@ -128,6 +128,7 @@
           // fails until all values are restored; the last one draws the figure again
         }
     }
+    card.dispatchEvent(new CustomEvent("open-around", { bubbles: true })); // folds.js
     card.scrollIntoView();
   }
 
@@ -195,6 +196,7 @@
     );
     await MathJax?.startup?.promise;
     fitFormulas();
+    document.addEventListener("unfolded", fitFormulas); // folds.js, guesses.js
   });
 
   // A page in the dark theme is printed in the light theme.

@@ -1,23 +1,33 @@
 /**
- * What a rendered page does in the place of a kernel: it remembers what the reader said, covers what gives an answer
- * away, and hands it over. A guess finds what it asks about by reading on: the next `.g-truth` with its key.
+ * Guesses on a page without a kernel: store the reader's guesses, hide the results until a guess is made, and give the
+ * card its answer, which is the next `.g-truth` with the key of the guess.
  *
- * The script stands in the head of pages with guesses, so that nothing shows before it is covered. What is answered
- * stays in this browser.
+ * Hidden results take no room; one bar stands in their place. The switch at the top of the page, *Guess first* or *Just
+ * read*, applies to the whole site. The script is loaded in the head, so that results are hidden before they are drawn.
+ * Guesses and the switch are stored in this browser.
  */
 (() => {
   /** @typedef {{ get(name: string): any, set(name: string, value: any): void, on(event: string, f: () => void): void }} Model */
-  /** @typedef {{ el: HTMLElement, model: Model, cell: Element | null, truth: HTMLElement | null, blocks: HTMLElement[] }} Guess */
+  /** @typedef {{ el: HTMLElement, model: Model, cell: Element | null, truth: HTMLElement | null, blocks: HTMLElement[], lifted: boolean }} Guess */
+  /** @typedef {{ el: HTMLElement, guesses: Guess[] }} Bar */
 
+  const MODE = "reading";
   const place = `guess ${location.pathname}`;
+  const root = document.documentElement;
+  const findable = "onbeforematch" in root ? "until-found" : ""; // the browser's search finds hidden blocks, where supported
+  const fromSearch = /\/search\.html/.test(document.referrer);
   /** @type {Guess[]} */
   const all = [];
   const kept = recall();
-  /** The open guesses about a block, and whether the block is the first that they cover. @type {Map<HTMLElement, Map<Guess, boolean>>} */
+  /** The guesses that hide a block. @type {Map<HTMLElement, Guess[]>} */
   const about = new Map();
+  /** The bars by the first block that they stand for; guesses with the same first block share a bar. @type {Map<HTMLElement, Bar>} */
+  const bars = new Map();
   const tally = document.createElement("p");
+  root.dataset.reading = stored(MODE) === "read" ? "read" : "guess";
 
   const isOpen = (/** @type {Guess} */ { model }) => (model.get("value") ?? null) === null && !model.get("skipped");
+  const hides = (/** @type {Guess} */ guess) => root.dataset.reading === "guess" && isOpen(guess) && !guess.lifted;
 
   document.addEventListener("guess-asked", (event) => {
     const { target: el, detail: model } = /** @type {CustomEvent} */ (event);
@@ -25,18 +35,38 @@
     model.set("on_page", true);
     for (const [trait, value] of Object.entries(kept[model.get("key")] ?? {})) model.set(trait, value);
     /** @type {Guess} */
-    const guess = { el, model, cell: el.closest(".cell"), truth: null, blocks: [] };
+    const guess = { el, model, cell: el.closest(".cell"), truth: null, blocks: [], lifted: fromSearch };
     for (const trait of ["value", "skipped"]) model.on(`change:${trait}`, () => queueMicrotask(() => changed(guess)));
-    el.addEventListener("explorer-saved", (event) => event.stopPropagation()); // it is not for the address
+    el.addEventListener("explorer-saved", (event) => event.stopPropagation()); // a guess is not part of the page's address
     all.push(guess);
     if (document.readyState !== "loading") finish(guess);
-    else if (isOpen(guess)) guess.cell?.classList.add("g-hold");
+    else if (hides(guess)) guess.cell?.classList.add("g-hold");
   });
   document.addEventListener("guess-drawn", () => document.readyState !== "loading" && count());
   document.addEventListener("DOMContentLoaded", () => {
     for (const guess of all) finish(guess);
+    for (const input of modes()) {
+      input.checked = input.value === root.dataset.reading;
+      input.addEventListener("change", () => choose(input.value));
+    }
+    arrive(location.hash, true);
     count();
   });
+  window.addEventListener("hashchange", () => arrive(location.hash));
+  document.addEventListener("click", ({ target }) => {
+    const link = target instanceof Element && target.closest("a[href^='#']");
+    if (link instanceof HTMLAnchorElement) arrive(link.hash);
+  });
+
+  const modes = () => /** @type {HTMLInputElement[]} */ ([...document.querySelectorAll(".g-mode input")]);
+
+  /** @param {string} mode */
+  function choose(mode) {
+    root.dataset.reading = mode;
+    store(MODE, mode);
+    update();
+    count();
+  }
 
   /** @param {Guess} guess */
   function finish(guess) {
@@ -44,14 +74,14 @@
       look(guess);
       settle(guess);
     } finally {
-      guess.cell?.classList.remove("g-hold"); // whatever happened: nothing stays hidden
+      guess.cell?.classList.remove("g-hold"); // also after an error: nothing stays hidden
     }
   }
 
   /**
-   * Which outputs give the answer away: those from the question to the reveal, those right behind it, and the words that
-   * follow. What the reader moves stays, for it shows nothing before it is moved. Folded cells between a reveal and its
-   * words are passed over.
+   * Find the blocks that give the answer away: the outputs from the question to the reveal, the outputs directly after
+   * it, and the next paragraph. Explorers, other questions, cells tagged `keep-visible`, headings, boxes and paragraphs
+   * with the class `so` stay visible.
    * @param {Guess} guess
    */
   function look(guess) {
@@ -63,37 +93,64 @@
     const last = guess.truth?.closest(".cell");
     if (!guess.truth || !cell || !last || last === cell) return;
     guess.truth.classList.add("g-told");
+    const tells = (/** @type {HTMLElement} */ out) =>
+      !out.querySelector(".guess, .explorer") &&
+      !out.closest(".tag_keep-visible") &&
+      out.querySelector("img, svg, table, pre, .drawing") !== null;
     /** @type {NodeListOf<HTMLElement>} */
     const outputs = document.querySelectorAll(".cell_output");
-    const between = [...outputs].filter(
-      (out) =>
-        after(cell, out) &&
-        !cell.contains(out) &&
-        (last.contains(out) || after(out, last)) &&
-        !out.querySelector(".guess, .explorer"),
+    guess.blocks = [...outputs].filter(
+      (out) => after(cell, out) && !cell.contains(out) && (last.contains(out) || after(out, last)) && tells(out),
     );
-    const shown = [];
-    const told = [];
     for (let next = last.nextElementSibling; next; next = next.nextElementSibling) {
-      if (next.matches(".tag_hide-cell")) continue;
-      if (next.matches(".cell") && !told.length && !next.querySelector(".guess, .explorer, .g-truth")) {
-        /** @type {NodeListOf<HTMLElement>} */
-        const made = next.querySelectorAll(".cell_output");
-        shown.push(...made);
-        continue;
-      }
-      if (next.matches(".cell, section, h1, h2, h3, h4, hr, .only-print")) break;
-      if (next instanceof HTMLElement && !next.matches("script, style")) told.push(next);
+      if (next.matches(".g-bar, .tag_hide-cell, script, style")) continue;
+      if (next.matches("p:not(.so, .only-print)")) guess.blocks.push(/** @type {HTMLElement} */ (next));
+      if (!next.matches(".cell") || next.querySelector(".guess, .explorer, .g-truth")) break;
+      /** @type {NodeListOf<HTMLElement>} */
+      const made = next.querySelectorAll(".cell_output");
+      guess.blocks.push(...[...made].filter(tells));
     }
-    guess.blocks = [...between, ...shown, ...told];
+    for (const block of guess.blocks) {
+      about.set(block, [...(about.get(block) ?? []), guess]);
+      block.addEventListener("beforematch", () => lift(block)); // the browser's search has found text in it
+    }
+    const [first] = guess.blocks;
+    if (!first) return;
+    const bar = bars.get(first);
+    if (bar) bar.guesses.push(guess);
+    else bars.set(first, stand(first, [guess]));
+  }
+
+  /** Insert the bar that stands in the place of hidden blocks. @param {HTMLElement} first @param {Guess[]} guesses @returns {Bar} */
+  function stand(first, guesses) {
+    const el = document.createElement("p");
+    el.className = "g-bar";
+    el.hidden = true;
+    el.append(
+      "Answer: ",
+      press("guess above", () => {
+        const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+        const asks = (guesses.find(hides) ?? guesses[0]).el;
+        asks.scrollIntoView({ block: "center", behavior: calm ? "auto" : "smooth" });
+        const control = asks.querySelector("button, input, [tabindex]");
+        if (control instanceof HTMLElement) control.focus({ preventScroll: true });
+      }),
+      ", or ",
+      press("show it", () => {
+        for (const guess of guesses.filter(isOpen)) guess.model.set("skipped", true);
+        first.tabIndex = -1;
+        queueMicrotask(() => first.focus({ preventScroll: true }));
+      }),
+    );
+    first.before(el);
+    return { el, guesses };
   }
 
   /** @param {Guess} guess */
   function settle(guess) {
     if (!guess.truth) return;
-    const open = isOpen(guess);
-    guess.model.set("answer", open ? null : JSON.parse(guess.truth.dataset.answer ?? "null"));
-    guess.blocks.forEach((block, i) => cover(block, guess, open, i === 0));
+    guess.model.set("answer", isOpen(guess) ? null : JSON.parse(guess.truth.dataset.answer ?? "null"));
+    update();
   }
 
   /** @param {Guess} guess */
@@ -101,68 +158,55 @@
     const { model } = guess;
     if (isOpen(guess)) delete kept[model.get("key")];
     else kept[model.get("key")] = { value: model.get("value"), skipped: model.get("skipped") };
-    remember();
+    store(place, Object.keys(kept).length ? JSON.stringify(kept) : null);
     settle(guess);
   }
 
+  /** Hide each block as long as one of its guesses is open, and show the others. */
+  function update() {
+    for (const [block, guesses] of about) {
+      const [was, now] = [block.hasAttribute("hidden"), guesses.some(hides)];
+      if (was === now) continue;
+      block.classList.toggle("g-away", now);
+      block.classList.toggle("g-fresh", was);
+      if (now) block.setAttribute("hidden", findable);
+      else block.removeAttribute("hidden");
+      if (was) block.dispatchEvent(new CustomEvent("unfolded", { bubbles: true }));
+    }
+    for (const { el, guesses } of bars.values()) el.hidden = !guesses.some(hides);
+  }
+
+  /** Show a block for this visit without answering its guesses. @param {HTMLElement} block */
+  function lift(block) {
+    for (const guess of about.get(block) ?? []) guess.lifted = true;
+    update();
+  }
+
   /**
-   * A block is covered as long as one guess about it is open.
-   * @param {HTMLElement} block @param {Guess} guess @param {boolean} open @param {boolean} first
+   * Show a hidden block that a link leads into; after a link to a section from another page, show the whole section.
+   * @param {string} hash @param {boolean} fromElsewhere
    */
-  function cover(block, guess, open, first) {
-    const owners = about.get(block) ?? new Map();
-    about.set(block, owners);
-    if (open) owners.set(guess, first);
-    else owners.delete(guess);
-    const was = block.classList.contains("g-covered");
-    const now = owners.size > 0;
-    block.classList.toggle("g-covered", now);
-    block.classList.toggle("g-fresh", was && !now);
-    block.querySelector(":scope > .g-veil")?.remove();
-    const output = block.classList.contains("cell_output");
-    for (const child of output ? block.children : [block]) /** @type {HTMLElement} */ (child).inert = now;
-    if (!now || !output) return;
-    const veil = document.createElement("div");
-    veil.className = "g-veil";
-    const leading = [...owners].find(([, leads]) => leads)?.[0];
-    if (leading) veil.append(...ways(block, leading));
-    block.append(veil);
+  function arrive(hash, fromElsewhere = false) {
+    const target = hash && document.getElementById(decodeURIComponent(hash.slice(1)));
+    if (!target) return;
+    const section = fromElsewhere && target.matches("section section") ? target : null;
+    const shown = [...about.keys()].filter((block) => block.contains(target) || section?.contains(block));
+    for (const block of shown) lift(block);
+    if (shown.length) queueMicrotask(() => target.scrollIntoView());
   }
 
-  /** What one can do about a cover: go to the question, or do without. @param {HTMLElement} block @param {Guess} guess */
-  function ways(block, { el }) {
-    const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    return [
-      press("Guess first ↑", () => {
-        el.scrollIntoView({ block: "center", behavior: calm ? "auto" : "smooth" });
-        const first = el.querySelector("button, input, [tabindex]");
-        if (first instanceof HTMLElement) first.focus({ preventScroll: true });
-      }),
-      press("Show me without guessing", () => {
-        for (const guess of about.get(block)?.keys() ?? []) guess.model.set("skipped", true);
-        block.tabIndex = -1;
-        queueMicrotask(() => block.focus({ preventScroll: true }));
-      }),
-    ];
-  }
-
-  /** At the end of the page: how often the reader was right, and a way to begin afresh. */
+  /** Write at the end of the page how often the reader was right, with a button that deletes the guesses. */
   function count() {
     const asked = all.filter(({ truth }) => truth);
     if (!asked.length) return;
-    const open = asked.filter(isOpen);
     const made = asked.filter((guess) => !isOpen(guess) && !guess.model.get("skipped"));
     const right = made.filter(({ el }) => el.querySelector(".g-right"));
     const score = made.length ? `You were right in ${right.length} of ${made.length}` : "You have made none";
-    const words = `This page asks ${asked.length} ${asked.length === 1 ? "guess" : "guesses"}. ${score}; only this device knows. `;
     tally.className = "g-tally";
-    tally.replaceChildren(words);
-    if (open.length)
-      tally.append(
-        press("Show everything", () => open.forEach(({ model }) => model.set("skipped", true))),
-        " ",
-      );
-    if (open.length < asked.length)
+    tally.replaceChildren(
+      `This page asks for ${asked.length} ${asked.length === 1 ? "guess" : "guesses"}. ${score}; only this device knows. `,
+    );
+    if (asked.some((guess) => !isOpen(guess)))
       tally.append(
         press("Forget my answers", () => {
           for (const { model } of asked) {
@@ -187,18 +231,28 @@
   /** @returns {Record<string, { value: any, skipped: boolean }>} */
   function recall() {
     try {
-      return JSON.parse(localStorage.getItem(place) ?? "{}") ?? {};
+      return JSON.parse(stored(place) ?? "{}") ?? {};
     } catch {
       return {};
     }
   }
 
-  function remember() {
+  /** @param {string} key */
+  function stored(key) {
     try {
-      if (Object.keys(kept).length) localStorage.setItem(place, JSON.stringify(kept));
-      else localStorage.removeItem(place);
+      return localStorage.getItem(key);
     } catch {
-      // it forgets
+      return null;
+    }
+  }
+
+  /** @param {string} key @param {string | null} value */
+  function store(key, value) {
+    try {
+      if (value === null) localStorage.removeItem(key);
+      else localStorage.setItem(key, value);
+    } catch {
+      // refused: nothing is stored
     }
   }
 })();

@@ -69,6 +69,12 @@ def test_claims_page_has_the_mark_and_correct_counts(claims):
 # --- how it is read -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("heading", ["## The claims in one table", "## Claims you will meet"])
+def test_claims_of_reads_either_heading(claims, tmp_path, heading):
+    path = chapter(tmp_path / "one.ipynb", TABLE.replace("## The claims in one table", heading))
+    assert len(claims.claims_of(path)) == 2
+
+
 def test_outside_chapter_resolves_links_and_citations(claims, tmp_path):
     path = chapter(tmp_path / "book/one.ipynb", TABLE, SOURCE)
     one, two = (claims.outside_chapter(row, path, tmp_path) for row in claims.claims_of(path))

@@ -86,6 +86,17 @@ def test_description_consists_of_sentences_of_the_page(site):
     assert said(html / "index.html")["description"] == said(html / "genindex.html")["description"] == intro
 
 
+def test_description_of_a_chapter_with_a_box_is_the_box(extensions):
+    from docutils import nodes
+
+    opengraph = import_module("opengraph")
+    sentence = "Attention divides the dot product of a query and a key by the square root of their number of entries."
+    box = nodes.admonition("", nodes.title("", "In short"), nodes.paragraph("", sentence), classes=["in-short"])
+    other = nodes.admonition("", nodes.title("", "Note"), nodes.paragraph("", "Not this: " + sentence))
+    section = nodes.section("", nodes.title("", "Scaling"), other, box, nodes.paragraph("", "Later: " + sentence))
+    assert opengraph.description(section) == sentence
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_tags_without_an_address_have_no_links(site):
     html = site(PLACEHOLDER)

@@ -70,9 +70,17 @@ def test_page_lists_every_source_once_in_alphabetical_order(sources):
 # --- how it is read -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("listing", [f" {ENTRY} {LATER}", f"\n\n* {ENTRY}\n* {LATER}", f"\n\n{ENTRY}\n\n{LATER}"])
+@pytest.mark.parametrize(
+    "listing",
+    [
+        f"**Sources.** {ENTRY} {LATER}",
+        f"**Sources.**\n\n* {ENTRY}\n* {LATER}",
+        f"**Sources.**\n\n{ENTRY}\n\n{LATER}",
+        f"## Sources\n\n* {ENTRY}\n* {LATER}",
+    ],
+)
 def test_sources_of_reads_paragraphs_and_lists(sources, tmp_path, listing):
-    path = chapter(tmp_path / "one.ipynb", "As [2] says, citing [1, figure 2].", f"**Sources.**{listing}")
+    path = chapter(tmp_path / "one.ipynb", "As [2] says, citing [1, figure 2].", listing)
     one, two = sources.sources_of(path).values()
     assert (one.authors, one.title, one.edition, one.year) == ("Doe, Roe", "On Examples", "", "2017")
     assert (two.authors, two.edition, two.year) == ("Ångström et al.", " 2nd edition,", "1981")

@@ -78,14 +78,14 @@ GUESS = "[...document.querySelectorAll('.guess:has(%s)')].at(0)"
 
 def test_guesses_of_each_kind_accept_touch(opened):
     page = opened(MASKS, PHONE)
-    covered = page.run("() => document.querySelectorAll('.g-covered').length")
+    covered = page.run("() => document.querySelectorAll('.g-away').length")
     assert covered > 0
     parts = {"choice": ".g-option", "number": ".g-range", "curve": ".g-pad"}
     for kind, part in parts.items():
         page.run(f"() => {{ {GUESS % part}.dataset.mine = '{kind}'; }}")
 
     def answered(kind):
-        return f"/it is|: right/.test(document.querySelector('[data-mine={kind}] .g-verdict')?.innerText)"
+        return f"/(it|answer) is|: right/.test(document.querySelector('[data-mine={kind}] .g-verdict')?.innerText)"
 
     page.until(answered("choice"), partial(page.tap, "[data-mine=choice] .g-option"))
 
@@ -98,7 +98,7 @@ def test_guesses_of_each_kind_accept_touch(opened):
     page.until(drawn, partial(page.drag, "[data-mine=curve] .g-pad", *line))
     end = "document.querySelector('[data-mine=curve] .g-true-line')"
     page.until(end, partial(page.tap, "[data-mine=curve] .g-commit"))
-    assert page.run("() => document.querySelectorAll('.g-covered').length") < covered
+    assert page.run("() => document.querySelectorAll('.g-away').length") < covered
 
 
 @pytest.mark.parametrize(("size", "kind"), [(PHONE, "touch"), (WIDE, "mouse")], ids=["finger", "mouse"])
