@@ -101,7 +101,7 @@ def test_explorers_of_a_page_share_scripts_and_styles(path):
         assert sum(style.startswith("explorer-css-") for style in styles) == 1
 
 
-@pytest.mark.parametrize(("chapter", "drawn"), [("scaling", 1), ("masks", 4)])
+@pytest.mark.parametrize(("chapter", "drawn"), [("scaling", 2), ("masks", 4)])
 def test_chapter_results_are_tables_and_drawings(chapter, drawn):
     page = read(f"book/attention/{chapter}.html")
     outputs = re.findall(r'<div class="output[^"]*">\s*(?:<div[^>]*>)*<pre>(.*?)</pre>', page, re.DOTALL)
@@ -271,12 +271,14 @@ def test_print_breaks_no_blocks_and_hides_menus(visit, path):
         page.set_viewport_size(PAPER)
         assert page.evaluate(TORN) == []
         assert page.evaluate(TOO_WIDE) == []
-        gone = ".bd-sidebar-primary:visible, .bd-sidebar-secondary:visible, .bd-header-article:visible, .g-veil:visible"
+        gone = ".bd-sidebar-primary:visible, .bd-sidebar-secondary:visible, .bd-header-article:visible, .g-bar:visible"
         assert page.locator(gone).count() == 0
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
-        ink = page.evaluate("getComputedStyle(document.querySelector('.bd-article p')).color")
+        ink = page.evaluate("getComputedStyle(document.querySelector('.bd-article section > p')).color")
         assert max(map(int, re.findall(r"\d+", ink)[:3])) < 80
-        letters = page.evaluate("parseFloat(getComputedStyle(document.querySelector('.bd-article p')).fontSize)")
+        letters = page.evaluate(
+            "parseFloat(getComputedStyle(document.querySelector('.bd-article section > p')).fontSize)"
+        )
         assert 11 <= letters <= 14
 
 
