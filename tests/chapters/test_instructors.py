@@ -6,6 +6,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import times
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "book/instructors.md").read_text(encoding="utf-8")
@@ -17,8 +18,11 @@ def sources(path: Path) -> list[str]:
 
 
 def minutes_to_read(chapter: Path) -> int:
-    """Return the reading time stated at the top of a chapter, or 0 for the longer assignments."""
-    found = re.search(r"\*\*Time:\*\* (\d+) minutes", sources(chapter)[0])
+    """Return the reading time that the top of a chapter states or computes, or 0 for the longer assignments."""
+    texts = sources(chapter)
+    if any(times.MARK in text for text in texts):
+        return int(re.search(r"With everything:\*\* (\d+)", times.sentence(times.sections(chapter)))[1])
+    found = re.search(r"\*\*Time:\*\* (\d+) minutes", texts[0])
     return int(found[1]) if found else 0
 
 
