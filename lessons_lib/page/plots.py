@@ -4,10 +4,13 @@ A plot has no title, because the page shows a caption, and no function here call
 :mod:`lessons_lib.page.palette`; curves and bars also differ in marker and hatching, for print in black and white. Up to
 four curves are labelled at the line instead of in a legend. A figure has the size of a phone's screen, so that its text
 stays legible there; the book enlarges it to the width of the column. ``THEME`` holds the Matplotlib settings that all
-plots share.
+plots share. ``FONTS`` are those for text, which this module sets when it is imported, since Matplotlib reads them at
+many later moments: the font of the book's figures, Inter, if its package ``fontpkg-inter`` is installed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -17,6 +20,7 @@ from jaxtyping import Bool, Num
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, XAxis
 from matplotlib.colors import ListedColormap, to_rgb
+from matplotlib.font_manager import fontManager
 from matplotlib.patches import Polygon, Rectangle
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
@@ -40,6 +44,12 @@ THEME: dict[Any, Any] = {
     "grid.linewidth": 0.6,
     "hatch.linewidth": 0.8,
 }
+FONTS = {"font.family": "DejaVu Sans", "mathtext.fontset": "cm"}  # formulas as on the page
+if (inter := find_spec("fontpkg_inter")) and inter.submodule_search_locations:
+    fontManager.addfont(Path(inter.submodule_search_locations[0], "files", "Inter[opsz,wght].ttf"))
+    FONTS["font.family"] = "Inter"
+plt.rcParams.update(FONTS)
+
 AT_THE_LINE = 4  # more curves than these are labelled in a legend
 LETTERS = 32  # column labels with more letters than these together are slanted
 

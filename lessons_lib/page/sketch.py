@@ -34,7 +34,9 @@ _STYLE = f"""
 .drawing svg {{ display: block; width: 100%; max-width: 46rem; height: auto; }}
 .drawing text {{ font: 13px sans-serif; font-family: inherit; fill: currentColor; }}
 .drawing .small {{ font-size: 12px; }}
-.drawing .formula {{ font-family: "STIX Two Math", "Cambria Math", "Times New Roman", serif; font-size: 1.1em; }}
+.drawing .formula {{
+  font-family: var(--text-face, "STIX Two Math", "Cambria Math", "Times New Roman", serif); font-size: 1.1em;
+}}
 .drawing :is(rect, path, circle, line) {{ stroke: currentColor; stroke-width: 1.2; fill: none; }}
 .drawing .fine {{ stroke-width: 0.5; opacity: 0.5; }}
 .drawing .thick {{ stroke-width: 4; opacity: 0.6; }}

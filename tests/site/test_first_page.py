@@ -81,6 +81,8 @@ def test_first_page_is_small(measured):
     heaviest = sorted(measured.weights.items(), key=lambda item: -item[1])[:5]
     assert 50_000 < sum(measured.weights.values()) < 550_000, heaviest
     assert not any("mathjax" in url for url in measured.weights), "its formula needs no MathJax"
+    fonts = {url: weight for url, weight in measured.weights.items() if "_static/fonts/" in url}
+    assert 0 < sum(fonts.values()) <= 45_000, fonts
 
 
 @pytest.mark.browser

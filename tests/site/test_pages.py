@@ -39,6 +39,21 @@ def test_page_has_an_icon(path):
     assert icon[1].startswith("data:") or (HTML / path).parent.joinpath(icon[1]).exists()
 
 
+def test_fonts_of_the_site_are_small():
+    sizes = {path.name: path.stat().st_size for path in HTML.glob("_static/fonts/*.woff2")}
+    assert len(sizes) == 6
+    assert sum(sizes.values()) <= 130_000, sizes
+
+
+def test_text_and_headings_have_the_fonts_of_the_site(visit):
+    with visit("book/notation.html") as page:
+        loaded = page.evaluate("[...document.fonts].filter((font) => font.status === 'loaded').map((f) => f.family)")
+        assert {'"Source Serif"', "Inter"} <= set(loaded)
+        for selector, family in (("p", '"Source Serif"'), ("h1", "Inter")):
+            used = page.locator(f".bd-article {selector}").first.evaluate("(e) => getComputedStyle(e).fontFamily")
+            assert used.startswith(family)
+
+
 def test_search_works_offline(visit):
     with visit("search.html?q=softmax") as page:
         page.locator("#search-results li a[href*='notation']").first.wait_for()  # results appear one after another

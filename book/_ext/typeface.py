@@ -1,0 +1,100 @@
+"""Give the site its own fonts, reduced to the characters that its pages contain.
+
+The fonts come from pinned packages. ``book/_static/typeface.css`` declares them, each of the two most used families as
+two files: the characters of ``COMMON``, and the others, which a browser requests only for a page that contains one.
+"""
+
+import hashlib
+import html
+import io
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+from fontTools import subset
+from fontTools.varLib import instancer
+
+COMMON = {*range(0x20, 0x7F), 0xA0, 0xB7, 0xD7, 0x2013, 0x2014, 0x2018, 0x2019, 0x201C, 0x201D, 0x2026, 0x2212}
+FEATURES = ("kern", "liga", "ccmp", "locl", "mark", "tnum", "lnum")
+WEIGHTS = (400, 700)
+
+
+@dataclass(frozen=True)
+class Face:
+    """One font of the site: the names of its files, the font's package and file, and the limits of its axes."""
+
+    name: str
+    package: str
+    file: str
+    axes: dict = field(default_factory=dict)
+    is_divided: bool = False  # into the common characters and the others
+
+    @property
+    def source(self) -> Path:
+        """The font's file in its package, which is found without being imported."""
+        spec = find_spec(self.package)
+        if spec is None or not spec.submodule_search_locations:
+            raise FileNotFoundError(f"the package {self.package} must be installed: pip install -r requirements.txt")
+        return Path(spec.submodule_search_locations[0]) / "files" / self.file
+
+
+FACES = (
+    Face("serif", "fontpkg_source_serif_4", "SourceSerif4[opsz,wght].ttf", {"opsz": 14, "wght": WEIGHTS}, True),
+    Face("serif-italic", "fontpkg_source_serif_4", "SourceSerif4-Italic[opsz,wght].ttf", {"opsz": 14, "wght": 400}),
+    Face("sans", "fontpkg_inter", "Inter[opsz,wght].ttf", {"opsz": 14, "wght": WEIGHTS}, True),
+    Face("code", "fontpkg_source_code_pro", "SourceCodePro[wght].ttf", {"wght": 400}),
+)
+
+
+def characters(site: Path) -> set[int]:
+    """Return the code points in the pages and scripts of a site, and those of ``COMMON``."""
+    found = set(COMMON)
+    for path in (*site.rglob("*.html"), *site.glob("_static/*.js")):
+        found.update(map(ord, html.unescape(path.read_text(encoding="utf-8"))))
+    return found
+
+
+def reduced(face: Face, wanted: set[int]) -> bytes:
+    """Return a font in WOFF2 with the characters ``wanted``, as far as the font has them."""
+    options = subset.Options(layout_features=list(FEATURES), hinting=False, notdef_outline=True)
+    written = io.BytesIO()
+    with subset.load_font(face.source, options) as font:
+        cutter = subset.Subsetter(options)
+        cutter.populate(unicodes=wanted)
+        cutter.subset(font)
+        instancer.instantiateVariableFont(font, face.axes, inplace=True)
+        font.flavor = "woff2"
+        font.save(written)
+    return written.getvalue()
+
+
+def stored(face: Face, wanted: set[int], store: Path) -> bytes:
+    """Return the reduced font, made once for each version of the font and each set of characters."""
+    about = (face.name, face.file, version(face.package.replace("_", "-")), face.axes, FEATURES, sorted(wanted))
+    path = store / f"{hashlib.sha256(repr(about).encode()).hexdigest()[:20]}.woff2"
+    if not path.exists():
+        store.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(reduced(face, wanted))
+    return path.read_bytes()
+
+
+def write_fonts(app, exception) -> None:
+    """Write the fonts of ``FACES`` into the site."""
+    if exception is not None or app.builder.format != "html":
+        return
+    site = Path(app.outdir)
+    folder = site / "_static" / "fonts"
+    folder.mkdir(parents=True, exist_ok=True)
+    used = characters(site)
+    for face in FACES:
+        parts = {"": COMMON, "-other": used - COMMON} if face.is_divided else {"": used}
+        for suffix, wanted in parts.items():
+            (folder / f"{face.name}{suffix}.woff2").write_bytes(stored(face, wanted, site.parent / "fonts"))
+
+
+def setup(app) -> dict:
+    """Register with Sphinx."""
+    app.add_css_file("typeface.css", priority=600)
+    app.connect("build-finished", write_fonts)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
