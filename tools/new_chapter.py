@@ -19,27 +19,48 @@ METADATA = {
 }
 
 TITLE = """\
-# TITLE: a claim or a question
+# TITLE: the question or the claim
 
-**You will be able to** do what one can test.
+:::{admonition} In short
+:class: in-short
+Three to five sentences that answer the title, and its one formula. No number here comes from the run.
 
-**You need** what comes before. The symbols are listed under [Notation](../notation.md).
-
-**Time:** 60 minutes."""
+$$
+\\operatorname{Var}(x_i) = 1
+$$
+:::"""
 IMPORTS = """\
 import torch
-from lessons_lib.page import plots
+from lessons_lib.page import drawings, plots, table
 from lessons_lib.page.guess import predict_number
 from lessons_lib.page.notebook import glue
 %config InlineBackend.figure_formats = ["svg"]
 SEED = 0; torch.manual_seed(SEED);"""
-# One idea; a chapter repeats these cells for each of its ideas: name, what it is, metadata, text.
-IDEA = (
+# The opening, and one section of the core, which a chapter repeats three to six times: name, kind, metadata, text.
+CORE = (
+    (
+        "explorer-text",
+        "markdown",
+        {},
+        "**Try it:** one sentence that says what to move. (Below: an explorer, or a drawing until there is one.)",
+    ),
+    (
+        "explorer",
+        "code",
+        {"mystnb": {"figure": {"caption": "What to see, in one sentence.", "name": "fig-NAME-first"}}},
+        "drawings.dot_product()",
+    ),
+    (
+        "times",
+        "markdown",
+        {},
+        "<!-- times --> **You need:** what comes before. The symbols are listed under [Notation](../notation.md).",
+    ),
     (
         "idea-question",
         "markdown",
         {},
-        "## A question?\n\nWhat one would like to know, in sixty words.",
+        "## A question that somebody would type into a search box?\n\nWhat the reader wants to know, in sixty words.",
     ),
     (
         "idea-guess",
@@ -47,75 +68,75 @@ IDEA = (
         {"tags": ["remove-input"]},
         'guess = predict_number("How widely does it spread?", 0.1, 10, log=True)',
     ),
+    ("idea-experiment", "code", {}, "x = torch.randn(10_000)  # the smallest experiment that answers it"),
     (
-        "idea-experiment",
+        "idea-table",
         "code",
-        {},
-        '# the smallest experiment that answers it\nx = torch.randn(10_000)\nglue("spread", x.std(), ".2f")\n'
-        "guess.reveal(x.std())\nx.std()",
+        {"tags": ["hide-input"]},
+        'glue("spread", x.std(), ".2f")\ntable({"10 000 entries": x.std()}, ["standard deviation"], ".2f")',
     ),
+    ("idea-reveal", "code", {"tags": ["remove-input"]}, "guess.reveal(x.std())"),
     (
         "idea-claim",
         "markdown",
         {},
-        "The run says {glue:text}`spread`.\n\n### The claim\n\nEach symbol with its shape, and a short proof.\n\n"
-        "$$\n\\operatorname{Var}(x_i) = 1\n$$ (eq-NAME)",
+        "The standard deviation is {glue:text}`spread`.\n\n**Theorem.** Symbols with their shapes, and the assumptions.\n\n"
+        "$$\n\\operatorname{Var}(x_i) = 1\n$$ (eq-NAME)\n\n*Proof.* A short one. $\\blacksquare$",
     ),
     (
         "idea-naive",
         "code",
         {},
-        "# the equation, typed as it stands\ny = torch.tensor([[1.0, 2, 3], [0, 1, 0]])\ny.var(-1)",
+        "y = torch.tensor([[1.0, 2, 3], [0, 1, 0]])  # the equation, typed as it stands\n"
+        "torch.testing.assert_close(y.var(-1), y.std(-1) ** 2)  # and the same by the library",
     ),
-    ("idea-library-text", "markdown", {}, "### In the library\n\nThe same by `lessons_lib`, and where to read it."),
-    ("idea-library", "code", {}, "torch.testing.assert_close(y.var(-1), y.std(-1) ** 2)"),
     (
         "idea-figure",
         "code",
         {
             "mystnb": {
-                "figure": {"caption": "What one sees.", "name": "fig-NAME"},
+                "figure": {"caption": "What to see, in one sentence.", "name": "fig-NAME"},
                 "image": {"alt": "What the figure shows, for those who do not see it."},
             }
         },
-        'plots.histogram(x, xlabel="$x$");',
+        'plots.histogram(x, xlabel="entry");',
     ),
-    (
-        "idea-predict",
-        "markdown",
-        {},
-        "### Predict, then drag\n\nA prediction to commit to. Below: an explorer of `lessons_lib.page.widgets`.",
-    ),
-    ("idea-break-text", "markdown", {}, "### Break it\n\nTake one ingredient away and watch it fail."),
-    ("idea-break", "code", {}, "assert (2 * x).std() > 1.5"),
-    (
-        "idea-wrong",
-        "markdown",
-        {},
-        "### What often goes wrong\n\nThe common wrong claim, when it *is* true, and the experiment that refutes it.",
-    ),
+    ("idea-check", "code", {"tags": ["hide-cell"]}, "assert (2 * x).std() > 1.5  # an effect, with a margin"),
+    ("idea-answer", "markdown", {}, "**So:** the sentence that answers the heading, without a number from the run."),
 )
-CLAIMS = """\
-## The claims in one table
+REMEMBER = """\
+## Remember
 
-| what is said | what holds |
-|---|---|
-| What one reads elsewhere | [half true](#a-question): if |"""
+:::{container} remember
+* The first thing to remember, with [a link to its section](#a-question-that-somebody-would-type-into-a-search-box).
+* The second thing, with [a link](#a-question-that-somebody-would-type-into-a-search-box).
+* The third thing, with [a link](#a-question-that-somebody-would-type-into-a-search-box).
+:::"""
 EXERCISES = """\
 ## Exercises
 
-They live in a notebook of their own, with hints and with checks that name the likely mistake: \
+They are in a notebook of their own, with hints and with checks that name the likely mistake: \
 [exercises on TITLE](../exercises/NAME/NAME.ipynb).
 
-1. What is asked on paper. *Paper, ★☆☆, 10 minutes.*
-2. What is asked in code. *Code with a check, ★☆☆, 20 minutes.*
-3. What is asked and has no end. *Open, ★★★, 60 minutes.*"""
-NOT_PROVED = """\
-## What we used and did not prove
+1. A claim to derive. *Paper, ★☆☆, 10 minutes.*
+2. A function to complete. *Code with a check, ★☆☆, 20 minutes.*
+3. An open question. *Open, ★★★, 60 minutes.*"""
+DEEPER = """\
+## Going deeper
 
-What was taken from elsewhere [1].
+### A topic
 
-**Sources.**
+One sentence that says what this topic shows.
+
+A topic has 100 to 1,000 words. The page folds it to its heading and its first sentence."""
+CLAIMS = """\
+## Claims you will meet
+
+| what is said | what holds |
+|---|---|
+| What one reads elsewhere | [half true](#a-question-that-somebody-would-type-into-a-search-box): if |"""
+SOURCES = """\
+## Sources
 
 * [1] Vaswani et al., *Attention Is All You Need*, 2017, [arXiv:1706.03762](https://arxiv.org/abs/1706.03762)."""
 
@@ -238,7 +259,7 @@ def lay_down(place: str, caption: str = "", root: Path = ROOT) -> list[Path]:
         filled = re.sub("TITLE|NAME|PART|MODULE", lambda found: words[found[0]], text)
         (root / path).write_text(filled, encoding="utf-8")
     (root / "_toc.yml").write_text(contents, encoding="utf-8")
-    row = f"| [{words['TITLE']}: a claim or a question]({place}.ipynb) | 60 | 3 | 90 | 12 |\n"
+    row = f"| [{words['TITLE']}: the question or the claim]({place}.ipynb) | 5 | 3 | 90 | 12 |\n"
     (root / "book/instructors.md").write_text(with_row(page, row), encoding="utf-8")
     return [*map(Path, texts), Path("_toc.yml"), Path("book/instructors.md")]
 
@@ -255,9 +276,7 @@ def with_chapter(contents: str, part: str, name: str, caption: str = "") -> str:
     end = (chapters or numbered)[-1] + (1 if chapters else 2)
     while end < len(lines) and lines[end].startswith("        " if chapters else "      "):
         end += 1
-    title = name.replace(
-        "-", " "
-    ).capitalize()  # as the contents say it; the page's own heading is a claim or a question
+    title = name.replace("-", " ").capitalize()  # the part of the page's own heading before the colon
     page = f"      - file: book/{part}/{name}\n        title: {title}\n"
     exercises = f"        sections:\n          - file: book/exercises/{name}/{name}\n"
     new = f"  - caption: {caption}\n    numbered: 1\n    chapters:\n" if caption else ""
@@ -284,10 +303,12 @@ def chapter(install: str) -> list[dict]:
         cell("title", "markdown", TITLE),
         cell("colab", "code", install, tags=["remove-cell"]),
         cell("imports", "code", IMPORTS),
-        *(cell(name, kind, text, **metadata) for name, kind, metadata, text in IDEA),
-        cell("claims", "markdown", CLAIMS),
+        *(cell(name, kind, text, **metadata) for name, kind, metadata, text in CORE),
+        cell("remember", "markdown", REMEMBER),
         cell("exercises", "markdown", EXERCISES),
-        cell("not-proved", "markdown", NOT_PROVED),
+        cell("deeper", "markdown", DEEPER),
+        cell("claims", "markdown", CLAIMS),
+        cell("sources", "markdown", SOURCES),
     ]
 
 
