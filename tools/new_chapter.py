@@ -48,7 +48,7 @@ CORE = (
         "explorer",
         "code",
         {"mystnb": {"figure": {"caption": "What to see, in one sentence.", "name": "fig-NAME-first"}}},
-        "drawings.dot_product()",
+        "drawings.attention_steps()",
     ),
     (
         "times",
@@ -80,7 +80,7 @@ CORE = (
         "idea-claim",
         "markdown",
         {},
-        "The standard deviation is {glue:text}`spread`.\n\n**Theorem.** Symbols with their shapes, and the assumptions.\n\n"
+        "The standard deviation is {glue:text}`spread`.\n\n**Theorem.** Symbols, shapes and assumptions.\n\n"
         "$$\n\\operatorname{Var}(x_i) = 1\n$$ (eq-NAME)\n\n*Proof.* A short one. $\\blacksquare$",
     ),
     (
