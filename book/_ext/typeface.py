@@ -1,7 +1,9 @@
 """Give the site its own fonts, reduced to the characters that its pages contain.
 
 The fonts come from pinned packages. ``book/_static/typeface.css`` declares them, each of the two most used families as
-two files: the characters of ``COMMON``, and the others, which a browser requests only for a page that contains one.
+two files: the characters of ``COMMON``, and the others, which a browser requests only for a page that contains one. A
+reduced font has a name of its own, since the SIL Open Font License reserves that of the original. The licences lie
+beside the fonts.
 """
 
 import hashlib
@@ -18,32 +20,48 @@ from fontTools.varLib import instancer
 COMMON = {*range(0x20, 0x7F), 0xA0, 0xB7, 0xD7, 0x2013, 0x2014, 0x2018, 0x2019, 0x201C, 0x201D, 0x2026, 0x2212}
 FEATURES = ("kern", "liga", "ccmp", "locl", "mark", "tnum", "lnum")
 WEIGHTS = (400, 700)
+OWN_NAMES = (1, 3, 4, 6)  # family, identifier, full name and PostScript name in the table of names
+NAMES = [*OWN_NAMES, 0, 2, 5, 13, 14]  # and copyright, style, version and licence
 
 
 @dataclass(frozen=True)
 class Face:
-    """One font of the site: the names of its files, the font's package and file, and the limits of its axes."""
+    """One font of the site: the names of its files and family, the font's package and file, the limits of its axes."""
 
     name: str
+    family: str
     package: str
     file: str
     axes: dict = field(default_factory=dict)
     is_divided: bool = False  # into the common characters and the others
 
     @property
-    def source(self) -> Path:
-        """The font's file in its package, which is found without being imported."""
+    def folder(self) -> Path:
+        """The folder of the font's package, which is found without being imported."""
         spec = find_spec(self.package)
         if spec is None or not spec.submodule_search_locations:
             raise FileNotFoundError(f"the package {self.package} must be installed: pip install -r requirements.txt")
-        return Path(spec.submodule_search_locations[0]) / "files" / self.file
+        return Path(spec.submodule_search_locations[0])
 
 
 FACES = (
-    Face("serif", "fontpkg_source_serif_4", "SourceSerif4[opsz,wght].ttf", {"opsz": 14, "wght": WEIGHTS}, True),
-    Face("serif-italic", "fontpkg_source_serif_4", "SourceSerif4-Italic[opsz,wght].ttf", {"opsz": 14, "wght": 400}),
-    Face("sans", "fontpkg_inter", "Inter[opsz,wght].ttf", {"opsz": 14, "wght": WEIGHTS}, True),
-    Face("code", "fontpkg_source_code_pro", "SourceCodePro[wght].ttf", {"wght": 400}),
+    Face(
+        "serif",
+        "Book Serif",
+        "fontpkg_source_serif_4",
+        "SourceSerif4[opsz,wght].ttf",
+        {"opsz": 14, "wght": WEIGHTS},
+        True,
+    ),
+    Face(
+        "serif-italic",
+        "Book Serif",
+        "fontpkg_source_serif_4",
+        "SourceSerif4-Italic[opsz,wght].ttf",
+        {"opsz": 14, "wght": 400},
+    ),
+    Face("sans", "Book Sans", "fontpkg_inter", "Inter[opsz,wght].ttf", {"opsz": 14, "wght": WEIGHTS}, True),
+    Face("code", "Book Code", "fontpkg_source_code_pro", "SourceCodePro[wght].ttf", {"wght": 400}),
 )
 
 
@@ -57,13 +75,16 @@ def characters(site: Path) -> set[int]:
 
 def reduced(face: Face, wanted: set[int]) -> bytes:
     """Return a font in WOFF2 with the characters ``wanted``, as far as the font has them."""
-    options = subset.Options(layout_features=list(FEATURES), hinting=False, notdef_outline=True)
+    options = subset.Options(layout_features=list(FEATURES), hinting=False, notdef_outline=True, name_IDs=NAMES)
     written = io.BytesIO()
-    with subset.load_font(face.source, options) as font:
+    with subset.load_font(face.folder / "files" / face.file, options) as font:
         cutter = subset.Subsetter(options)
         cutter.populate(unicodes=wanted)
         cutter.subset(font)
         instancer.instantiateVariableFont(font, face.axes, inplace=True)
+        for record in font["name"].names:
+            if record.nameID in OWN_NAMES:
+                record.string = face.family
         font.flavor = "woff2"
         font.save(written)
     return written.getvalue()
@@ -71,7 +92,7 @@ def reduced(face: Face, wanted: set[int]) -> bytes:
 
 def stored(face: Face, wanted: set[int], store: Path) -> bytes:
     """Return the reduced font, made once for each version of the font and each set of characters."""
-    about = (face.name, face.file, version(face.package.replace("_", "-")), face.axes, FEATURES, sorted(wanted))
+    about = (face.family, face.file, version(face.package.replace("_", "-")), face.axes, FEATURES, sorted(wanted))
     path = store / f"{hashlib.sha256(repr(about).encode()).hexdigest()[:20]}.woff2"
     if not path.exists():
         store.mkdir(parents=True, exist_ok=True)
@@ -91,6 +112,7 @@ def write_fonts(app, exception) -> None:
         parts = {"": COMMON, "-other": used - COMMON} if face.is_divided else {"": used}
         for suffix, wanted in parts.items():
             (folder / f"{face.name}{suffix}.woff2").write_bytes(stored(face, wanted, site.parent / "fonts"))
+        (folder / f"{face.name}-LICENSE.txt").write_bytes((face.folder / "LICENSE").read_bytes())
 
 
 def setup(app) -> dict:

@@ -13,9 +13,9 @@ CSS = (ROOT / "book/_static/typeface.css").read_text(encoding="utf-8")
 CORE_FONTS = Path(matplotlib.get_data_path(), "fonts/pdfcorefonts")
 # Adobe's widths of Times, Helvetica and Courier are those of Times New Roman, Arial and Courier New.
 BEFORE = {
-    "Source Serif before": ("serif", "Times-Roman.afm"),
-    "Inter before": ("sans", "Helvetica.afm"),
-    "Source Code before": ("code", "Courier.afm"),
+    "Before Book Serif": ("serif", "Times-Roman.afm"),
+    "Before Book Sans": ("sans", "Helvetica.afm"),
+    "Before Book Code": ("code", "Courier.afm"),
 }
 # The share of each letter and of the space in English text (per thousand).
 SHARES = dict(
@@ -84,6 +84,8 @@ def test_reduced_font_has_the_wanted_characters_and_a_fixed_design(faces, typefa
     assert set(font.getBestCmap()) <= {ord("a"), ord("\u221a")}
     assert ord("a") in font.getBestCmap()
     assert "fvar" not in font
+    assert font["name"].getDebugName(1) == faces[name].family
+    assert "Open Font License" in font["name"].getDebugName(13)
 
 
 def test_reduced_font_keeps_the_weights_of_headings(faces, typeface):
@@ -100,7 +102,7 @@ def test_stored_font_is_made_once_for_each_set_of_characters(faces, typeface, tm
 
 
 def test_missing_package_of_a_font_raises(typeface):
-    face = typeface.Face("serif", "fontpkg_none", "None.ttf")
+    face = typeface.Face("serif", "Book Serif", "fontpkg_none", "None.ttf")
     with pytest.raises(FileNotFoundError, match="fontpkg_none must be installed: pip install"):
         typeface.reduced(face, {ord("a")})
 

@@ -48,8 +48,8 @@ def test_fonts_of_the_site_are_small():
 def test_text_and_headings_have_the_fonts_of_the_site(visit):
     with visit("book/notation.html") as page:
         loaded = page.evaluate("[...document.fonts].filter((font) => font.status === 'loaded').map((f) => f.family)")
-        assert {'"Source Serif"', "Inter"} <= set(loaded)
-        for selector, family in (("p", '"Source Serif"'), ("h1", "Inter")):
+        assert {'"Book Serif"', '"Book Sans"'} <= set(loaded)
+        for selector, family in (("p", '"Book Serif"'), ("h1", '"Book Sans"')):
             used = page.locator(f".bd-article {selector}").first.evaluate("(e) => getComputedStyle(e).fontFamily")
             assert used.startswith(family)
 
