@@ -101,7 +101,7 @@ def test_explorers_of_a_page_share_scripts_and_styles(path):
         assert sum(style.startswith("explorer-css-") for style in styles) == 1
 
 
-@pytest.mark.parametrize(("chapter", "drawn"), [("scaling", 2), ("masks", 4)])
+@pytest.mark.parametrize(("chapter", "drawn"), [("scaling", 2), ("masks", 7)])
 def test_chapter_results_are_tables_and_drawings(chapter, drawn):
     page = read(f"book/attention/{chapter}.html")
     outputs = re.findall(r'<div class="output[^"]*">\s*(?:<div[^>]*>)*<pre>(.*?)</pre>', page, re.DOTALL)
