@@ -12,7 +12,7 @@ BLOCKS = re.compile(r"```.*?```|\$\$.*?\$\$(?: \([\w-]+\))?|<!--.*?-->", re.DOTA
 LINES = re.compile(r"^\s*(?:\||#|:{3,}|:\w+:).*$", re.MULTILINE)  # tables, headings, directives
 FORMULA = re.compile(r"\$[^$]*\$")
 PROOF = re.compile(r"\*Proof\b.*?\$\\blacksquare\$", re.DOTALL)
-END = re.compile(r"(?<=[.!?:])\s+(?=[A-Z*_\"\u201c{\[(])|\n\s*\n|^\s*(?:[*-]|\d+\.) ", re.MULTILINE)
+END = re.compile(r"(?<=[.!?:])[)*_\"\u201d]*\s+(?=[A-Z*_\"\u201c{\[(])|\n\s*\n|^\s*(?:[*-]|\d+\.) ", re.MULTILINE)
 
 
 def markdown(path: Path) -> str:
