@@ -23,8 +23,8 @@ class TemperatureExplorer(Explorer):
 
     script = "temperature"
     card = Card(
-        title="Softmax, warm and cold",
-        question="The same scores, warmer: how undecided does the choice become?",
+        title="Softmax: weights, entropy and temperature",
+        question="How does the temperature change the weights of the same scores?",
         sentence=(
             "In the live figure each score and the temperature have a slider; the weights, their entropy, "
             "and the balance of expected score against temperature times entropy follow."

@@ -40,7 +40,7 @@ function render(context) {
     const best = p.indexOf(Math.max(...p));
     scope.announce(
       `Temperature ${fixed(scope.read("temperature"))}: the largest weight is ${fixed(p[best])}, on ${label(best)}; ` +
-        `${fixed(effectiveCount(p), 1)} of ${p.length} choices in effect; ` +
+        `effective count ${fixed(effectiveCount(p), 1)} of ${p.length}; ` +
         `free energy ${fixed(freeEnergy(scope.read("scores"), scope.read("temperature")))}.`,
     );
   });
@@ -100,9 +100,8 @@ function indecision(scope, weights) {
     facts.replaceChildren(
       "entropy ",
       html("b", {}, fixed(entropy(p))),
-      " nats, as if among ",
+      " nats, effective count ",
       html("b", {}, fixed(effectiveCount(p))),
-      " equals",
     );
   });
   return facts;
@@ -182,7 +181,7 @@ function frontier(scope, weights, reach) {
     html(
       "figcaption",
       {},
-      "Specks: other weights. None lies above the dashed line, on which score + T × entropy is as large as at the ring.",
+      "Dots: other weights. None lies above the dashed line, on which score + T × entropy equals its value at the ring.",
     ),
   );
 }
