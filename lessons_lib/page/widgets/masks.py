@@ -84,11 +84,11 @@ class MasksExplorer(Explorer):
 
     script = "masks"
     card = Card(
-        title="Who may see whom",
-        question="How many layers until the last position has heard of the first?",
+        title="Which tokens may attend to which",
+        question="How many layers until the last position can depend on the first?",
         sentence=(
-            "In the live figure masks are joined by and and or, cells are painted by mouse or keyboard, and "
-            "smaller cells show what is within reach after several layers."
+            "In the live figure, masks are combined by & and |, cells are painted by mouse or keyboard, and "
+            "smaller cells show which keys are within reach after several layers."
         ),
     )
 

@@ -22,9 +22,9 @@ function render(context) {
   const code = html("code", { class: "x-code" });
   /** Measures of the mask. @type {[string, () => string][]} */
   const measures = [
-    ["pairs that may attend", () => `${mask().flat().filter(Boolean).length} of ${mask().length ** 2}`],
+    ["allowed pairs", () => `${mask().flat().filter(Boolean).length} of ${mask().length ** 2}`],
     ["density", () => fixed(density(mask()))],
-    ["queries that see nothing", () => String(deadRows(mask()).length)],
+    ["fully masked rows", () => String(deadRows(mask()).length)],
     ["within reach after L layers", () => fixed(density(reach(mask(), scope.read("layers"))))],
   ];
   scope.add(
@@ -339,7 +339,7 @@ function matrix(scope, mask) {
       ...[
         ["x-key x-may", "", "may attend"],
         ["x-key x-near", "", "within reach"],
-        ["x-dead", "∅ ", "sees nothing"],
+        ["x-dead", "∅ ", "fully masked"],
       ].map(([look, sign, words]) => html("span", {}, html("span", { class: look }, sign), words)),
     ),
   );
