@@ -37,8 +37,8 @@ class WalkExplorer(Explorer):
         title="A walk from query to key",
         question="After how many layers can you no longer tell where the walk began?",
         sentence=(
-            "In the live figure a token's mass is followed through sixteen layers, causal or not, at any temperature "
-            "and any residual share, beside the distance of the two walkers that are farthest apart."
+            "The live figure shows the distribution of a walker through sixteen layers, causal or not, at any "
+            "temperature and any residual share, beside the largest distance of two walkers."
         ),
     )
 

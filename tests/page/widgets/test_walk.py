@@ -138,7 +138,7 @@ def test_still_contains_the_distribution():
 
 
 def table(page):
-    """Mass on the own token, mass on token 0, tokens in effect, distance of the farthest walkers."""
+    """Mass on the start token, mass on token 0, effective number of tokens, largest distance of two walkers."""
     return [float(text) for text in page.locator("td").all_inner_texts()]
 
 

@@ -78,10 +78,10 @@ function render(context) {
       ),
     ),
     numbers(scope, EVERYTHING, [
-      ["mass where it began", () => fixed(now.mass()[scope.read("start")], 3)],
+      ["mass on the start token", () => fixed(now.mass()[scope.read("start")], 3)],
       ["mass on token 0", () => fixed(now.mass()[0], 3)],
-      ["tokens in effect", () => fixed(effectiveCount(now.mass()), 3)],
-      ["farthest two walkers", () => fixed(apart(now.rows()), 3)],
+      ["effective number of tokens", () => fixed(effectiveCount(now.mass()), 3)],
+      ["largest distance of two walkers", () => fixed(apart(now.rows()), 3)],
     ]),
   );
   scope.when(EVERYTHING, () => {
@@ -89,7 +89,7 @@ function render(context) {
     const best = p.indexOf(Math.max(...p));
     scope.announce(
       `${scope.read("layers")} layers back from token ${scope.read("start")}: most of the mass, ${fixed(p[best])}, is on ` +
-        `token ${best}; the two walkers that are farthest apart have distance ${fixed(apart(now.rows()))}.`,
+        `token ${best}; the largest distance of two walkers is ${fixed(apart(now.rows()))}.`,
     );
   });
   return scope.dispose;
@@ -200,7 +200,7 @@ function curves(scope, now) {
     svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${RIGHT}` }),
     ...[0, 0.5, 1].map((t) => svg("text", { x: left - 6, y: y(t) + 4, "text-anchor": "end" }, String(t))),
     ...[0, 4, 8, 12, 16].map((t) => svg("text", { x: x(t), y: bottom + 16, "text-anchor": "middle" }, String(t))),
-    named("distance of the two walkers farthest apart", left, 10, "x-of-first"),
+    named("largest distance of two walkers", left, 10, "x-of-first"),
     named("this walker's mass on token 0, dashed", left, 25, "x-of-second"),
     svg("text", { x: (left + RIGHT) / 2, y: bottom + 31, "text-anchor": "middle" }, "layers back"),
     here,
