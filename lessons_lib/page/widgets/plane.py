@@ -1,4 +1,4 @@
-"""The plane explorer: lengths and angles of query and keys, the region of each key, and the averaged value."""
+"""The plane explorer: lengths and angles of query and keys, the region in which each key wins, and the output."""
 
 import math
 from typing import Any
@@ -18,7 +18,7 @@ SHORTEST, LONGEST = 0.1, 3.0
 
 
 class PlaneExplorer(Explorer):
-    """Drag query, keys and values in the plane; the weights, the region of each key and the averaged value follow.
+    """Drag query, keys and values in the plane; the weights, the region of each key and the output follow.
 
     .. math:: p = \\operatorname{softmax}(s / T), \\qquad s_j = \\lVert q \\rVert \\lVert k_j \\rVert \\cos\\theta_j
 
@@ -37,7 +37,7 @@ class PlaneExplorer(Explorer):
         question="Which key wins: the longest, or the nearest in direction?",
         sentence=(
             "In the live figure query, keys and values can be dragged, and each length has a slider; "
-            "the weights, the regions in which each key wins, and the averaged value follow."
+            "the weights, the region in which each key wins, and the output follow."
         ),
     )
 

@@ -1,4 +1,4 @@
-/** Query, keys and values in the plane: the region of each key, the effect of lengths and angles, the averaged value. */
+/** Query, keys and values in the plane: the region of each key, the effect of lengths and angles, the output. */
 
 import { softmax, sum } from "./arithmetic.js";
 import { draggable, keepApart } from "./drag.js";
@@ -93,7 +93,7 @@ function queryDirection(scope) {
   const degrees = (/** @type {Point} */ v) => (Math.atan2(v[1], v[0]) * 180) / Math.PI;
   const vector = (/** @type {number} */ d) => [Math.cos((d * Math.PI) / 180), Math.sin((d * Math.PI) / 180)];
   return mappedSlider(scope.value("query"), {
-    label: "Its direction",
+    label: "Angle of query",
     min: vector(-179),
     max: vector(180),
     step: 1,
@@ -165,7 +165,7 @@ function queryPlane(part, weightsAt) {
     html(
       "figcaption",
       {},
-      "Drag any. The colour of a place is the mixture of keys that a query there would get. Dashed: the hull of the keys.",
+      "Drag a key or the query. The colour at a point mixes the keys by the weights of a query at that point. Dashed: the convex hull of the keys.",
     ),
   );
 }
@@ -209,7 +209,7 @@ function valuePlane(part, values, weights) {
     html(
       "figcaption",
       {},
-      "Drag any; each has the colour of its key. The output is their average, and never leaves the hull.",
+      "Drag a value; it has the colour of its key. The output is the weighted average of the values and stays inside their convex hull.",
     ),
   );
 }
