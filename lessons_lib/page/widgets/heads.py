@@ -78,8 +78,8 @@ class HeadsExplorer(Explorer):
             for j, share in enumerate(head[: query + 1])
         ]
         ground = element("rect", class_="x-ground", x=91, y=17, width=216, height=20 * len(words))
-        most = ", ".join(f"{head} at {words[row.argmax()]}" for head, row in zip(HEADS, weights[:, query], strict=True))
-        alt = f"from the word {words[query]} each head looks most, {most}"
+        most = ", ".join(f"{head} to {words[row.argmax()]}" for head, row in zip(HEADS, weights[:, query], strict=True))
+        alt = f"attention weights of eight heads from the query {words[query]}; each attends most, {most}"
         return picture(308, 20 + 20 * len(words), alt, ground, *names, *rows, *cells)
 
 

@@ -162,7 +162,7 @@ def test_invalid_words_keep_the_old_ones():
 def test_still_contains_the_largest_weight_of_each_head():
     explorer = HeadsExplorer("the king near two cats", 9)
     for head, row in zip(HEADS, explorer.weights()[:, 4], strict=True):
-        assert f"{head} at {explorer.words.split()[row.argmax()]}" in explorer.still()
+        assert f"{head} to {explorer.words.split()[row.argmax()]}" in explorer.still()
 
 
 # --- what a reader does -----------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ function render(context) {
       "div",
       { class: "x-panel x-controls", style: "gap: 0" },
       querySlider(scope, ["words"], {
-        label: "Word that asks",
+        label: "Query",
         count: () => words().length,
         query,
         show: (i) => words()[i],
@@ -54,9 +54,9 @@ function render(context) {
   );
   scope.when(EVERYTHING, () => {
     const p = now.next[query()];
-    const most = HEADS.map((head, i) => `${head} at ${words()[best(now.weights[i][query()])]}`);
+    const most = HEADS.map((head, i) => `${head} to ${words()[best(now.weights[i][query()])]}`);
     scope.announce(
-      `From ${words()[query()]} the heads look most: ${most.join(", ")}. ` +
+      `From the query ${words()[query()]} the heads attend most: ${most.join(", ")}. ` +
         `Next is most likely ${VOCABULARY[best(p)]}, ${fixed(p[best(p)])}.`,
     );
   });
@@ -164,7 +164,7 @@ function looks(scope, { words, query, now }) {
     "figure",
     { class: "x-panel" },
     frame,
-    html("figcaption", {}, "The stronger the colour, the more weight the word in bold gives to a word."),
+    html("figcaption", {}, "The stronger the colour, the larger the attention weight of the query (in bold) on a word."),
     switches(scope),
   );
 }
@@ -197,7 +197,7 @@ function expected(scope, { words, query, now }) {
   return html(
     "div",
     { class: "x-grid", style: "--columns: 7rem 1fr 2.75rem" },
-    ...["expected next", "probability", ""].map((head) => html("span", { class: "x-head" }, head)),
+    ...["next word", "probability", ""].map((head) => html("span", { class: "x-head" }, head)),
     ...rows.flatMap(({ take, bar, shown }) => [take, html("div", { class: "x-track" }, bar), shown]),
   );
 }
@@ -215,8 +215,8 @@ function verbs(scope, { query, now, full }) {
     "table",
     { class: "x-table" },
     html("tr", {}, ...["next is a verb", "all heads", "now"].map((head) => html("th", { scope: "col" }, head))),
-    line("for one: sees", 0),
-    line("for several: see", 1),
+    line("singular: sees", 0),
+    line("plural: see", 1),
   );
 }
 
@@ -226,7 +226,7 @@ function switches(scope) {
   return html(
     "div",
     { class: "x-bench", role: "group", "aria-label": "heads that are switched on" },
-    html("span", { class: "x-head" }, "Heads at work"),
+    html("span", { class: "x-head" }, "Heads switched on"),
     ...boxes,
   );
 }
