@@ -9,6 +9,7 @@ An explorer is a class in a file of this folder and two scripts in ``static/``: 
     assemble     bundling of the scripts, for notebooks and for pages
     explorer     the base class
     trained      trained models stored in scripts, and ablation of their heads
+    steps        one row of attention, step by step
     retrieval    attention as a look-up in a table of keys and values
     temperature  softmax at low and high temperature
     plane        lengths and angles of query and keys
@@ -49,6 +50,7 @@ from lessons_lib.page.widgets.reader import PatternExplorer
 from lessons_lib.page.widgets.retrieval import RetrievalExplorer
 from lessons_lib.page.widgets.routing import RoutingExplorer
 from lessons_lib.page.widgets.scaling import ScalingExplorer
+from lessons_lib.page.widgets.steps import StepsExplorer
 from lessons_lib.page.widgets.stretch import StretchExplorer
 from lessons_lib.page.widgets.temperature import TemperatureExplorer
 from lessons_lib.page.widgets.tiles import TilesExplorer
@@ -72,6 +74,7 @@ __all__ = [
     "RetrievalExplorer",
     "RoutingExplorer",
     "ScalingExplorer",
+    "StepsExplorer",
     "StretchExplorer",
     "TemperatureExplorer",
     "TilesExplorer",

@@ -30,7 +30,7 @@ class RetrievalExplorer(Explorer):
     script = "retrieval"
     card = Card(
         title="A look-up by vectors",
-        question="Ask in any direction: which answer comes back?",
+        question="Turn the query: which answer comes back?",
         sentence=(
             "In the live figure the query turns and keys can be dragged, and each value has a slider; "
             "the weights and the answer follow, and the curve shows the answer for every direction of the query."

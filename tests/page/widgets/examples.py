@@ -20,6 +20,7 @@ from lessons_lib.page.widgets import (
     RetrievalExplorer,
     RoutingExplorer,
     ScalingExplorer,
+    StepsExplorer,
     StretchExplorer,
     TemperatureExplorer,
     TilesExplorer,
@@ -230,6 +231,16 @@ EXAMPLES = [
             "graph": "dictionary",
             "deal": 4,
             "guess": 7,
+        },
+    ),
+    (
+        partial(StepsExplorer, words=["a", "sat"], scores=[[2.0, 0.0], [3.0, 0.0]], values=[4.0, 1.0], query=1, step=4),
+        {
+            "words": ["the", "sat"],
+            "scores": [[2.0, 0.0], [1.0, -1.0]],
+            "values": [0.0, 2.0],
+            "query": 0,
+            "step": 2,
         },
     ),
 ]

@@ -48,7 +48,7 @@ STATES = {
     "a long sentence": HeadsExplorer(LONG, 2, ["1.1", "2.3"]),
 }
 AXES = {
-    "retrieval": {"answer", "direction of the query", "soft answer", "best key alone", "query, 2.0 long"},
+    "retrieval": {"answer", "direction of the query", "soft answer", "hard answer", "query, 2.0 long"},
     "temperature": {"entropy", "expected score", "T = 1.00", "softmax, any T", "as good as the ring"},
     "plane": {"→ first coordinate", "↑ second coordinate", "query", "output"},
     "scaling": {"score", "weight, of one query", "16 keys", "width dₖ", "norm of the Jacobian", "median query"},

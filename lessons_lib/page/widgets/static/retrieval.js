@@ -60,12 +60,12 @@ function render(context) {
       html("b", {}, soft),
       ", changing by ",
       html("b", {}, slope),
-      " with each degree. The best key alone says ",
+      " with each degree. The hard answer is ",
       html("b", {}, fixed(best(q, k, v))),
       ".",
     );
     scope.announce(
-      `The soft answer is ${soft}, the best key alone says ${fixed(best(q, k, v))}; one degree changes the soft answer by ${slope}.`,
+      `The soft answer is ${soft}, the hard answer is ${fixed(best(q, k, v))}; one degree changes the soft answer by ${slope}.`,
     );
   });
   return scope.dispose;
@@ -188,7 +188,7 @@ function curve(part, range, facts) {
   const here = svg("circle", { r: 6, class: "x-dot", style: "stroke: var(--output)" });
   const values = svg("path", { style: "stroke: var(--value); stroke-width: 9; stroke-linecap: round" });
   const names = entries(part, "labels").map((label) => named(label, 0, 0, "", "middle"));
-  const lines = ["soft answer", "best key alone"].map((words) => named(words, 0, 0, "x-over"));
+  const lines = ["soft answer", "hard answer"].map((words) => named(words, 0, 0, "x-over"));
   const up = linear(range, [BOTTOM, TOP]);
   const step = range[1] - range[0] > 50 ? 20 : 10;
   const ticks = Array.from({ length: 11 }, (_, i) => (i - 5) * step).filter((v) => v >= range[0] && v <= range[1]);
