@@ -125,7 +125,7 @@ function clocks(scope, now) {
     html(
       "figcaption",
       {},
-      `Thick hand: the query. Thin hand with a ring: the key, behind it where the angle has a minus. A turn is counted in tokens; "new" is an angle that training on ${TRAINED} tokens, each looking back at those before it, never showed.`,
+      `Thick hand: the query. Thin hand with a ring: the key; a negative angle means that it is behind. A turn is counted in tokens. "new": training on ${TRAINED} tokens, each attending to those before it, did not show this angle.`,
     ),
   );
 }
