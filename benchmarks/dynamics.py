@@ -1,9 +1,9 @@
-"""Train the small models of the chapter on how training breaks for longer, at other rates, and with other seeds.
+"""Train the small models of the chapter on training dynamics for longer, at other rates, and with other seeds.
 
 The code is the chapter's own: its cells are read and run, so that page and record cannot differ. Each run leaves the
 mean loss of its last steps (ten, or a twelfth of all if these are more), those of the hurried model that of the last
 twenty, and the mean entropy of its heads; a stuck run that goes on leaves the loss of the last 90, and the spread
-behind its last block. One thread, float32; a quarter of an hour on one idle core. It writes after every run, and goes
+behind its last block. One thread, float32; twenty minutes on one idle core. It writes after every run, and goes
 on where it was.
 
 ``python benchmarks/dynamics.py`` writes ``benchmarks/results/dynamics.json``, which the chapter reads.
@@ -28,39 +28,61 @@ from lessons_lib.transformer.initialise import initialise, initialise_normal, in
 CHAPTER = ROOT / "book" / "training" / "dynamics.ipynb"
 CELLS = "init-starts", "warmup-model", "warmup-learn", "warmup-inside", "entropy-run", "entropy-rush"
 SEEDS = 0, 1, 2
+RATES = 0.001, 0.003, 0.01
 STARTS = "Xavier, normal", "He", "0.02", "0.02 and 1/√2L"
-# Post-LN, steps, warm-up, rate, start
+
+
+def _places(post: bool, steps: int, warmup: int, rate: float, n_layers: int = 6, **how: Any) -> dict[str, Any]:
+    """Return the name and the settings of a model of stories, with the norm after the sum or before the sublayer."""
+    name = f"{'Post' if post else 'Pre'}-LN, {n_layers} layers, {steps} steps, warm-up {warmup}"
+    name += f", clipped at {how['clip']:g}, rate {rate}" if "clip" in how else f", rate {rate}"
+    return {name: {"post": post, "steps": steps, "warmup": warmup, "rate": rate, "n_layers": n_layers} | how}
+
+
 PLACES = {
-    **{
-        f"{'Post' if post else 'Pre'}-LN, 6 layers, {steps} steps, warm-up {warmup}, rate {rate}": (
-            post, steps, warmup, rate, STARTS[0],
-        )
-        for steps, warmup, rates in (
-            (120, 0, (0.001, 0.003, 0.01)),
-            (120, 60, (0.01,)),
-            (300, 100, (0.001, 0.003, 0.01)),
-        )
-        for rate in rates for post in (True, False)
-    },
-    "Post-LN, 6 layers, 1200 steps, warm-up 0, rate 0.01": (True, 1200, 0, 0.01, STARTS[0]),
+    name: {"start": STARTS[0]} | how
+    for settings in (
+        *(_places(post, 120, 0, rate) for rate in RATES for post in (True, False)),
+        *(_places(post, 120, 60, 0.01) for post in (True, False)),
+        *(_places(post, 300, 100, rate) for rate in RATES for post in (True, False)),
+        _places(False, 480, 0, 0.01),
+        _places(True, 480, 0, 0.01, n_layers=3),
+        *(_places(post, 480, 0, 0.01, n_layers=12) for post in (True, False)),
+        _places(True, 480, 0, 0.01, clip=1.0),
+        _places(True, 1200, 0, 0.01),
+    )
+    for name, how in settings.items()
+}
+STARTED = {
+    f"{start}, rate {rate}": {"post": False, "steps": 120, "warmup": 60, "rate": rate, "start": start}
+    for start in STARTS for rate in (0.003, 0.01, 0.03)
+} | {
+    f"{start}, 480 steps, rate 0.01": {"post": False, "steps": 480, "warmup": 60, "rate": 0.01, "start": start}
+    for start in STARTS[:3]
 }  # fmt: skip
-STARTED = {f"{start}, rate {rate}": (False, 120, 60, rate, start) for start in STARTS for rate in (0.003, 0.01, 0.03)}
 # treatment, rate, warm-up, clip
-HURRIED = {
+TREATED = {
     "plain": (None, 0.03, 0, None),
     "clipped at 1": (None, 0.03, 0, 1.0),
     "warm-up": (None, 0.03, 30, None),
     "QK-norm": (stabilise.apply_qk_norm, 0.03, 0, None),
     "sigmaReparam": (stabilise.apply_sigma_reparam, 0.03, 0, None),
     "rate 0.005": (None, 0.005, 0, None),
+    "rate 0.06, warm-up": (None, 0.06, 30, None),
+    "rate 0.06, warm-up over 90": (None, 0.06, 90, None),
     "rate 0.01": (None, 0.01, 0, None),
     "rate 0.01, warm-up": (None, 0.01, 30, None),
     "rate 0.3": (None, 0.3, 0, None),
 }
-# Whether Adam is a new one, rate
+HURRIED = {
+    f"{name}{'' if steps == 100 else f', {steps} steps'}": {
+        **dict(zip(("treat", "rate", "warmup", "clip"), how, strict=True)), "steps": steps,
+    }
+    for steps in (100, 400) for name, how in list(TREATED.items())[: 8 if steps == 400 else None]
+}  # fmt: skip
 RESTARTED = {
-    **{f"new Adam, rate {rate}": (True, rate) for rate in (0.01, 0.003, 0.001)},
-    "old Adam, rate 0.001": (False, 0.001),
+    **{f"new Adam, rate {rate}": {"is_new": True, "rate": rate} for rate in (0.01, 0.003, 0.001)},
+    "old Adam, rate 0.001": {"is_new": False, "rate": 0.001},
 }
 
 
@@ -71,13 +93,13 @@ def main() -> None:
         "hurried": hurried, "places": trained, "starts": trained, "restarted": restarted,
     }  # fmt: skip
     jobs = [
-        ([name], lambda kind=kind, how=how, seed=seed: [kinds[kind](code, *how, seed)])
+        ([name], lambda kind=kind, how=how, seed=seed: [kinds[kind](code, **how, seed=seed)])
         for name, (kind, how, seed) in wanted().items()
     ]
     record(__doc__, "dynamics", jobs)
 
 
-def wanted() -> dict[str, tuple[str, tuple[Any, ...], int]]:
+def wanted() -> dict[str, tuple[str, dict[str, Any], int]]:
     """All runs by their names: of which kind, how, seed."""
     kinds = {"hurried": HURRIED, "places": PLACES, "starts": STARTED, "restarted": RESTARTED}
     return {
@@ -98,22 +120,36 @@ def cells() -> dict[str, Any]:
 
 
 def trained(
-    code: dict[str, Any], post: bool, steps: int, warmup: int, rate: float, start: str, seed: int
+    code: dict[str, Any],
+    post: bool,
+    steps: int,
+    warmup: int,
+    rate: float,
+    start: str,
+    seed: int,
+    n_layers: int = 6,
+    **how: Any,
 ) -> list[float]:
-    """Train one of the models of six layers; return its loss at the end."""
-    model = code["new_model"](post, start, seed=seed)
-    found = code["losses"](model, steps, rate, n_warmup=warmup, seed=seed)
+    """Train a model of stories; return its loss at the end."""
+    model = code["new_model"](post, start, n_layers, seed)
+    found = code["losses"](model, steps, rate, n_warmup=warmup, seed=seed, **how)
     return [round(found[-max(10, steps // 12) :].mean().item(), 3)]
 
 
-def hurried(code: dict[str, Any], treat: Any, rate: float, warmup: int, clip: float | None, seed: int) -> list[float]:
+def hurried(
+    code: dict[str, Any], treat: Any, rate: float, warmup: int, clip: float | None, seed: int, steps: int = 100
+) -> list[float]:
     """Train the model of two layers; return its loss and the mean entropy of its heads at the end."""
-    _, loss, heads = code["rush"](treat, rate, seed, n_warmup=warmup, clip=clip)
+    _, loss, heads = code["rush"](treat, rate, seed, steps, n_warmup=warmup, clip=clip)
     return [round(loss.item(), 3), round(heads[-1].mean().item(), 3)]
 
 
 def restarted(
-    code: dict[str, Any], is_new: bool, rate: float, seed: int, steps: tuple[int, int] = (120, 1080)
+    code: dict[str, Any],
+    is_new: bool,
+    rate: float,
+    seed: int,
+    steps: tuple[int, int] = (120, 1080),
 ) -> list[float]:
     """Let a stuck run, Post-LN without warm-up, go on, with a new Adam or with its own; return its loss and spread."""
     model, adam, found = code["new_model"](post=True, seed=seed), None, []

@@ -39,10 +39,10 @@ class CollapseExplorer(Explorer):
     script = "collapse"
     card = Card(
         title="Tokens in a deep stack",
-        question="How many layers until all tokens are one?",
+        question="How many layers until all tokens are equal?",
         sentence=(
             "In the live figure twelve tokens go through up to 32 layers with a chosen residual strength, temperature "
-            "and place of the norm; their likeness, their rank and the entropy of the attention follow."
+            "and position of the norm; their similarity, their rank and the entropy of the attention follow."
         ),
     )
 

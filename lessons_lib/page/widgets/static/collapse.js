@@ -71,7 +71,7 @@ function render(context) {
       withPlayButton(scope, slider(scope.value("depth"), { label: "Layers", min: 0, max: LAYERS, step: 1 })),
     ),
     panels(
-      ["Likeness", likeness(scope, now)],
+      ["Similarity", likeness(scope, now)],
       [
         "Spread",
         curves(scope, now, {
@@ -176,7 +176,7 @@ function likeness(scope, now) {
     html(
       "figcaption",
       {},
-      "The cosine of each pair. Blue: alike, the stronger the more. Orange: opposed. All blue: all tokens are one.",
+      "Cosine similarity of each pair. Blue: alike, orange: opposed. All blue: all tokens are equal.",
     ),
   );
 }
