@@ -4,15 +4,26 @@ A chapter calls a drawing in a cell of its own, ``drawings.attention_steps()``. 
 the cell, as the caption of a plot does; the alternative text comes with the drawing. Queries, keys, values and outputs
 have the colours of the plots and explorers.
 
-The files, in reading order, one for each part of the book::
+The files, in reading order::
 
+    lookup        attention as a look-up: one query, memories of fixed and of growing size, words in another order
     attention     projections, scores, their spread, masks, heads, rotary positions
+    information   entropy, the trade between score and entropy, temperature
+    geometry      scores as projections, outputs in the convex hull of the values
+    markov        the attention matrix as a Markov chain
+    masking       a mask before and after the softmax, the reach of layers of windows
+    heads         one head and two heads, narrow heads, routes through two layers
+    positions     rotary frequencies and distances
+    training      residual branches, norms and warm-up
     transformer   residual stream, encoder and decoder, induction heads, experts, speculative decoding
     efficient     FLOPs, parallel scans, linear attention, FlashAttention, ring attention
     applications  image and text encoders, a shortcut feature
 """
 
-from lessons_lib.page.drawings.applications import spot_and_mark, two_towers
+from lessons_lib.page.drawings.applications import (
+    spot_and_mark,
+    two_towers,
+)
 from lessons_lib.page.drawings.attention import (
     attention_steps,
     dot_product,
@@ -36,6 +47,44 @@ from lessons_lib.page.drawings.efficient import (
     tile_orders,
     two_memories,
 )
+from lessons_lib.page.drawings.geometry import (
+    convex_hull,
+    output_in_hull,
+    projected_scores,
+)
+from lessons_lib.page.drawings.heads import (
+    keys_on_circle,
+    one_and_two_heads,
+    relay_and_direct_route,
+)
+from lessons_lib.page.drawings.information import (
+    score_and_entropy_levels,
+    weights_by_temperature,
+    yes_no_questions,
+)
+from lessons_lib.page.drawings.lookup import (
+    fixed_and_growing_memory,
+    one_query,
+    reordered_words,
+)
+from lessons_lib.page.drawings.markov import (
+    causal_walk,
+    content_path,
+    markov_chain,
+)
+from lessons_lib.page.drawings.masking import (
+    mask_orders,
+    window_layers,
+)
+from lessons_lib.page.drawings.positions import (
+    alibi_penalties,
+    causal_averages,
+    same_distance,
+)
+from lessons_lib.page.drawings.training import (
+    averaged_tokens,
+    norm_positions,
+)
 from lessons_lib.page.drawings.transformer import (
     encoder_and_decoder,
     induction_circuit,
@@ -45,25 +94,44 @@ from lessons_lib.page.drawings.transformer import (
 )
 
 __all__ = [
+    "alibi_penalties",
     "attention_steps",
+    "averaged_tokens",
     "block_flops",
+    "causal_averages",
+    "causal_walk",
+    "content_path",
+    "convex_hull",
     "dot_product",
     "encoder_and_decoder",
+    "fixed_and_growing_memory",
     "gpu_levels",
     "grouped_query_attention",
     "induction_circuit",
+    "keys_on_circle",
     "linear_attention_orders",
+    "markov_chain",
+    "mask_orders",
     "masked_softmax",
     "masks",
     "mixture_of_experts",
+    "norm_positions",
+    "one_and_two_heads",
+    "one_query",
     "online_softmax",
+    "output_in_hull",
     "parallel_scan",
     "ping_pong",
+    "projected_scores",
     "random_sums",
     "recurrence_and_lookup",
+    "relay_and_direct_route",
+    "reordered_words",
     "residual_stream",
     "ring_attention_steps",
     "rotated_pair",
+    "same_distance",
+    "score_and_entropy_levels",
     "scores_to_weights",
     "speculative_decoding",
     "split_heads",
@@ -71,4 +139,7 @@ __all__ = [
     "tile_orders",
     "two_memories",
     "two_towers",
+    "weights_by_temperature",
+    "window_layers",
+    "yes_no_questions",
 ]
