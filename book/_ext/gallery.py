@@ -17,7 +17,7 @@ from lessons_lib.page.widgets import Hero
 EXPLORERS = "book/explorers"
 # The question of each chapter, in one line. A chapter that is not here is shown with its heading.
 QUESTIONS = {
-    "why-attention": "What does a memory of fixed size forget?",
+    "why-attention": "How does a word collect information from the others?",
     "information": "Which quantity does a softmax maximise?",
     "geometry": "Which matters more, a key's length or its angle?",
     "scaling": "Why divide by the square root of the width?",

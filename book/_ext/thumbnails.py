@@ -52,6 +52,16 @@ def retrieval() -> str:
     return circle + "".join(_dot(x, y, 6, KEY) for x, y in winds) + _arrow(80, 45, 101, 67, QUERY)
 
 
+def steps() -> str:
+    """Draw the scores of three keys, and below them their softmax."""
+    scores = torch.tensor([0.0, 3.0, 1.0], dtype=torch.float64)
+    parts = []
+    for j, (score, weight) in enumerate(zip(scores.tolist(), softmax(scores).tolist(), strict=True)):
+        parts.append(_rectangle(44 + 28 * j, 36 - 9 * score, 16, 9 * score + 1, KEY))
+        parts.append(_rectangle(44 + 28 * j, 82 - 36 * weight, 16, 36 * weight + 1, QUERY))
+    return "".join(parts) + _line([(36, 37), (124, 37)], INK, 1) + _line([(36, 83), (124, 83)], INK, 1)
+
+
 def information() -> str:
     """Draw the softmax of the same five scores at three temperatures."""
     scores = torch.tensor([2.0, 1.5, 0.5, 0.0, -1.0], dtype=torch.float64)
@@ -410,6 +420,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "flash": flash,
     "long-context": long_context,
     "vision-and-language": vision_and_language,
+    "steps": steps,
     "retrieval": retrieval,
     "walk": walk,
     "collapse": collapse,
