@@ -23,7 +23,7 @@ QUESTIONS = {
     "scaling": "Why divide by the square root of the width?",
     "matrix": "Where does the content of an output come from?",
     "masks": "Which keys may each query attend to?",
-    "multi-head": "What can several heads do that one cannot?",
+    "multi-head": "Why several heads instead of one?",
     "positions": "How does attention know the order of the words?",
     "dynamics": "How does training fail, and what keeps it stable?",
     "block": "What does a block do to a word, besides attention?",
