@@ -1,15 +1,14 @@
 """Give the site its own fonts, reduced to the characters that its pages contain.
 
-The fonts come from pinned packages. ``book/_static/typeface.css`` declares them, each of the two most used families as
-two files: the characters of ``COMMON``, and the others, which a browser requests only for a page that contains one. A
-reduced font has a name of its own, since the SIL Open Font License reserves that of the original. The licences lie
-beside the fonts.
+The fonts come from pinned packages. ``book/_static/typeface.css`` declares them, each as two files: the characters of
+``COMMON``, and the others, which a browser requests only for a page that contains one. A reduced font has a name of its
+own, since the SIL Open Font License reserves that of the original. The licences lie beside the fonts.
 """
 
 import hashlib
 import html
 import io
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,9 +16,23 @@ from pathlib import Path
 from fontTools import subset
 from fontTools.varLib import instancer
 
-COMMON = {*range(0x20, 0x7F), 0xA0, 0xB7, 0xD7, 0x2013, 0x2014, 0x2018, 0x2019, 0x201C, 0x201D, 0x2026, 0x2212}
+COMMON = {
+    *range(0x20, 0x7F),
+    0xA0,
+    0xB7,
+    0xD7,
+    0x2013,
+    0x2014,
+    0x2018,
+    0x2019,
+    0x201C,
+    0x201D,
+    0x2026,
+    0x2212,
+    0x221A,
+    0x22A4,
+}
 FEATURES = ("kern", "liga", "ccmp", "locl", "mark", "tnum", "lnum")
-WEIGHTS = (400, 700)
 OWN_NAMES = (1, 3, 4, 6)  # family, identifier, full name and PostScript name in the table of names
 NAMES = [*OWN_NAMES, 0, 2, 5, 13, 14]  # and copyright, style, version and licence
 
@@ -32,8 +45,7 @@ class Face:
     family: str
     package: str
     file: str
-    axes: dict = field(default_factory=dict)
-    is_divided: bool = False  # into the common characters and the others
+    axes: dict
 
     @property
     def folder(self) -> Path:
@@ -44,24 +56,13 @@ class Face:
         return Path(spec.submodule_search_locations[0])
 
 
+SERIF, INTER, CODE = "fontpkg_source_serif_4", "fontpkg_inter", "fontpkg_source_code_pro"
 FACES = (
-    Face(
-        "serif",
-        "Book Serif",
-        "fontpkg_source_serif_4",
-        "SourceSerif4[opsz,wght].ttf",
-        {"opsz": 14, "wght": WEIGHTS},
-        True,
-    ),
-    Face(
-        "serif-italic",
-        "Book Serif",
-        "fontpkg_source_serif_4",
-        "SourceSerif4-Italic[opsz,wght].ttf",
-        {"opsz": 14, "wght": 400},
-    ),
-    Face("sans", "Book Sans", "fontpkg_inter", "Inter[opsz,wght].ttf", {"opsz": 14, "wght": WEIGHTS}, True),
-    Face("code", "Book Code", "fontpkg_source_code_pro", "SourceCodePro[wght].ttf", {"wght": 400}),
+    Face("serif", "Book Serif", SERIF, "SourceSerif4[opsz,wght].ttf", {"opsz": 14, "wght": 400}),
+    Face("serif-bold", "Book Serif", SERIF, "SourceSerif4[opsz,wght].ttf", {"opsz": 14, "wght": 700}),
+    Face("serif-italic", "Book Serif", SERIF, "SourceSerif4-Italic[opsz,wght].ttf", {"opsz": 14, "wght": 400}),
+    Face("sans", "Book Sans", INTER, "Inter[opsz,wght].ttf", {"opsz": 14, "wght": (400, 700)}),
+    Face("code", "Book Code", CODE, "SourceCodePro[wght].ttf", {"wght": 400}),
 )
 
 
@@ -109,8 +110,7 @@ def write_fonts(app, exception) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     used = characters(site)
     for face in FACES:
-        parts = {"": COMMON, "-other": used - COMMON} if face.is_divided else {"": used}
-        for suffix, wanted in parts.items():
+        for suffix, wanted in (("", COMMON), ("-other", used - COMMON)):
             (folder / f"{face.name}{suffix}.woff2").write_bytes(stored(face, wanted, site.parent / "fonts"))
         (folder / f"{face.name}-LICENSE.txt").write_bytes((face.folder / "LICENSE").read_bytes())
 

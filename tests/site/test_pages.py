@@ -41,14 +41,14 @@ def test_page_has_an_icon(path):
 
 def test_fonts_of_the_site_are_small():
     sizes = {path.name: path.stat().st_size for path in HTML.glob("_static/fonts/*.woff2")}
-    assert len(sizes) == 6
+    assert len(sizes) == 10
     assert sum(sizes.values()) <= 130_000, sizes
 
 
 def test_text_and_headings_have_the_fonts_of_the_site(visit):
     with visit("book/notation.html") as page:
         loaded = page.evaluate("[...document.fonts].filter((font) => font.status === 'loaded').map((f) => f.family)")
-        assert {'"Book Serif"', '"Book Sans"'} <= set(loaded)
+        assert {"Book Serif", "Book Sans"} <= set(loaded)
         for selector, family in (("p", '"Book Serif"'), ("h1", '"Book Sans"')):
             used = page.locator(f".bd-article {selector}").first.evaluate("(e) => getComputedStyle(e).fontFamily")
             assert used.startswith(family)
