@@ -18,19 +18,7 @@ from fontTools.varLib import instancer
 
 COMMON = {
     *range(0x20, 0x7F),
-    0xA0,
-    0xB7,
-    0xD7,
-    0x2013,
-    0x2014,
-    0x2018,
-    0x2019,
-    0x201C,
-    0x201D,
-    0x2026,
-    0x2212,
-    0x221A,
-    0x22A4,
+    *map(ord, "\u00a0\u00a9\u00b7\u00d7\u2013\u2014\u2018\u2019\u201c\u201d\u2022\u2026\u2212\u221a\u22a4"),
 }
 FEATURES = ("kern", "liga", "ccmp", "locl", "mark", "tnum", "lnum")
 OWN_NAMES = (1, 3, 4, 6)  # family, identifier, full name and PostScript name in the table of names
