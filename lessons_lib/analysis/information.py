@@ -33,7 +33,7 @@ def entropy(p: Float[Tensor, "*rows m"]) -> Float[Tensor, "*rows"]:
 
 
 def effective_count(p: Float[Tensor, "*rows m"]) -> Float[Tensor, "*rows"]:
-    r"""Return the effective number of outcomes of each row, also called its perplexity.
+    r"""Return the effective count of outcomes of each row, also called its perplexity.
 
     .. math:: e^{H(p)}
 

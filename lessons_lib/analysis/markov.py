@@ -32,7 +32,7 @@ def stationary_distribution(a: Float[Tensor, "*batch n n"]) -> Float[Tensor, "*b
     number of steps. It is then positive on all tokens that can be reached from every token, and zero elsewhere. So
     positive weights give a positive distribution, and a causal matrix in which every later row has weight on earlier
     tokens gives all mass to token 0. The identity matrix raises ``ValueError``. The walk converges to the stationary
-    distribution if it is also aperiodic: two tokens that always step to each other have
+    distribution if the tokens with positive mass are also aperiodic: two tokens that always step to each other have
     :math:`\pi = (\tfrac12, \tfrac12)` and never converge.
 
     It is computed in float64 by eliminating one token after the other without subtractions [1]_, so small entries keep
