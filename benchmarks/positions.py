@@ -26,9 +26,9 @@ from lessons_lib.training.datasets import ENGLISH_SHA256
 
 CHAPTER = ROOT / "book" / "attention" / "positions.ipynb"
 CELLS = (
-    *("imports-positions", "length-imports", "length-data", "length-train", "length-evaluate", "length-window-parts"),
-    *("length-crowd-parts", "length-few-parts", "length-pairs-parts", "stretch-models-parts", "stretch-models"),
-    *("tune-parts", "far-parts"),
+    *("imports-positions", "length-imports", "length-data", "length-stream", "length-train", "length-evaluate"),
+    *("length-bigram", "length-window-parts", "length-crowd-parts", "length-few-parts", "length-pairs-parts"),
+    *("stretch-models-parts", "stretch-models", "tune-parts", "far-parts"),
 )
 SEEDS, RATES, FACTORS = (0, 1, 2), (0.008, 0.004, 0.002), (4.0, 8.0)  # the chapter's own rate is the first
 # name: how the chapter's function is called

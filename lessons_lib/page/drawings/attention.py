@@ -338,7 +338,7 @@ def split_heads(n_heads: int = 4) -> Sketch:
         64 + 36 * n_heads,
         alt=f"A matrix of shape n by h times d_k is cut into {n_heads} slices of shape n by d_k, one for each head. "
         "Each head attends by itself and gives a slice of shape n by d_v; the slices side by side are a matrix of "
-        "shape n by h times d_v, which W_O mixes into n by d_model.",
+        "shape n by h times d_v, which W_O projects to n by d_model.",
     )
     middle, tall, width = 36 + 18.0 * n_heads, 54.0, 72 / n_heads
     whole = d.matrix(

@@ -17,14 +17,16 @@ CLOCKS = 4  # pairs of coordinates of a head of width 8
 class ClocksExplorer(Explorer):
     r"""Move a query and a key along a sequence; their hands turn, and the score depends on the angles between them.
 
-    .. math:: (R_s q) \cdot (R_t k) = q \cdot R_{t-s} k = \sum_i \cos\bigl((t - s + \text{back})\,\omega_i\bigr),
+    .. math:: (R_s q) \cdot (R_t k) = q \cdot R_{t-s} k
+              = \sum_i \cos\bigl((t - s)\,\omega'_i + \text{back} \cdot \omega_i\bigr),
               \qquad \omega_i = \text{base}^{-2i/8}
 
-    Every hand has length one. The hands of the key are turned ahead by ``back`` tokens, so that the score is largest
-    for a key that many positions before the query. Query and key are at positions ``query + shift`` and ``key +
-    shift``. The frequencies may be scaled by ``factor``, with ``"interpolation"`` or ``"ntk"``, for sequences longer
-    than the 32 tokens of training. In training, keys were 0 to 31 positions before their query, as under a causal mask.
-    A clock is called new if it shows an angle that none of these distances gave.
+    Every hand has length one. The hands of the key are turned ahead by ``back`` tokens at the trained frequencies
+    :math:`\omega_i`, so that without scaling the score is largest for a key that many positions before the query. Query
+    and key are at positions ``query + shift`` and ``key + shift``. The frequencies :math:`\omega'_i` may be scaled by
+    ``factor``, with ``"interpolation"`` or ``"ntk"``, for sequences longer than the 32 tokens of training. In training,
+    keys were 0 to 31 positions before their query, as under a causal mask. A clock is called new if it shows an angle
+    that none of these distances gave.
 
     Raises:
         ValueError: if ``query`` or ``key`` is not in 0 .. 100, ``shift`` not in 0 .. 1000, ``back`` not in 0 .. 20,
@@ -61,18 +63,19 @@ class ClocksExplorer(Explorer):
 
     def score(self) -> float:
         """Return the dot product of the rotated query and key."""
-        rotary = self.rotary()
+        rotary, trained = self.rotary(), RotaryEmbedding(2 * CLOCKS, base=self.base)
         pairs = torch.tensor([[1.0] * CLOCKS + [0.0] * CLOCKS], dtype=torch.float64)  # each pair is (1, 0)
         query = rotary(pairs, torch.tensor([self.query + self.shift]))
-        key = rotary(pairs, torch.tensor([self.key + self.shift + self.back]))
+        key = rotary(trained(pairs, torch.tensor([self.back])), torch.tensor([self.key + self.shift]))
         return (query @ key.T).item()
 
     def still(self) -> str:
         """Draw the clocks with their two hands, and below each the cosine of the angle between the hands."""
         drawn, cosines = [], []
+        trained = RotaryEmbedding(2 * CLOCKS, base=self.base).frequencies(torch.arange(1)).tolist()
         for i, omega in enumerate(self.frequencies()):
             middle, query = 42.0 + 79 * i, (self.query + self.shift) * omega
-            apart = (self.key - self.query + self.back) * omega
+            apart = (self.key - self.query) * omega + self.back * trained[i]
             drawn.append(element("circle", class_="x-ground", cx=middle, cy=42, r=36))
             drawn.append(_hand(middle, query, 24, "x-line x-first", "stroke-width: 5"))
             drawn.append(_hand(middle, query + apart, 32, "x-line x-second", ""))

@@ -28,10 +28,14 @@ def rotary(explorer):
 
 
 def librarys_score(explorer):
-    """The dot product of a rotated query and key, whose pairs are (1, 0); the key is turned ahead by ``back``."""
+    """The dot product of a rotated query and key, whose pairs are (1, 0).
+
+    The key is turned ahead by ``back`` at the trained frequencies.
+    """
     rotate, up = rotary(explorer), torch.tensor([[1.0] * 4 + [0.0] * 4], dtype=torch.float64)
+    ahead = RotaryEmbedding(8, base=explorer.base)(up, torch.tensor([explorer.back]))
     q = rotate(up, torch.tensor([explorer.query + explorer.shift]))
-    k = rotate(up, torch.tensor([explorer.key + explorer.shift + explorer.back]))
+    k = rotate(ahead, torch.tensor([explorer.key + explorer.shift]))
     return (q @ k.T).item()
 
 
@@ -53,7 +57,8 @@ def test_frequencies_agree_with_the_library(javascript, setting):
 def test_scores_agree_with_rotated_vectors(javascript, setting):
     explorer = ClocksExplorer(**setting)
     omega = javascript("clocks.math", "frequencies", explorer.base, explorer.scaling, explorer.factor)
-    angles = javascript("clocks.math", "between", omega, explorer.key - explorer.query, explorer.back)
+    trained = javascript("clocks.math", "frequencies", explorer.base, "none", 1)
+    angles = javascript("clocks.math", "between", omega, trained, explorer.key - explorer.query, explorer.back)
     assert javascript("clocks.math", "score", angles) == pytest.approx(librarys_score(explorer), abs=1e-11)
     assert explorer.score() == pytest.approx(librarys_score(explorer), abs=1e-11)
 
@@ -62,7 +67,8 @@ def test_scores_agree_with_rotated_vectors(javascript, setting):
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
-        ("(distance + back) * w", "(distance - back) * w"),
+        ("+ back * trained[i]", "- back * trained[i]"),
+        ("back * trained[i]", "back * w"),
         ("(-i / CLOCKS) / slower", "(-i / CLOCKS) * slower"),
         ("(CLOCKS / (CLOCKS - 1))", "1"),
         ("(-i / CLOCKS)", "(-2 * i / CLOCKS)"),
@@ -107,6 +113,16 @@ def test_angle_is_known_after_a_full_turn(javascript):
         angle = -distance * omega[3] % (2 * math.pi)
         assert (angle < 31 * omega[3]) is known
         assert javascript("clocks.math", "seen", omega, omega, distance) == [True, True, True, known]
+
+
+def test_scaling_moves_the_preferred_distance():
+    """A query that prefers keys 5 back prefers keys 20 back once all frequencies are divided by 4."""
+    explorer = ClocksExplorer(query=70, back=5, scaling="interpolation", factor=4.0)
+    scores = []
+    for explorer.key in range(71):
+        scores.append(explorer.score())
+    assert 70 - max(range(71), key=scores.__getitem__) == 20
+    assert max(scores) == pytest.approx(4)
 
 
 # --- traits ---------------------------------------------------------------------------------------------------------

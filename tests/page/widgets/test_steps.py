@@ -152,6 +152,13 @@ def test_a_higher_score_takes_weight_from_the_others_and_the_query_changes_the_r
 
 
 @pytest.mark.browser
+def test_small_exponentials_are_not_shown_as_zero(show):
+    with show(cat(scores=[[-4.0, -4.0, -4.0]] * 3, step=2)) as page:
+        assert column(page, 1) == pytest.approx([0.018] * 3)
+        assert "The 0.018, cat 0.018, sat 0.018. Their sum is 0.055" in page.locator(".x-facts").inner_text()
+
+
+@pytest.mark.browser
 @pytest.mark.parametrize(("motion", "seconds"), [("no-preference", "0.4s"), ("reduce", "0s")])
 def test_bars_move_unless_the_reader_prefers_reduced_motion(motion, seconds, show):
     with show(cat(), reduced_motion=motion) as page:

@@ -23,7 +23,7 @@ function render(context) {
     omega: () => frequencies(scope.read("base"), scope.read("scaling"), scope.read("factor")),
     trained: () => frequencies(scope.read("base"), "none", 1),
     distance: () => scope.read("key") - scope.read("query"),
-    angles: () => between(now.omega(), now.distance(), scope.read("back")),
+    angles: () => between(now.omega(), now.trained(), now.distance(), scope.read("back")),
   };
   const stretch = slider(scope.value("factor"), {
     label: "by the factor",
@@ -178,7 +178,10 @@ function curve(scope, now) {
   const spots = Array.from({ length: 2 * REACH + 1 }, (_, i) => i - REACH);
   const path = (/** @type {number[]} */ omega) =>
     spots
-      .map((d, i) => `${i ? "L" : "M"}${x(d).toFixed(1)} ${y(score(between(omega, d, scope.read("back")))).toFixed(1)}`)
+      .map((d, i) => {
+        const angles = between(omega, now.trained(), d, scope.read("back"));
+        return `${i ? "L" : "M"}${x(d).toFixed(1)} ${y(score(angles)).toFixed(1)}`;
+      })
       .join("");
   drawing.append(
     svg("rect", {

@@ -17,11 +17,13 @@ export function frequencies(base, scaling, factor) {
 }
 
 /**
- * The angle from each hand of the query to that of the key; the key is turned ahead by `back` tokens.
- * @param {number[]} omega @param {number} distance key's position minus query's @param {number} back
+ * The angle from each hand of the query to that of the key. The key is turned ahead by `back` tokens at the trained
+ * frequencies: training put that angle into the weights, and no scaling changes it.
+ * @param {number[]} omega @param {number[]} trained @param {number} distance key's position minus query's
+ * @param {number} back
  */
-export function between(omega, distance, back) {
-  return omega.map((w) => (distance + back) * w);
+export function between(omega, trained, distance, back) {
+  return omega.map((w, i) => distance * w + back * trained[i]);
 }
 
 /** The dot product of hands of length one: the sum of the cosines. @param {number[]} angles */

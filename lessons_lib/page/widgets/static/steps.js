@@ -107,7 +107,7 @@ function table(part) {
       found.forEach(({ bar, shown, cell }, c) => {
         const reached = COLUMNS[c][1] <= step;
         cell.classList.toggle("x-later", !reached);
-        shown.textContent = fixed(numbers[c], [1, 1, 3, 1, 2][c]);
+        shown.textContent = c === 1 ? exponential(numbers[c]) : fixed(numbers[c], [1, 1, 3, 1, 2][c]);
         const start = c ? 0 : 50 - (now.scores[j] < 0 ? 100 * shares[0] : 0);
         setAttributes(bar, { x: start, width: reached ? 100 * shares[c] : 0 });
       });
@@ -117,7 +117,7 @@ function table(part) {
       sums[c].classList.toggle("x-later", Math.max(first, 2) > step);
     });
     sum.classList.toggle("x-later", step < 2);
-    sums[column("exp")].textContent = fixed(now.total, 1);
+    sums[column("exp")].textContent = exponential(now.total);
     sums[column("weight")].textContent = "1";
     sums[column("weight × value")].replaceChildren(html("b", {}, fixed(now.output)));
   });
@@ -161,17 +161,24 @@ function sliders(part) {
   );
 }
 
+/** An exponential: more decimals below 1, so that it is never shown as zero. @param {number} x */
+const exponential = (x) => fixed(x, x < 1 ? 3 : 1);
+
 /** A number with one decimal, if it needs one. @param {number} x */
 const short = (x) => fixed(x, Number.isInteger(Number(x.toFixed(1))) ? 0 : 1);
 
 /** What the current step does, with its numbers. @param {Row} now @param {number} step */
 function told({ word, words, scores, exponentials, total, weights, values, output }, step) {
-  const list = (/** @type {number[]} */ numbers, /** @type {number} */ decimals) =>
-    words.map((name, j) => `${name} ${decimals === 1 ? short(numbers[j]) : fixed(numbers[j], decimals)}`).join(", ");
-  if (step === 1) return `Scores: how well the key of each word matches the query of ${word}. ${list(scores, 1)}.`;
+  const list = (/** @type {number[]} */ numbers, /** @type {(x: number) => string} */ show) =>
+    words.map((name, j) => `${name} ${show(numbers[j])}`).join(", ");
+  const positive = (/** @type {number} */ x) => (x < 1 ? exponential(x) : short(x));
+  if (step === 1) return `Scores: how well the key of each word matches the query of ${word}. ${list(scores, short)}.`;
   if (step === 2)
-    return `Exponentials make every score positive: ${list(exponentials, 1)}. Their sum is ${fixed(total, 1)}.`;
-  if (step === 3) return `Weights: each exponential divided by the sum. ${list(weights, 3)}; together 1.`;
+    return `Exponentials make every score positive: ${list(exponentials, positive)}. Their sum is ${positive(total)}.`;
+  if (step === 3) {
+    const shares = list(weights, (p) => fixed(p, 3));
+    return `Weights: each exponential divided by the sum. ${shares}; together 1.`;
+  }
   const terms = weights.map((p, j) => `${fixed(p, 3)} × ${short(values[j])}`).join(" + ");
   return `Output for ${word}: each value times its weight, added up. ${terms} = ${fixed(output)}.`;
 }
