@@ -94,6 +94,7 @@ def test_content_path_of_one_layer_names_the_input_alone():
     assert words(drawing).count("inputs") == words(drawing).count("outputs") == 1
 
 
+@pytest.mark.rejects
 @pytest.mark.parametrize(
     ("weights", "complaint"),
     [

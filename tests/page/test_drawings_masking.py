@@ -41,7 +41,11 @@ def test_texts_do_not_overlap(browser, name, width):
 
 
 @pytest.mark.parametrize(
-    ("scores", "mask"), [([0.5, 0.0, 2.0, 1.0], [1, 1, 1, 0]), ([-1.25, 3.0, 0.5, 2.0, 4.0], [1, 0, 1, 0, 0])]
+    ("scores", "mask"),
+    [
+        ([0.5, 0.0, 2.0, 1.0], [True, True, True, False]),
+        ([-1.25, 3.0, 0.5, 2.0, 4.0], [True, False, True, False, False]),
+    ],
 )
 def test_mask_orders_shows_each_step_and_the_sum_that_is_left(scores, mask):
     drawing = drawings.mask_orders(scores, mask)

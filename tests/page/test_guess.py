@@ -267,9 +267,10 @@ def test_chapters_questions_have_own_cells_and_later_reveals(notebook):
     asking = 0
     code = [cell for cell in cells(notebook) if cell.cell_type == "code"]
     for i, cell in enumerate(code):
-        asked = re.findall(r"^(\w+) = (?:[\[({].*\n?.*)?predict", cell.source, re.MULTILINE)
+        asked = re.findall(r"^(\w+) = predict", cell.source, re.MULTILINE)
+        asked = asked or re.findall(r"^(\w+) = (?:[\[({].*\n?.*)?predict", cell.source, re.MULTILINE)
         asked = asked or re.findall(r"^(\w*guess\w*) = [\[({]", cell.source, re.MULTILINE)
-        if not re.search(r"\bpredict(_number|_curve)?\(", cell.source):
+        if not re.search(r"(?<![\w.])predict(_number|_curve)?\(", cell.source):
             continue
         asking += 1
         assert asked, cell.source

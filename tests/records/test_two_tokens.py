@@ -11,28 +11,28 @@ RECORD = json.loads((two_tokens.ROOT / "benchmarks" / "results" / "two-tokens.js
 
 def test_record_has_every_run_of_the_command():
     assert list(RECORD["runs"]) == list(two_tokens.wanted())
-    for name, (_, weigh, value, *_) in two_tokens.wanted().items():
-        assert len(RECORD["runs"][name]) == (len(RECORD["numbers"]) if weigh == value == "place token" else 5)
+    for name, (_, weights_from, *_) in two_tokens.wanted().items():
+        assert len(RECORD["runs"][name]) == (len(RECORD["numbers"]) if weights_from == "position token" else 5)
     assert all(0 <= share <= 1 for found in RECORD["runs"].values() for share in found[:4] + found[5:])
 
 
 def test_chapter_code_trains_each_kind_of_model():
     code = two_tokens.cells()
-    for heads, weigh, value in ((1, "place token", "token"), (2, "place", "place token")):
-        found = two_tokens.run(code, heads, weigh, value, steps=21, rate=0.01, seed=0)
-        assert len(found) == 5
-        assert (found[4] == 0) == (weigh == "place"), "weights from places do not depend on the tokens"
+    for heads, weights_from, numbers in ((1, "position token", 9), (2, "position", 5)):
+        found = two_tokens.run(code, heads, weights_from, steps=21, rate=0.01, seed=0)
+        assert len(found) == numbers
+        assert (found[4] == 0) == (weights_from == "position"), "weights from positions do not depend on the tokens"
 
 
-def test_weighed_anew_replaces_weights_of_one_part_of_the_values():
+def test_with_weights_for_replaces_weights_of_one_part_of_the_values():
     code = two_tokens.cells()
     torch.manual_seed(0)
-    x, model = torch.randint(16, (5, 16)), code["TwoBack"](1, "place token", "place token").requires_grad_(False)
+    x, model = torch.randint(16, (5, 16)), code["TwoBack"](1, "position token").requires_grad_(False)
     weights = torch.rand(1, 1, 16, 16)
     plain, anew = model(x), model(x, weights)
-    parts = [two_tokens.weighed_anew(model, part, weights)(x) for part in ("place", "token")]
+    parts = [two_tokens.with_weights_for(model, part, weights)(x) for part in ("position", "token")]
     for k in range(2):
         torch.testing.assert_close(parts[0][k] + parts[1][k], plain[k] + anew[k])
         assert not torch.allclose(parts[0][k], plain[k])
         assert not torch.allclose(parts[1][k], plain[k])
-    assert model.value == "place token"
+    assert model.values_from == "position token"
