@@ -44,7 +44,7 @@ THEME: dict[Any, Any] = {
     "grid.linewidth": 0.6,
     "hatch.linewidth": 0.8,
 }
-FONTS = {"font.family": "DejaVu Sans", "mathtext.fontset": "cm"}  # formulas as on the page
+FONTS: dict[Any, Any] = {"font.family": "DejaVu Sans", "mathtext.fontset": "cm"}  # formulas as on the page
 if (inter := find_spec("fontpkg_inter")) and inter.submodule_search_locations:
     fontManager.addfont(Path(inter.submodule_search_locations[0], "files", "Inter[opsz,wght].ttf"))
     FONTS["font.family"] = "Inter"

@@ -164,7 +164,11 @@ function looks(scope, { words, query, now }) {
     "figure",
     { class: "x-panel" },
     frame,
-    html("figcaption", {}, "The stronger the colour, the larger the attention weight of the query (in bold) on a word."),
+    html(
+      "figcaption",
+      {},
+      "The stronger the colour, the larger the attention weight of the query (in bold) on a word.",
+    ),
     switches(scope),
   );
 }
