@@ -187,7 +187,7 @@
     ]);
     formulas.forEach((one, i) => {
       const [room, wide, size] = widths[i];
-      if (wide > room) one.style.fontSize = `${Math.max(0.7, (0.99 * room) / wide) * size}px`;
+      if (wide > room) one.style.fontSize = `${Math.max(0.65, (0.99 * room) / wide) * size}px`;
     });
   };
   window.addEventListener("load", async () => {

@@ -196,10 +196,12 @@ def test_figures_load_lazily_with_reserved_space(browser, site):
     page.wait_for_load_state("load")
     figures = page.locator("div.cell_output img")
     assert sum("_images/" in url for url in asked) < figures.count()
+    page.get_by_role("radio", name="Just read").check()
+    page.evaluate("for (const fold of document.querySelectorAll('details.fold')) fold.open = true")
     before = figures.last.bounding_box()["height"]
     with page.expect_request("**/_images/*.svg"):
         figures.last.scroll_into_view_if_needed()
-    page.wait_for_function("[...document.querySelectorAll('div.cell_output img')].at(-1).complete")
+    figures.last.evaluate("(figure) => figure.decode()")
     assert figures.last.bounding_box()["height"] == pytest.approx(before, abs=2)
     page.close()
 
