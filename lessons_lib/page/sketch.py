@@ -6,7 +6,7 @@ with the column; text scales less. Text between dollar signs is set as mathemati
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
@@ -204,6 +204,18 @@ class Sketch:
     def path(self, d: str, *, role: str = "", dashed: bool = False, fine: bool = False, thick: bool = False) -> None:
         """Draw an SVG path."""
         self._parts.append(f'<path d="{d}"{_look(role, "dashed" * dashed, "fine" * fine, "thick" * thick)}/>')
+
+    def line(
+        self,
+        points: Iterable[tuple[float, float]],
+        *,
+        closed: bool = False,
+        role: str = "",
+        dashed: bool = False,
+        fine: bool = False,
+    ) -> None:
+        """Draw straight lines from point to point, and back to the first if ``closed``."""
+        self.path(f"M{'L'.join(map(_point, points))}{'Z' * closed}", role=role, dashed=dashed, fine=fine)
 
     def circle(self, at: tuple[float, float], radius: float, words: str = "", *, role: str = "") -> Box:
         """Draw a circle with text at its centre, and return its bounding box."""

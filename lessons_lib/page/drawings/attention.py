@@ -114,9 +114,9 @@ def dot_product(query: Sequence[float], key: Sequence[float]) -> Sketch:
         f"query's length it is the dot product, {product:.3g}.",
     )
     origin, q, k, f = to_page((0, 0)), to_page(query), to_page(key), to_page(foot)
-    d.path(f"M{k[0]:.1f} {k[1]:.1f}L{f[0]:.1f} {f[1]:.1f}", dashed=True)
+    d.line([k, f], dashed=True)
     if projection < 0:
-        d.path(f"M{origin[0]:.1f} {origin[1]:.1f}L{f[0]:.1f} {f[1]:.1f}", dashed=True)
+        d.line([origin, f], dashed=True)
     ux, uy = query[0] / length, -query[1] / length  # along the query, on the page
     side = 1.0 if (k[0] - f[0]) * -uy + (k[1] - f[1]) * ux < 0 else -1.0  # away from the key
     off = (-uy * side * 7, ux * side * 7)
@@ -156,16 +156,16 @@ def random_sums(width: int = 256, n_sums: int = 12, *, seed: int = 8) -> Sketch:
     left, right, middle, reach = 42.0, 314.0, 104.0, 86.0
     scale = reach / max(2.6 * root, float(sums.abs().max()))
 
-    def point(step: float, value: float) -> str:
-        return f"{left + (right - left) * step / width:.1f} {middle - scale * value:.1f}"
+    def point(step: float, value: float) -> tuple[float, float]:
+        return left + (right - left) * step / width, middle - scale * value
 
     stride = max(1, width // 64)
     for path in sums.tolist():
         points = [point(0, 0), *(point(i + 1, path[i]) for i in range(stride - 1, width, stride))]
-        d.path("M" + "L".join(points), role="key", fine=True)
+        d.line(points, role="key", fine=True)
     for sign in (1, -1):
         edge = [point(width * t * t, sign * root * t) for t in (i / 32 for i in range(33))]
-        d.path("M" + "L".join(edge), dashed=True)
+        d.line(edge, dashed=True)
         label = f"$\\sqrt d = {root:.3g}$" if sign > 0 else f"$-\\sqrt d = -{root:.3g}$"
         d.text((right + 5, middle - sign * scale * root), label, anchor="start", small=True)
     d.path(f"M{left} {middle}H{right}", fine=True)
@@ -389,8 +389,7 @@ def grouped_query_attention(n_heads: int = 8, n_kv_heads: Sequence[int] = (8, 2,
             key = d.box(middle - wide / 2, 92, wide, 18, role="key")
             d.box(middle - wide / 2, 112, wide, 18, role="value")
             for query in queries[j * size : (j + 1) * size]:
-                (x0, y0), (x1, y1) = query.bottom, key.top
-                d.path(f"M{x0:.1f} {y0}L{x1:.1f} {y1}")
+                d.line([query.bottom, key.top])
         d.text((left + (panel - 10) / 2, 145), f"$g = {g}$")
     return d
 

@@ -74,12 +74,12 @@ def projected_scores(query: Sequence[float], keys: Sequence[Sequence[float]], *,
         return start + scale * point[0], line - scale * point[1]
 
     if hull:
-        d.path(f"M{_through([at(corner) for corner in convex_hull(turned)])}Z", role="key")
+        d.line(map(at, convex_hull(turned)), closed=True, role="key")
     d.path(f"M{left - 10} {line:.1f}H{right + 14}", fine=True)
     d.path(f"M{left - 10} {axis:.1f}H{right + 14}")
     for j, (point, score, weight) in enumerate(zip(turned, scores, weights, strict=True)):
         x, y = at(point)
-        d.path(f"M{_through([(x, y), (x, axis)])}", dashed=True)
+        d.line([(x, y), (x, axis)], dashed=True)
         if hull:
             d.circle((x, y), 4, role="key")
         else:
@@ -146,10 +146,10 @@ def output_in_hull(
         return start + scale * (point[0] - left), 40 + scale * (top - point[1])
 
     middle = at((sum(x for x, _ in points) / len(points), sum(y for _, y in points) / len(points)))
-    d.path(f"M{_through([at(corner) for corner in corners])}Z", role="value")
+    d.line(map(at, corners), closed=True, role="value")
     for j, (point, weight) in enumerate(zip(points, weights, strict=True)):
         x, y = at(point)
-        d.path(f"M{_through([(x, y), at(output)])}", fine=True)
+        d.line([(x, y), at(output)], fine=True)
         d.circle((x, y), 4 + 10 * weight, role="value")
         side = 1 if x > middle[0] else -1
         d.text((x + side * 20, y), f"$v_{j + 1}$: {100 * weight:.2g}%", anchor="start" if side > 0 else "end")
@@ -159,7 +159,7 @@ def output_in_hull(
     if outside is not None:
         (x, y), near = at(target), at(nearest)
         d.path(f"M{x - 5:.1f} {y - 5:.1f}l10 10m0 -10l-10 10")
-        d.path(f"M{_through([(x, y), near])}", dashed=True)
+        d.line([(x, y), near], dashed=True)
         d.text((x, y - 16), "cannot be an output", small=True)
     return d
 
@@ -205,8 +205,3 @@ def _turned(vector: Sequence[float], query: Sequence[float]) -> Point:
 
 def _degrees(x: float, y: float) -> float:
     return math.degrees(math.atan2(abs(y), x))
-
-
-def _through(points: Sequence[Point]) -> str:
-    """Return the points as the coordinates of a path of straight lines."""
-    return "L".join(f"{x:.1f} {y:.1f}" for x, y in points)

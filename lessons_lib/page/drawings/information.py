@@ -99,10 +99,10 @@ def score_and_entropy_levels(
 
         corners = [on_page(corner) for corner in torch.eye(3, dtype=torch.float64)]
         d.text((x0 + side / 2, 9), f"$T = {t:g}$")
-        d.path("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in corners) + "Z")
+        d.line(corners, closed=True)
         for line in _level_lines(row, t):
-            d.path("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in map(on_page, line)), role="value")
-        d.path("M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in map(on_page, path)), role="query")
+            d.line(map(on_page, line), role="value")
+        d.line(map(on_page, path), role="query")
         d.circle(on_page(p), 4.5, role="output")
         for rank, j in enumerate(order):
             x, y = corners[j]

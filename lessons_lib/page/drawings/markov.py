@@ -137,7 +137,7 @@ def content_path(reads: Sequence[Sequence[int]], output: int) -> Sketch:
             if on_path:
                 d.weighted_arrow(start, end, 0.5, gap=radius + 1, role="value")
             else:
-                d.path(f"M{start[0]:.1f} {start[1] + radius:.1f}L{end[0]:.1f} {end[1] - radius:.1f}", fine=True)
+                d.line([(start[0], start[1] + radius), (end[0], end[1] - radius)], fine=True)
     for level in range(len(reads) + 1):
         name = "inputs" if level == 0 else "outputs" if level == len(reads) else f"layer {level}"
         d.text((left - 6, bottom - 78 * level), name, anchor="end", small=True)

@@ -105,7 +105,7 @@ def window_layers(n_layers: int = 3, window: int = 3, n: int = 10) -> Sketch:
         for query in range(n - reached[depth], n):
             for key in range(max(0, query - window + 1), query + 1):
                 (x, y), (to_x, to_y) = at(depth, query), at(depth + 1, key)
-                d.path(f"M{x:.1f} {y + 8:.1f}L{to_x:.1f} {to_y - 8:.1f}", role="query")
+                d.line([(x, y + 8), (to_x, to_y - 8)], role="query")
     for depth, count in enumerate(reached):
         y = top + height * depth
         d.text((left - 18, y), "input" if depth == n_layers else f"layer {n_layers - depth}", anchor="end", small=True)

@@ -79,8 +79,7 @@ def same_distance(query: int = 3, key: int = 1, *, later: int = 4, angle: float 
             d.arrow((x, y), (x + radius * along[0], y + radius * along[1]), role=role, gap=0)
             d.text((x + (radius + 13) * along[0], y + (radius + 13) * along[1]), name)
         steps = [math.radians(angle * k + between * i / 12) for i in range(13)]
-        points = [f"{x + 26 * math.cos(a):.1f} {y - 26 * math.sin(a):.1f}" for a in steps]
-        d.path("M" + "L".join(points), dashed=True)
+        d.line(((x + 26 * math.cos(a), y - 26 * math.sin(a)) for a in steps), dashed=True)
         d.text((x, 200), f"query at {q}, key at {k}")
         d.text((x, 218), f"angle between them: {abs(between):g}°", small=True)
     return d
