@@ -3,7 +3,10 @@
 import json
 from pathlib import Path
 
+import folds
 import pytest
+import summaries
+import times
 from sample_book import chapter, contents
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,11 +21,6 @@ x = 1
 $$
 :::
 """
-
-
-@pytest.fixture(autouse=True)
-def extensions(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "book/_ext")
 
 
 def code(source: str, *tags: str, **metadata) -> dict:
@@ -42,8 +40,6 @@ def notebook(path: Path, *cells: dict) -> Path:
 
 
 def test_sections_count_words_visible_lines_guesses_and_pictures(tmp_path):
-    import times
-
     path = notebook(
         tmp_path / "one.ipynb",
         text("# A title\n\nThree more words.\n\n## One\n\nTwo words and $a + b$.\n\n$$\nx = 1\n$$"),
@@ -73,14 +69,10 @@ def test_sections_count_words_visible_lines_guesses_and_pictures(tmp_path):
     ],
 )
 def test_count_words_ignores_markup(markdown, words):
-    import times
-
     assert times.count_words(markdown) == words
 
 
 def test_sentence_rounds_up_and_leaves_out_exercises():
-    import times
-
     timed = [
         times.Section(1, "Title", words=180),
         times.Section(2, "One", words=5 * 180),
@@ -97,7 +89,6 @@ def test_sentence_rounds_up_and_leaves_out_exercises():
 
 
 def test_topic_minutes_include_subsections_and_are_at_least_one():
-    import folds
     from times import Section
 
     timed = [
@@ -114,7 +105,6 @@ def test_topic_minutes_include_subsections_and_are_at_least_one():
 
 @pytest.mark.parametrize(("title", "fails"), [("A topic", True), ("Sources", False)])
 def test_fold_moves_the_first_paragraph_into_the_summary(title, fails):
-    import folds
     from docutils import nodes
 
     parent, section = nodes.section(), nodes.section("", nodes.title("", title), nodes.paragraph("", "It shows this."))
@@ -139,8 +129,6 @@ def test_fold_moves_the_first_paragraph_into_the_summary(title, fails):
 
 
 def test_markdown_boxes_link_to_their_chapters(tmp_path):
-    import summaries
-
     (tmp_path / "book").mkdir()
     chapter(tmp_path / "book/first.ipynb", BOX)
     chapter(tmp_path / "book/second.ipynb", "# Not converted yet")
@@ -160,7 +148,5 @@ def test_markdown_boxes_link_to_their_chapters(tmp_path):
     ],
 )
 def test_invalid_box_raises(tmp_path, before, after, rule):
-    import summaries
-
     with pytest.raises(ValueError, match=rule):
         summaries.box(chapter(tmp_path / "one.ipynb", BOX.replace(before, after)))

@@ -1,30 +1,23 @@
 """The length of sentences in the chapters that have the form with the box *In short*."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
+from chapters import chapters, markdown_cells
+from summaries import box
+from times import DISPLAYED
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG, LONGEST, SHARE_OF_LONG = 28, 40, 0.1  # words; the longest is allowed in proofs
-BLOCKS = re.compile(r"```.*?```|\$\$.*?\$\$(?: \([\w-]+\))?|<!--.*?-->", re.DOTALL)
+BLOCKS = re.compile(rf"```.*?```|{DISPLAYED.pattern}|<!--.*?-->", re.DOTALL)
 LINES = re.compile(r"^\s*(?:\||#|:{3,}|:\w+:).*$", re.MULTILINE)  # tables, headings, directives
 FORMULA = re.compile(r"\$[^$]*\$")
 PROOF = re.compile(r"\*Proof\b.*?\$\\blacksquare\$", re.DOTALL)
 END = re.compile(r"(?<=[.!?:])[)*_\"\u201d]*\s+(?=[A-Z*_\"\u201c{\[(])|\n\s*\n|^\s*(?:[*-]|\d+\.) ", re.MULTILINE)
 
 
-def markdown(path: Path) -> str:
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    return "\n\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
-
-
-CHAPTERS = sorted(
-    str(path.relative_to(ROOT))
-    for path in ROOT.glob("book/*/*.ipynb")
-    if ":class: in-short" in path.read_text(encoding="utf-8")
-)
+CHAPTERS = {path.stem: path for path in chapters(ROOT).values() if box(path)}
 
 
 def sentences(text: str) -> list[str]:
@@ -42,7 +35,8 @@ def test_sentences_are_split_at_their_ends_and_at_items():
 
 @pytest.mark.parametrize("chapter", CHAPTERS)
 def test_sentences_are_short(chapter):
-    lengths = {sentence: len(sentence.split()) for sentence in sentences(markdown(ROOT / chapter))}
+    text = "\n\n".join(markdown_cells(CHAPTERS[chapter]))
+    lengths = {sentence: len(sentence.split()) for sentence in sentences(text)}
     assert [sentence for sentence, words in lengths.items() if words > LONGEST] == []
     longer = [sentence for sentence, words in lengths.items() if words > LONG]
     assert len(longer) <= SHARE_OF_LONG * len(lengths), longer

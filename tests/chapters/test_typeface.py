@@ -6,6 +6,7 @@ from pathlib import Path
 
 import matplotlib
 import pytest
+import typeface
 from fontTools.ttLib import TTFont
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,17 +28,7 @@ SHARES = dict(
 )
 
 
-@pytest.fixture
-def typeface(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "book/_ext")
-    import typeface
-
-    return typeface
-
-
-@pytest.fixture
-def faces(typeface) -> dict:
-    return {face.name: face for face in typeface.FACES}
+FACES = {face.name: face for face in typeface.FACES}
 
 
 def opened(data: bytes) -> TTFont:
@@ -54,7 +45,7 @@ def declared(family: str) -> dict[str, float]:
     return {name: float(value) for name, value in re.findall(r"([\w-]+): ([\d.]+)%", block)}
 
 
-def test_common_characters_are_the_first_range_of_the_style_sheet(typeface):
+def test_common_characters_are_the_first_range_of_the_style_sheet():
     ranges = re.findall(r"unicode-range: (.*?);", CSS)
     assert len(ranges) == 2 * len(typeface.FACES)
     common, others = (
@@ -71,7 +62,7 @@ def test_common_characters_are_the_first_range_of_the_style_sheet(typeface):
     assert common | others == {*range(0x20, 0x7F), *range(0xA0, 0x10000)}
 
 
-def test_characters_reads_pages_and_scripts(typeface, tmp_path):
+def test_characters_reads_pages_and_scripts(tmp_path):
     (tmp_path / "_static").mkdir()
     (tmp_path / "page.html").write_text("<p>&sum; &#x3b1;</p>", encoding="utf-8")
     (tmp_path / "_static/script.js").write_text('"\u2192"', encoding="utf-8")
@@ -79,38 +70,38 @@ def test_characters_reads_pages_and_scripts(typeface, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["serif-italic", "code"])
-def test_reduced_font_has_the_wanted_characters_and_a_fixed_design(faces, typeface, name):
-    font = opened(typeface.reduced(faces[name], {ord("a"), ord("\u221a"), ord("\u5230")}))
+def test_reduced_font_has_the_wanted_characters_and_a_fixed_design(name):
+    font = opened(typeface.reduced(FACES[name], {ord("a"), ord("\u221a"), ord("\u5230")}))
     assert set(font.getBestCmap()) <= {ord("a"), ord("\u221a")}
     assert ord("a") in font.getBestCmap()
     assert "fvar" not in font
-    assert font["name"].getDebugName(1) == faces[name].family
+    assert font["name"].getDebugName(1) == FACES[name].family
     assert "Open Font License" in font["name"].getDebugName(13)
 
 
-def test_reduced_font_keeps_the_weights_of_headings(faces, typeface):
-    axes = opened(typeface.reduced(faces["sans"], {ord("a")}))["fvar"].axes
+def test_reduced_font_keeps_the_weights_of_headings():
+    axes = opened(typeface.reduced(FACES["sans"], {ord("a")}))["fvar"].axes
     assert [(axis.axisTag, axis.minValue, axis.maxValue) for axis in axes] == [("wght", 400, 700)]
 
 
-def test_stored_font_is_made_once_for_each_set_of_characters(faces, typeface, tmp_path, monkeypatch):
+def test_stored_font_is_made_once_for_each_set_of_characters(tmp_path, monkeypatch):
     made = []
     monkeypatch.setattr(typeface, "reduced", lambda face, wanted: made.append(wanted) or b"font")
     for wanted in ({1, 2}, {2, 1}, {1}):
-        assert typeface.stored(faces["code"], wanted, tmp_path) == b"font"
+        assert typeface.stored(FACES["code"], wanted, tmp_path) == b"font"
     assert made == [{1, 2}, {1}]
 
 
-def test_missing_package_of_a_font_raises(typeface):
+def test_missing_package_of_a_font_raises():
     face = typeface.Face("serif", "Book Serif", "fontpkg_none", "None.ttf", {})
     with pytest.raises(FileNotFoundError, match="fontpkg_none must be installed: pip install"):
         typeface.reduced(face, {ord("a")})
 
 
 @pytest.mark.parametrize("family", BEFORE)
-def test_the_font_shown_before_has_the_same_widths_and_heights(faces, typeface, family):
+def test_the_font_shown_before_has_the_same_widths_and_heights(family):
     name, core = BEFORE[family]
-    font = opened(typeface.reduced(faces[name], typeface.COMMON))
+    font = opened(typeface.reduced(FACES[name], typeface.COMMON))
     size, names, hhea = font["head"].unitsPerEm, font.getBestCmap(), font["hhea"]
     own = mean_width({letter: font["hmtx"][names[ord(letter)]][0] / size for letter in SHARES})
     metrics = re.findall(r"^C (\d+) ; WX (\d+) ;", (CORE_FONTS / core).read_text(encoding="latin-1"), re.MULTILINE)

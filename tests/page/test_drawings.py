@@ -3,10 +3,13 @@
 import math
 import re
 import sys
+from importlib import import_module
 from itertools import combinations, pairwise
+from pathlib import Path
 
 import pytest
 import torch
+from drawn import words
 from thorough import all_but
 
 from lessons_lib.attention import masks
@@ -61,29 +64,35 @@ DRAWINGS = {
 }
 
 
-def words(drawing):
-    """Return the texts of a drawing."""
-    return [re.sub(r"<[^>]*>", "", text) for text in re.findall(r"<text.*?</text>", drawing.to_html())]
+# Every file test_drawings_*.py has examples of its own.
+EXAMPLES = [DRAWINGS, *(import_module(path.stem).DRAWINGS for path in Path(__file__).parent.glob("test_drawings_*.py"))]
+EVERY = {name: drawing for examples in EXAMPLES for name, drawing in examples.items()}
+every_drawing = pytest.mark.parametrize("name", EVERY)
 
 
-@pytest.mark.parametrize("name", DRAWINGS)
+def test_every_drawing_has_an_example_of_its_own():
+    assert sum(map(len, EXAMPLES)) == len(EVERY)
+    assert {name.split()[0] for name in EVERY} == set(drawings.__all__)
+
+
+@every_drawing
 def test_every_drawing_has_alternative_text(name):
-    html = DRAWINGS[name].to_html()
+    html = EVERY[name].to_html()
     [told] = re.findall(r'role="img" aria-label="([^"]*)"', html)
     assert len(told.split()) > 12
-    assert DRAWINGS[name]._repr_mimebundle_()["text/plain"].startswith("Drawing: ")
+    assert EVERY[name]._repr_mimebundle_()["text/plain"].startswith("Drawing: ")
 
 
-@pytest.mark.parametrize("name", DRAWINGS)
+@every_drawing
 def test_drawings_use_only_colours_of_the_palette_and_the_page(name):
-    html = DRAWINGS[name].to_html()
+    html = EVERY[name].to_html()
     assert set(re.findall(r"#\w{6}", html)) <= {*palette.COLOURS, palette.DARK_QUERY, palette.DARK_KEY}
     assert not re.search(r'(?:fill|stroke)="', html)
 
 
 @pytest.mark.browser
 @pytest.mark.parametrize("width", all_but([328, 736], lambda width: width == 328))
-@pytest.mark.parametrize("name", DRAWINGS)
+@every_drawing
 def test_texts_do_not_overlap_and_stay_inside_in_every_font(browser, name, width):
     look = """(fonts) => {
       const r = e => { const b = e.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; };
@@ -94,12 +103,12 @@ def test_texts_do_not_overlap_and_stay_inside_in_every_font(browser, name, width
           parseFloat(getComputedStyle(texts[0]).fontSize)]; }); }"""
     fonts = ["DejaVu Sans", "Arimo", "Noto Sans"]  # Arimo has the widths of Liberation Sans and Arial
     page = browser.new_page(viewport={"width": width, "height": 900})
-    page.set_content(f"<!doctype html><body style='margin:0'>{DRAWINGS[name].to_html()}")
+    page.set_content(f"<!doctype html><body style='margin:0'>{EVERY[name].to_html()}")
     measured = page.evaluate(look, fonts)
     page.close()
     for font, ((left, top, right, bottom), texts, letters) in zip(fonts, measured, strict=True):
         assert right - left == pytest.approx(width, abs=1)
-        assert 9 < letters * width / DRAWINGS[name].width < 19
+        assert 9 < letters * width / EVERY[name].width < 19
         for said, (x0, y0, x1, y1) in texts:
             assert left <= x0 < x1 <= right, (font, said)
             assert top - 3 <= y0 < y1 <= bottom + 3, (font, said)  # a line of text is higher than its letters
@@ -128,6 +137,13 @@ def test_browser_has_only_the_pinned_fonts(browser):
     assert generic == named == pytest.approx(974, abs=5)  # DejaVu Sans: an m is 1995 of 2048 units wide
     assert serif == pytest.approx(948, abs=5)  # DejaVu Serif: 1942 units
     assert missing in (generic, serif)
+
+
+def test_line_joins_points_and_closes():
+    sketch = Sketch(10, 10, alt="Lines.")
+    sketch.line([(0, 0), (2.25, 1)], dashed=True)
+    sketch.line(iter([(0, 0), (4, 0), (0, 3)]), closed=True, role="key")
+    assert re.findall(r'<path d="([^"]*)"', sketch.to_html()) == ["M0 0L2.2 1", "M0 0L4 0L0 3Z"]
 
 
 def test_attention_steps_names_every_matrix_and_shape():

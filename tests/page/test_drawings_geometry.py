@@ -1,15 +1,14 @@
-"""Tests of the drawings of the chapter on geometry: numbers, hulls, alternative text, texts that do not overlap."""
+"""Tests of the drawings in ``geometry``: scores as projections, outputs in the convex hull."""
 
 import math
 import re
-from itertools import combinations
 
 import pytest
 import torch
-from thorough import all_but
+from drawn import words
 
 from lessons_lib.attention import attention_weights
-from lessons_lib.page import drawings, palette
+from lessons_lib.page import drawings
 from lessons_lib.page.drawings.geometry import convex_hull
 
 KEYS = [[1.9, 0.5], [-0.3, 1.2], [-1.6, 0.1], [0.5, -1.0], [1.1, 0.2]]
@@ -22,42 +21,6 @@ DRAWINGS = {
     "output_in_hull": drawings.output_in_hull(VALUES, WEIGHTS),
     "output_in_hull outside": drawings.output_in_hull(VALUES, WEIGHTS, outside=[2.0, 2.6]),
 }
-
-
-def words(drawing):
-    texts = re.findall(r"<text[^>]*>(.*?)</text>", drawing.to_html())
-    return [re.sub("<[^>]*>", "", text) for text in texts]
-
-
-@pytest.mark.parametrize("name", DRAWINGS)
-def test_drawings_have_alternative_text_and_colours_of_the_palette(name):
-    html = DRAWINGS[name].to_html()
-    assert len(DRAWINGS[name].alt.split()) > 12
-    assert set(re.findall(r"#\w{6}", html)) <= {*palette.COLOURS, palette.DARK_QUERY, palette.DARK_KEY}
-    assert not re.search(r'(?:fill|stroke)="', html)
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("width", all_but([328, 736], lambda width: width == 328))
-@pytest.mark.parametrize("name", DRAWINGS)
-def test_texts_do_not_overlap_and_stay_inside(browser, name, width):
-    page = browser.new_page(viewport={"width": width, "height": 900})
-    page.set_content(f"<!doctype html><body style='margin:0'>{DRAWINGS[name].to_html()}")
-    for font in ("DejaVu Sans", "Arimo", "Noto Sans"):
-        boxes = page.evaluate(
-            """(font) => { document.body.style.fontFamily = `"${font}"`;
-            return [...document.querySelectorAll("svg, svg text")].map((e) => {
-              const b = e.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; }); }""",
-            font,
-        )
-        (left, top, right, bottom), *texts = boxes
-        for x0, y0, x1, y1 in texts:
-            assert left <= x0 < x1 <= right
-            assert top - 3 <= y0 < y1 <= bottom + 3
-        for (a, b, c, d), (e, f, g, h) in combinations(texts, 2):
-            lower = 0.25 * min(d - b, h - f)
-            assert e - c >= 2 or a - g >= 2 or d - lower <= f or h - lower <= b, font
-    page.close()
 
 
 @pytest.mark.parametrize("query", [[1.6, 0.0], [0.2, 1.3]])

@@ -1,12 +1,11 @@
-"""Tests of the drawings of the chapter on multi-head attention; checks of all drawings are those of test_drawings."""
+"""Tests of the drawings in ``heads``: one and two heads, keys on a circle, routes."""
 
 import math
 import re
 
 import pytest
-import test_drawings
 import torch
-from thorough import all_but
+from drawn import words
 
 from lessons_lib.attention.softmax import softmax
 from lessons_lib.page import drawings
@@ -22,30 +21,10 @@ DRAWINGS = {
 }
 
 
-@pytest.fixture(params=DRAWINGS)
-def name(request, monkeypatch):
-    monkeypatch.setitem(test_drawings.DRAWINGS, request.param, DRAWINGS[request.param])
-    return request.param
-
-
-def test_drawings_have_alternative_text(name):
-    test_drawings.test_every_drawing_has_alternative_text(name)
-
-
-def test_drawings_use_the_palette(name):
-    test_drawings.test_drawings_use_only_colours_of_the_palette_and_the_page(name)
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("width", all_but([328, 736], lambda width: width == 328))
-def test_texts_do_not_overlap(browser, name, width):
-    test_drawings.test_texts_do_not_overlap_and_stay_inside_in_every_font(browser, name, width)
-
-
 @pytest.mark.parametrize("weights", [(0.6, 0.4), (0.125, 0.875)])
 def test_one_and_two_heads_shows_average_and_single_values(weights):
     drawing = drawings.one_and_two_heads(("cat", "mat"), weights)
-    said, (a, b) = test_drawings.words(drawing), weights
+    said, (a, b) = words(drawing), weights
     assert {f"{a:.3g} \u00b7 cat + {b:.3g} \u00b7 mat", f"\u00d7 {a:.3g}", f"\u00d7 {b:.3g}"} <= set(said)
     assert {"cat", "mat", "head 1: \u00d7 1", "head 2: \u00d7 1"} <= set(said)
     assert drawing.to_html().count('class="output filled"') == 3
@@ -61,7 +40,7 @@ def test_keys_on_circle_bars_are_the_softmax_of_the_cosines(n_keys, target, leng
         torch.tensor([float(bar) for bar in bars]), (46 * weights.flatten()).clamp(min=0.8), atol=0.06, rtol=0
     )
     shares = [f"{100 * row[target]:.0f}%" for row in weights]
-    assert [said for said in test_drawings.words(drawing) if said.endswith("%")] == shares
+    assert [said for said in words(drawing) if said.endswith("%")] == shares
     assert f"gives key {target} {shares[0]}, one of length" in drawing.alt
 
 

@@ -1,11 +1,10 @@
-"""Tests of the drawings of the chapter on information theory; checks of all drawings are those of test_drawings."""
+"""Tests of the drawings in ``information``: questions, levels, temperatures."""
 
 import re
 
 import pytest
-import test_drawings
 import torch
-from thorough import all_but
+from drawn import words
 
 from lessons_lib.analysis.information import effective_count, entropy
 from lessons_lib.attention.softmax import softmax
@@ -23,30 +22,10 @@ DRAWINGS = {
 }
 
 
-@pytest.fixture(params=DRAWINGS)
-def name(request, monkeypatch):
-    monkeypatch.setitem(test_drawings.DRAWINGS, request.param, DRAWINGS[request.param])
-    return request.param
-
-
-def test_drawings_have_alternative_text(name):
-    test_drawings.test_every_drawing_has_alternative_text(name)
-
-
-def test_drawings_use_the_palette(name):
-    test_drawings.test_drawings_use_only_colours_of_the_palette_and_the_page(name)
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("width", all_but([328, 736], lambda width: width == 328))
-def test_texts_do_not_overlap(browser, name, width):
-    test_drawings.test_texts_do_not_overlap_and_stay_inside_in_every_font(browser, name, width)
-
-
 @pytest.mark.parametrize(("labels", "mean"), [("AB", "1"), ("ABC", "1.5"), ("ABCD", "1.75"), ("ABCDE", "1.875")])
 def test_yes_no_questions_average_is_the_entropy_in_bits(labels, mean):
     drawing = drawings.yes_no_questions(labels)
-    said = test_drawings.words(drawing)
+    said = words(drawing)
     weights = torch.tensor([2.0**-n for n in [*range(1, len(labels)), len(labels) - 1]])
     assert float(mean) == pytest.approx(entropy(weights).item() / torch.tensor(2.0).log().item())
     assert f"average number of questions: {mean}" in said
@@ -72,14 +51,14 @@ def test_level_lines_have_the_same_sum_of_score_and_entropy(scores, temperature)
 
 def test_score_and_entropy_levels_marks_the_softmax():
     drawing = DRAWINGS["score_and_entropy_levels"]
-    said = test_drawings.words(drawing)
+    said = words(drawing)
     for t in (0.5, 1.0, 4.0):
         p = softmax(torch.tensor([2.0, 1.0, 0.0]), temperature=t).tolist()
         assert ", ".join(f"{100 * x:.0f}%" for x in p) in said
         assert f"at temperature {t:g} the softmax has the weights {', '.join(f'{x:.2f}' for x in p)}" in drawing.alt
     assert [said.count(text) for text in ("score 2", "1", "0")] == [3, 3, 3]
     assert drawing.to_html().count('class="output filled"') == 3
-    assert "&lt;1%, 100%, &lt;1%" in test_drawings.words(DRAWINGS["score_and_entropy_levels of two"])
+    assert "&lt;1%, 100%, &lt;1%" in words(DRAWINGS["score_and_entropy_levels of two"])
 
 
 def test_weights_by_temperature_draws_each_weight():
@@ -90,7 +69,7 @@ def test_weights_by_temperature_draws_each_weight():
     drawn = torch.tensor([float(width) for width in widths]).view(5, 5)
     longest = 320 / 5 - 8
     torch.testing.assert_close(drawn, (longest * p).clamp(min=0.8), rtol=0, atol=0.06)
-    said = test_drawings.words(drawing)
+    said = words(drawing)
     assert [text for text in said if text in ("1.0", "2.2", "3.4", "4.7", "5.0")] == [
         f"{count:.1f}" for count in effective_count(p).tolist()
     ]

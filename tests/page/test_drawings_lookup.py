@@ -1,12 +1,10 @@
-"""Tests of the drawings of attention as a look-up, with the tests that every drawing must pass."""
+"""Tests of the drawings in ``lookup``: one query, memory, reordered words."""
 
 import re
 
 import pytest
-import test_drawings
 import torch
-from test_drawings import words
-from thorough import all_but
+from drawn import words
 
 from lessons_lib.attention.softmax import softmax
 from lessons_lib.page import drawings
@@ -19,24 +17,6 @@ DRAWINGS = {
     "reordered_words": drawings.reordered_words(),
     "reordered_words of four": drawings.reordered_words(["dog", "bites", "man", "today"], [2, 1, 0, 3]),
 }
-
-
-@pytest.fixture(autouse=True)
-def these_drawings(monkeypatch):
-    monkeypatch.setattr(test_drawings, "DRAWINGS", DRAWINGS)
-
-
-@pytest.mark.parametrize("name", DRAWINGS)
-def test_alternative_text_and_colours(name):
-    test_drawings.test_every_drawing_has_alternative_text(name)
-    test_drawings.test_drawings_use_only_colours_of_the_palette_and_the_page(name)
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("width", all_but([328, 736], lambda width: width == 328))
-@pytest.mark.parametrize("name", DRAWINGS)
-def test_texts_do_not_overlap(browser, name, width):
-    test_drawings.test_texts_do_not_overlap_and_stay_inside_in_every_font(browser, name, width)
 
 
 @pytest.mark.parametrize(("scores", "values"), [([0.0, 3.0, 0.0], [0.0, 4.0, 1.0]), ([1.0, -2.0], [5.0, 2.0])])

@@ -1,11 +1,10 @@
-"""Tests of the drawings of the chapter on masks; checks of all drawings are those of test_drawings."""
+"""Tests of the drawings in ``masking``: the order of mask and softmax, layers of windows."""
 
 import re
 
 import pytest
-import test_drawings
 import torch
-from thorough import all_but
+from drawn import words
 
 from lessons_lib.attention import masks
 from lessons_lib.attention.softmax import softmax
@@ -20,26 +19,6 @@ DRAWINGS = {
 }
 
 
-@pytest.fixture(params=DRAWINGS)
-def name(request, monkeypatch):
-    monkeypatch.setitem(test_drawings.DRAWINGS, request.param, DRAWINGS[request.param])
-    return request.param
-
-
-def test_drawings_have_alternative_text(name):
-    test_drawings.test_every_drawing_has_alternative_text(name)
-
-
-def test_drawings_use_the_palette(name):
-    test_drawings.test_drawings_use_only_colours_of_the_palette_and_the_page(name)
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("width", all_but([328, 736], lambda width: width == 328))
-def test_texts_do_not_overlap(browser, name, width):
-    test_drawings.test_texts_do_not_overlap_and_stay_inside_in_every_font(browser, name, width)
-
-
 @pytest.mark.parametrize(
     ("scores", "mask"),
     [
@@ -49,7 +28,7 @@ def test_texts_do_not_overlap(browser, name, width):
 )
 def test_mask_orders_shows_each_step_and_the_sum_that_is_left(scores, mask):
     drawing = drawings.mask_orders(scores, mask)
-    said, row, allowed = test_drawings.words(drawing), torch.tensor(scores).double(), torch.tensor(mask).bool()
+    said, row, allowed = words(drawing), torch.tensor(scores).double(), torch.tensor(mask).bool()
     before, after = softmax(row, allowed), softmax(row) * allowed
     weights = [[f"{p:.2f}" if p else "0" for p in shares.tolist()] for shares in (before, softmax(row), after)]
     starts = [i + 1 for i, text in enumerate(said) if text in ("weights", "masked weights")]
@@ -67,7 +46,7 @@ def test_window_layers_fills_what_the_mask_reaches(n_layers, window, n):
     layers = [masks.reach(masks.sliding_window(n, window), depth)[-1].tolist() for depth in range(n_layers + 1)]
     circles = re.findall(r"<circle [^>]*>", drawing.to_html())
     assert ["query filled" in circle for circle in circles] == [one for layer in layers for one in layer]
-    counts = [text for text in test_drawings.words(drawing) if " of " in text]
+    counts = [text for text in words(drawing) if " of " in text]
     assert counts == [f"{sum(layer)} of {n}" for layer in layers]
     assert drawing.alt.endswith(f"of the inputs, {min(n, 1 + n_layers * (window - 1))}.")
 

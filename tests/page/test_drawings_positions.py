@@ -1,11 +1,10 @@
-"""Tests of the drawings of the chapter on positions: values, alternative text, texts that do not overlap."""
+"""Tests of the drawings in ``positions``: causal averages, equal distances, penalties."""
 
 import re
 
 import pytest
-import test_drawings
 import torch
-from test_drawings import words
+from drawn import words
 
 from lessons_lib.attention import AlibiBias, RotaryEmbedding, attention_weights
 from lessons_lib.attention.masks import causal
@@ -21,21 +20,6 @@ DRAWINGS = {
     "alibi_penalties": drawings.alibi_penalties(),
     "alibi_penalties of two": drawings.alibi_penalties(2, 1.0),
 }
-
-
-@pytest.mark.parametrize("name", DRAWINGS)
-def test_drawings_have_alternative_text_and_colours_of_the_palette(name, monkeypatch):
-    monkeypatch.setitem(test_drawings.DRAWINGS, name, DRAWINGS[name])
-    test_drawings.test_every_drawing_has_alternative_text(name)
-    test_drawings.test_drawings_use_only_colours_of_the_palette_and_the_page(name)
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("name", DRAWINGS)
-def test_texts_do_not_overlap(browser, name, monkeypatch):
-    monkeypatch.setitem(test_drawings.DRAWINGS, name, DRAWINGS[name])
-    for width in (328, 736):
-        test_drawings.test_texts_do_not_overlap_and_stay_inside_in_every_font(browser, name, width)
 
 
 def test_causal_averages_fills_the_words_up_to_each_row():

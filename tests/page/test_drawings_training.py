@@ -1,13 +1,11 @@
-"""Tests of the drawings of the chapter on training: numbers, alternative text, texts that do not overlap."""
+"""Tests of the drawings in ``training``: averaged tokens, positions of the norm."""
 
 import math
 import re
 
 import pytest
-import test_drawings
 import torch
-from test_drawings import words
-from thorough import all_but
+from drawn import words
 
 from lessons_lib.analysis.diagnostics import token_spread
 from lessons_lib.page import drawings
@@ -18,24 +16,6 @@ DRAWINGS = {
     "averaged_tokens of six": drawings.averaged_tokens((0, 20, 45, 90, 120, 180)),
     "norm_positions": drawings.norm_positions(),
 }
-
-
-@pytest.fixture(autouse=True)
-def these_drawings(monkeypatch):
-    monkeypatch.setattr(test_drawings, "DRAWINGS", DRAWINGS)
-
-
-@pytest.mark.parametrize("name", DRAWINGS)
-def test_every_drawing_of_training_has_alternative_text(name):
-    test_drawings.test_every_drawing_has_alternative_text(name)
-    test_drawings.test_drawings_use_only_colours_of_the_palette_and_the_page(name)
-
-
-@pytest.mark.browser
-@pytest.mark.parametrize("width", all_but([328, 736], lambda width: width == 328))
-@pytest.mark.parametrize("name", DRAWINGS)
-def test_texts_of_training_drawings_do_not_overlap(browser, name, width):
-    test_drawings.test_texts_do_not_overlap_and_stay_inside_in_every_font(browser, name, width)
 
 
 @pytest.mark.parametrize("angles", [(0, 40, 90, 150), (10, 170), (5, 5, 120)])

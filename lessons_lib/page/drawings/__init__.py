@@ -48,7 +48,6 @@ from lessons_lib.page.drawings.efficient import (
     two_memories,
 )
 from lessons_lib.page.drawings.geometry import (
-    convex_hull,
     output_in_hull,
     projected_scores,
 )
@@ -101,7 +100,6 @@ __all__ = [
     "causal_averages",
     "causal_walk",
     "content_path",
-    "convex_hull",
     "dot_product",
     "encoder_and_decoder",
     "fixed_and_growing_memory",
