@@ -67,7 +67,6 @@ class Figures(NamedTuple):
     programs: int
     tensor_core: frozenset[str]
     serialized: bool
-    specialized: bool
     cubin: bytes
 
 
@@ -173,7 +172,6 @@ def _figures(code, log: str, capability: int) -> Figures:
         programs=min(65536 // (-(-registers // 8) * 8 * threads), per_sm // (shared + KIB), 2048 // threads),
         tensor_core=frozenset(name for name in set(TENSOR_CORE.values()) if name in ptx),
         serialized="serializ" in log,
-        specialized="setmaxnreg" in ptx,
         cubin=code.asm["cubin"],
     )
 

@@ -102,8 +102,8 @@ MUTANTS = (
     Mutant(
         "kernels compiled",
         "lessons_lib/flash/configurations.py",
-        "64: Configuration(Tile(128, 64, 8, 3), Tile(16, 128, 4, 3), Tile(64, 64, 4, 2, branch=True),",
-        "64: Configuration(Tile(128, 128, 4, 2), Tile(16, 128, 4, 3), Tile(64, 64, 4, 2, branch=True),",
+        "64: Configuration(Tile(64, 128, 4, 2), Tile(16, 128, 4, 3), Tile(64, 64, 4, 2, host=True),",
+        "64: Configuration(Tile(128, 128, 4, 2), Tile(16, 128, 4, 3), Tile(64, 64, 4, 2, host=True),",
         LANES["kernels, compiled"],
         ("tests/flash/test_triton_compiled.py", "-k", "half_precision and 90-64"),
     ),

@@ -33,7 +33,7 @@ def candidates(kernel: str, width: int, capability: tuple[int, int]) -> list[Til
 
 
 def parse_tile(text: str) -> tuple[tuple[str, int], Tile]:
-    """Parse ``attend:128=128,64,8,3``; Boolean options follow by name: ``attend:128=128,64,4,3,specialize``.
+    """Parse ``attend:128=128,64,8,3``; Boolean options follow by name: ``attend:128=128,64,8,3,host``.
 
     Raises:
         ValueError: if the text has another form.

@@ -118,9 +118,7 @@ class TritonAttention(torch.autograd.Function):
         if isinstance(mask, TileTable):
             kernel, choices = block_mask_kernels.attend_by_table, {"SIDE": SIDE}
         else:
-            whole_tiles = m // tile.block_k * tile.block_k
-            is_even = tile.specialize and key_lengths is None and mask[1:] == (whole_tiles, None, None)
-            kernel, choices = kernels.attend, {"SPECIALIZE": tile.specialize, "EVEN_K": is_even}
+            kernel, choices = kernels.attend, {}
         _launch(
             kernel,
             b * h * _n_blocks(n, tile.block_q),
@@ -185,7 +183,7 @@ class TritonAttention(torch.autograd.Function):
                 *(*strides, *map(_strides, (grad_key, grad_value))),
                 *(ctx.scale, score_mods.softcap, *_mask_arguments(mask, by_key=True), *sizes),
                 **constants,
-                **({"SIDE": SIDE} if by_table else {"BRANCH": tile.branch}),
+                **({"SIDE": SIDE} if by_table else {}),
                 AT_END=ctx.at_end,
             )
         if wants_query or wants_slopes:
@@ -384,7 +382,7 @@ def _with_descriptors(
     A side is ``q`` or ``k``: the tile size by which a matrix is read. If sequences have their own numbers of keys, or
     an axis is expanded (stride 0), each program makes its own descriptors.
     """
-    if not tile.host or tile.specialize or key_lengths is not None or any(0 in x.stride() for x in matrices):
+    if not tile.host or key_lengths is not None or any(0 in x.stride() for x in matrices):
         return matrices
     blocks = ({"q": tile.block_q, "k": tile.block_k}[side] for side in sides)
     return tuple(

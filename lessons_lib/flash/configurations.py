@@ -13,18 +13,14 @@ from typing import NamedTuple
 class Tile(NamedTuple):
     """The tile of one kernel and its compiler options.
 
-    ``specialize`` uses different warps for loading and for computing, in ``attend`` (Hopper and newer; needs 4 warps).
-    ``branch`` lets ``key_value_gradients`` skip the mask of the tiles behind the diagonal, for a few registers (Triton
-    3.6.0 compiles this to code without a branch again, which is as correct and no faster). With ``host`` the host makes
-    the descriptors of the matrices, once for all programs, if sequences have no key lengths; not with ``specialize``.
+    With ``host`` the host makes the descriptors of the matrices, once for all programs, if sequences have no key
+    lengths.
     """
 
     block_q: int  # queries
     block_k: int  # keys
     num_warps: int  # of one program
     num_stages: int  # tiles that are loaded ahead, in Triton's pipeline
-    specialize: bool = False
-    branch: bool = False
     host: bool = False
 
 
@@ -43,10 +39,10 @@ AMPERE = {  # 163 KiB of shared memory
     128: Configuration(Tile(128, 64, 8, 3), Tile(16, 64, 4, 3), Tile(32, 128, 8, 2), Tile(128, 64, 8, 2)),
     256: Configuration(Tile(64, 64, 4, 2), Tile(16, 32, 4, 3), Tile(32, 64, 8, 2), Tile(64, 64, 8, 2)),
 }
-HOPPER = {  # 227 KiB
-    64: Configuration(Tile(128, 64, 8, 3), Tile(16, 128, 4, 3), Tile(64, 64, 4, 2, branch=True), Tile(128, 64, 8, 2)),
-    128: Configuration(Tile(128, 128, 8, 3), Tile(16, 64, 4, 3), Tile(64, 64, 4, 2, branch=True), Tile(64, 64, 4, 2)),
-    256: Configuration(Tile(128, 64, 8, 2), Tile(16, 32, 4, 3), Tile(64, 64, 8, 2), Tile(128, 32, 8, 2)),
+HOPPER = {  # 227 KiB; half precision was timed on an H100, with Triton 3.6
+    64: Configuration(Tile(64, 128, 4, 2), Tile(16, 128, 4, 3), Tile(64, 64, 4, 2, host=True), Tile(64, 64, 4, 2)),
+    128: Configuration(Tile(128, 128, 8, 3, host=True), Tile(16, 64, 4, 3), Tile(64, 64, 4, 2), Tile(64, 64, 4, 2)),
+    256: Configuration(Tile(128, 64, 8, 2, host=True), Tile(16, 32, 4, 3), Tile(64, 64, 8, 2), Tile(128, 32, 8, 2)),
 }
 BLACKWELL = {  # 227 KiB
     64: Configuration(Tile(128, 128, 8, 2), Tile(16, 128, 4, 3), Tile(64, 128, 8, 2), Tile(128, 64, 8, 2)),
@@ -84,55 +80,24 @@ AMPERE_OTHERS = {
 }
 HOPPER_OTHERS = {
     64: {
-        "attend": (
-            Tile(128, 128, 8, 2),
-            Tile(128, 64, 8, 2),
-            Tile(64, 128, 4, 2),
-            Tile(256, 64, 16, 3),
-            Tile(128, 64, 4, 3, specialize=True),
-            Tile(128, 128, 4, 2, specialize=True),
-            Tile(128, 128, 4, 3, specialize=True),
-        ),
-        "key_value_gradients": (
-            Tile(64, 64, 4, 2),
-            Tile(64, 64, 4, 3, branch=True),
-            Tile(64, 128, 8, 2, branch=True),
-            Tile(64, 128, 8, 2),
-            Tile(128, 64, 8, 2, branch=True),
-        ),
-        "query_gradients": (Tile(64, 64, 4, 2), Tile(128, 64, 8, 3), Tile(64, 128, 4, 2)),
+        "attend": (Tile(128, 64, 8, 3), Tile(128, 64, 8, 2), Tile(64, 64, 4, 3), Tile(64, 128, 4, 3)),
+        "key_value_gradients": (Tile(64, 64, 4, 3), Tile(64, 128, 8, 2)),
+        "query_gradients": (Tile(128, 64, 8, 2), Tile(128, 64, 8, 3), Tile(64, 128, 4, 2)),
     },
     128: {
-        "attend": (
-            Tile(128, 128, 8, 2),
-            Tile(128, 64, 8, 3),
-            Tile(128, 64, 8, 4),
-            Tile(64, 64, 4, 3),
-            Tile(128, 64, 4, 3, specialize=True),
-            Tile(128, 128, 4, 2, specialize=True),
-        ),
-        "key_value_gradients": (
-            Tile(64, 64, 4, 2),
-            Tile(64, 128, 8, 2, branch=True),
-            Tile(64, 128, 8, 2),
-            Tile(64, 128, 8, 3, branch=True),
-            Tile(32, 128, 8, 3, branch=True),
-        ),
+        "attend": (Tile(128, 128, 8, 2), Tile(128, 64, 8, 3), Tile(128, 64, 8, 4), Tile(64, 64, 4, 3)),
+        "key_value_gradients": (Tile(64, 128, 8, 2), Tile(64, 128, 8, 3)),
         "query_gradients": (Tile(128, 64, 8, 2), Tile(128, 64, 8, 3), Tile(128, 128, 8, 2)),
     },
     256: {
-        "attend": (
-            Tile(128, 32, 8, 3),
-            Tile(128, 32, 4, 2, specialize=True),
-            Tile(128, 64, 4, 2, specialize=True),
-        ),
+        "attend": (Tile(128, 32, 8, 3),),
         "key_value_gradients": (Tile(32, 64, 8, 2),),
         "query_gradients": (Tile(64, 32, 4, 2), Tile(64, 64, 8, 2)),
     },
 }
 BLACKWELL_OTHERS = {
     64: {
-        "attend": (Tile(128, 64, 4, 3), Tile(128, 128, 4, 3, specialize=True)),
+        "attend": (Tile(128, 64, 4, 3),),
         "query_gradients": (Tile(128, 64, 4, 2),),
     },
     128: {
@@ -141,7 +106,7 @@ BLACKWELL_OTHERS = {
     },
 }
 # The interpreter's time grows with the number of tiles. Sizes differ, so that the tests meet every kind of edge.
-INTERPRETED = Configuration(Tile(64, 32, 4, 1), Tile(16, 32, 4, 1), Tile(32, 64, 4, 1, branch=True), Tile(64, 32, 4, 1))
+INTERPRETED = Configuration(Tile(64, 32, 4, 1), Tile(16, 32, 4, 1), Tile(32, 64, 4, 1), Tile(64, 32, 4, 1))
 
 
 FAMILIES = {  # by compute capability
@@ -169,7 +134,7 @@ def configuration(d: int, itemsize: int, capability: tuple[int, int], *, by_tabl
     their ``attend_part`` is not used.
 
     >>> configuration(128, 2, (9, 0)).attend
-    Tile(block_q=128, block_k=128, num_warps=8, num_stages=3, specialize=False, branch=False, host=False)
+    Tile(block_q=128, block_k=128, num_warps=8, num_stages=3, host=True)
 
     Raises:
         ValueError: if the head is wider than 256.
@@ -191,8 +156,12 @@ def candidates(kernel: str, d: int, itemsize: int, capability: tuple[int, int]) 
     table, others = _family(itemsize, capability)
     width = _width(d, table)
     default = getattr(table[width], kernel)
-    by_host = itemsize < 4 and capability in WITH_COPY_ENGINE and kernel != "attend_part"
-    return [default, *([default._replace(host=True)] if by_host else []), *others.get(width, {}).get(kernel, ())]
+    choice = itemsize < 4 and capability in WITH_COPY_ENGINE and kernel != "attend_part"
+    return [
+        default,
+        *([default._replace(host=not default.host)] if choice else []),
+        *others.get(width, {}).get(kernel, ()),
+    ]
 
 
 def _family(itemsize: int, capability: tuple[int, int]) -> tuple[dict, dict]:

@@ -143,7 +143,7 @@ def flash_attention(
     if problem is not None:
         raise ValueError(f"backend={backend!r} cannot run here: {problem}")
     q, scale = with_positive_scale(q, scores.scale)
-    scores = scores._replace(scale=scale)
+    scores = Scores(scale, *scores[1:])  # torch.compile of PyTorch 2.11 loses fields in ``_replace``
 
     chosen = _choose_backend(q, k, v, call).backend if backend == "auto" else backend
     if chosen == "torch":

@@ -53,12 +53,9 @@ def attend(
     Q, K, V, O, LSE, KEY_LENGTHS, SLOPES, SINKS, q_strides, k_strides, v_strides, o_strides,
     scale, softcap, left, right, h, g, n, m,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
-    AT_END: tl.constexpr, SPECIALIZE: tl.constexpr, EVEN_K: tl.constexpr,
+    AT_END: tl.constexpr,
 ):  # fmt: skip
-    """Compute one block of rows of the output, and their log-sum-exps.
-
-    ``EVEN_K`` promises that every query sees every key and that they fill whole tiles: then nothing is masked.
-    """
+    """Compute one block of rows of the output, and their log-sum-exps."""
     b, head, first = _block_of_queries(h, n, BLOCK_Q, right)
     i = first + tl.arange(0, BLOCK_Q)
     length = _length(KEY_LENGTHS, b, m)
@@ -75,19 +72,17 @@ def attend(
     peak = tl.full([BLOCK_Q], LOWEST, tl.float32)
     bits = scale * LOG2_E
     start, inner, stop = _keys_in_sight(first + before, left, right, length, BLOCK_Q, BLOCK_K)
-    # One loop where a window is short; and where warps are specialised, as then neither a second loop nor a branch in
-    # the first is allowed.
-    if left is not None or SPECIALIZE:
+    if left is not None:  # a window is short: one loop
         o, total, peak = _take_in_keys(
             o, total, peak, q, keys, values, start, stop, bits, softcap, slope, position, left, right, length,
-            BLOCK_K, PRECISION, MASKED=not EVEN_K, SPECIALIZE=SPECIALIZE)  # fmt: skip
+            BLOCK_K, PRECISION, MASKED=True)  # fmt: skip
     else:
         o, total, peak = _take_in_keys(
             o, total, peak, q, keys, values, start, inner, bits, softcap, slope, position, left, right, length,
-            BLOCK_K, PRECISION, MASKED=False, SPECIALIZE=False)  # fmt: skip
+            BLOCK_K, PRECISION, MASKED=False)  # fmt: skip
         o, total, peak = _take_in_keys(
             o, total, peak, q, keys, values, inner, stop, bits, softcap, slope, position, left, right, length,
-            BLOCK_K, PRECISION, MASKED=True, SPECIALIZE=False)  # fmt: skip
+            BLOCK_K, PRECISION, MASKED=True)  # fmt: skip
 
     o, lse = _finish(o, total, peak, _of_head(SINKS, head))
     _store(O, o_strides, b, head, i, n, o, D, WIDTH)
@@ -136,10 +131,10 @@ def attend_part(
     bits = scale * LOG2_E
     o, total, peak = _take_in_keys(
         o, total, peak, q, keys, values, start, inner, bits, softcap, slope, position, None, None, stop,
-        BLOCK_K, PRECISION, MASKED=False, SPECIALIZE=False)  # fmt: skip
+        BLOCK_K, PRECISION, MASKED=False)  # fmt: skip
     o, total, peak = _take_in_keys(
         o, total, peak, q, keys, values, inner, stop, bits, softcap, slope, position, None, None, stop,
-        BLOCK_K, PRECISION, MASKED=True, SPECIALIZE=False)  # fmt: skip
+        BLOCK_K, PRECISION, MASKED=True)  # fmt: skip
 
     o, lse = _finish(o, total, peak, _of_heads(SINKS, head * n, i, n))
     _store(O + part * D, o_strides, b, head, i, n, o, D, WIDTH)
@@ -178,10 +173,10 @@ def merge_parts(
 @triton.jit
 def _take_in_keys(
     o, total, peak, q, keys, values, start, stop, bits, softcap, slope, position, left, right, length,
-    BLOCK_K: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr, SPECIALIZE: tl.constexpr,
+    BLOCK_K: tl.constexpr, PRECISION: tl.constexpr, MASKED: tl.constexpr,
 ):  # fmt: skip
     """Update the running values with the keys from ``start`` to ``stop``, a tile at a time."""
-    for j0 in tl.range(start, stop, BLOCK_K, warp_specialize=SPECIALIZE):
+    for j0 in tl.range(start, stop, BLOCK_K):
         s = tl.dot(q, _rows(keys, j0).T, input_precision=PRECISION)
         s, _ = _changed(s, softcap, slope, position[:, None], (j0 + tl.arange(0, BLOCK_K))[None, :])
         if MASKED:
@@ -244,7 +239,7 @@ def key_value_gradients(
     Q, K, V, dO, BITS, DELTA, dK, dV, KEY_LENGTHS, SLOPES, q_strides, k_strides, v_strides, do_strides, dk_strides,
     dv_strides, scale, softcap, left, right, h, g, n, m, n_padded,
     D: tl.constexpr, WIDTH: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
-    AT_END: tl.constexpr, BRANCH: tl.constexpr,
+    AT_END: tl.constexpr,
 ):  # fmt: skip
     """Compute one block of rows of dK and dV: visit the queries of all heads that share it."""
     b, head, block = _split(tl.program_id(0), g, tl.cdiv(m, BLOCK_K))
@@ -260,15 +255,15 @@ def key_value_gradients(
     dk = tl.zeros([BLOCK_K, WIDTH], tl.float32)
     dv = tl.zeros([BLOCK_K, WIDTH], tl.float32)
     bits = scale * LOG2_E
-    start, inner, stop = _queries_in_sight(first, left, right, length, n, end, BLOCK_Q, BLOCK_K)
+    start, stop = _queries_in_sight(first, left, right, length, n, end, BLOCK_Q, BLOCK_K)
     for member in tl.range(0, h // g):
         query_head = head * (h // g) + member
         queries = _matrix(Q, q_strides, b, query_head, n, D, WIDTH, BLOCK_Q)
         d_outputs = _matrix(dO, do_strides, b, query_head, n, D, WIDTH, BLOCK_Q)
         row = (b * h + query_head) * n_padded
         dk, dv = _take_in_queries(
-            dk, dv, k, v, queries, d_outputs, BITS + row, DELTA + row, start, inner, stop, bits,
-            softcap, _of_head(SLOPES, query_head), j + n - end, left, right, BLOCK_Q, PRECISION, BRANCH)  # fmt: skip
+            dk, dv, k, v, queries, d_outputs, BITS + row, DELTA + row, start, stop, bits,
+            softcap, _of_head(SLOPES, query_head), j + n - end, left, right, BLOCK_Q, PRECISION)  # fmt: skip
 
     exists = (j < length)[:, None]  # keys past the length read as zero rows, but zero is a score like any other
     _store(dK, dk_strides, b, head, j, m, tl.where(exists, dk * scale, 0.0), D, WIDTH)
@@ -277,13 +272,13 @@ def key_value_gradients(
 
 @triton.jit
 def _take_in_queries(
-    dk, dv, k, v, queries, d_outputs, BITS, DELTA, start, inner, stop, bits, softcap, slope, diagonal, left, right,
-    BLOCK_Q: tl.constexpr, PRECISION: tl.constexpr, BRANCH: tl.constexpr,
+    dk, dv, k, v, queries, d_outputs, BITS, DELTA, start, stop, bits, softcap, slope, diagonal, left, right,
+    BLOCK_Q: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Add the gradients from the queries ``start`` to ``stop`` to these keys, a tile at a time; a row is a key.
 
-    With two accumulators registers are too short for two copies of the loop, so that the tiles behind the diagonal,
-    from ``inner`` on, might go without a mask: ``BRANCH`` steps round the mask alone.
+    With two accumulators there are too few registers for a second copy of the loop without the mask, for the tiles
+    behind the diagonal.
     """
     for i0 in tl.range(start, stop, BLOCK_Q):
         i = i0 + tl.arange(0, BLOCK_Q)
@@ -291,14 +286,8 @@ def _take_in_queries(
         s = tl.dot(k, q.T, input_precision=PRECISION)
         s, slack = _changed(s, softcap, slope, i[None, :], diagonal[:, None])
         p = tl.exp2(s * bits - tl.load(BITS + i)[None, :])
-        if left is not None:
+        if left is not None or right is not None:
             p = tl.where(_seen_by(i, diagonal, left, right), p, 0.0)
-        elif right is not None:
-            if BRANCH:
-                if i0 < inner:
-                    p = tl.where(_seen_by(i, diagonal, left, right), p, 0.0)
-            else:
-                p = tl.where(_seen_by(i, diagonal, left, right), p, 0.0)
         dk, dv = _send_to_keys(dk, dv, p, softcap, slack, q, v, d_outputs, DELTA, i0, i, PRECISION)
     return dk, dv
 
@@ -499,20 +488,17 @@ def _keys_in_sight(position, left, right, length, BLOCK_Q: tl.constexpr, BLOCK_K
 def _queries_in_sight(first, left, right, length, n, m, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr):
     """Return the queries ``start .. stop`` that attend to a block of keys, ``first`` being its first key.
 
-    Without a left bound, those from ``inner`` on see all of them. ``start`` is a multiple of the tile, so that no tile
-    reaches past the padding of BITS and DELTA.
+    ``start`` is a multiple of the tile, so that no tile reaches past the padding of BITS and DELTA.
     """
     start = 0
-    inner = 0
     stop = n
     if right is not None:
         start = tl.maximum(first - right - m + n, 0) // BLOCK_Q * BLOCK_Q
-        inner = first + BLOCK_K - 1 - right - m + n
     if left is not None:
         stop = tl.minimum(stop, first + BLOCK_K + left - m + n)
     if first >= length:
         stop = 0
-    return start, inner, stop
+    return start, stop
 
 
 @triton.jit

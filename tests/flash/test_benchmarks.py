@@ -428,14 +428,14 @@ def test_candidates_come_from_the_library_list_if_it_has_one(monkeypatch):
     assert len(candidates("attend", 64, (8, 0))) > 1
 
 
-@pytest.mark.parametrize("tile", [Tile(128, 64, 8, 3), Tile(128, 64, 4, 2, specialize=True)])
+@pytest.mark.parametrize("tile", [Tile(128, 64, 8, 3), Tile(128, 64, 8, 2, host=True)])
 def test_parse_tile_reads_tile_text(tile):
     assert parse_tile(tile_text(("attend", 128), tile)) == (("attend", 128), tile)
 
 
 def test_tile_text_names_the_chosen_options():
-    text = tile_text(("attend", 64), Tile(128, 64, 4, 2, specialize=True))
-    assert text == "attend:64=128,64,4,2,specialize"
+    text = tile_text(("attend", 64), Tile(128, 64, 8, 2, host=True))
+    assert text == "attend:64=128,64,8,2,host"
 
 
 @pytest.mark.parametrize(

@@ -45,10 +45,7 @@ def cases(draw) -> Case:
 def tiles(draw) -> Configuration:
     """Draw tiles that are small enough for the interpreter."""
     return Configuration(
-        *(
-            Tile(draw(BLOCKS), draw(BLOCKS), 4, 1, specialize=draw(st.booleans()), branch=draw(st.booleans()))
-            for _ in Configuration._fields
-        )
+        *(Tile(draw(BLOCKS), draw(BLOCKS), 4, 1, host=draw(st.booleans())) for _ in Configuration._fields)
     )
 
 
