@@ -20,8 +20,10 @@ only einops, jaxtyping and NumPy. The steps are
                rules led by a table: the causal band, packed documents and a prefix, beside the kernels' causal path,
                PyTorch's memory-efficient kernel with a Boolean mask, and at the last length FlexAttention
 
-Each part writes ``PART.json`` into ``--out`` after every shape. The result, ``benchmarks/results/flash-<device>.json``,
-names the commit and holds a fingerprint of every file that makes the kernels.
+Before a step is measured, a process on each processor compiles a share of its kernels (``--jobs``): this takes most of
+the time. Each part writes ``PART.json`` into ``--out`` after every shape. The result,
+``benchmarks/results/flash-<device>.json``, names the commit and holds a fingerprint of every file that makes the
+kernels.
 
 What the figures mean. ``milliseconds`` is the mean of two rounds' medians, each round in its own order, ``low`` and
 ``high`` what 20 % and 80 % of the calls stay below. ``tflops`` counts the two products of the forward pass,
@@ -37,6 +39,7 @@ wrong or a target missed; 3, neither, but something is unmeasured; 4, a part was
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -51,12 +54,16 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--part", action="append", help="a part in this process, by name; can be repeated")
     parser.add_argument("--out", type=Path, help="where the parts write; _build/gpu if not given")
     parser.add_argument("--seconds", type=float, default=540.0, help="what a part may take")
+    parser.add_argument("--jobs", type=int, help="processes that compile beforehand; for steps a processor each")
+    parser.add_argument(
+        "--share", type=parse_share, help="I/N: compile for every N-th item from item I on, do not time"
+    )
     parser.add_argument("--seed", type=int, help="of the inputs; a new one if not given, and recorded")
     parser.add_argument(
         "--tile",
         action="append",
         default=[],
-        help="KERNEL:WIDTH=QUERIES,KEYS,WARPS,STAGES[,specialize][,branch][,host]",
+        help="KERNEL:WIDTH=QUERIES,KEYS,WARPS,STAGES[,host]",
     )
     parser.add_argument("--tuned", type=Path, help="the tuner's record; tune.json in --out if not given")
     parser.add_argument("--other", type=Path, help="a folder with another lessons_lib, for step 4")
@@ -68,6 +75,18 @@ def arguments(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--merge", type=Path, nargs="*", help="join the parts in these folders (--out if none)")
     parser.add_argument("--mark", action="store_true", help="bring the results' word on their age up to date")
     return parser.parse_args(argv)
+
+
+def parse_share(text: str) -> tuple[int, int]:
+    """Parse ``I/N``, from ``0/N`` to ``(N - 1)/N``.
+
+    Raises:
+        argparse.ArgumentTypeError: if the text has another form.
+    """
+    i, _, n = text.partition("/")
+    if not (i.isdigit() and n.isdigit() and int(i) < int(n)):
+        raise argparse.ArgumentTypeError(f"a share is I/N with I below N, got {text!r}")
+    return int(i), int(n)
 
 
 def find_library(other: Path | None) -> None:
@@ -89,12 +108,14 @@ def main(argv: list[str] | None = None, machine=None, sizes=None, script: Path |
     asked = arguments(argv)
     find_library(asked.library)
     from benchmarks.gpu import results, steps
-    from benchmarks.gpu.machine import Machine
+    from benchmarks.gpu.machine import Machine, Rehearsal
     from benchmarks.gpu.parts import LOST, PARTS
     from benchmarks.gpu.supervision import end_with_parent
     from benchmarks.gpu.tiles import parse_tiles
 
-    given = {name: getattr(asked, name) for name in ("out", "seconds", "seed", "tuned", "only", "commit", "name")}
+    names = ("out", "seconds", "seed", "tuned", "only", "commit", "name", "share")
+    given = {name: getattr(asked, name) for name in names}
+    given["jobs"] = asked.jobs or (1 if asked.part else os.cpu_count())
     given = {name: value for name, value in given.items() if value is not None}
     options = steps.Options(**given, tiles=tuple(asked.tile))
     parse_tiles(options.tiles)
@@ -104,7 +125,7 @@ def main(argv: list[str] | None = None, machine=None, sizes=None, script: Path |
         return 0
     if asked.merge is not None:
         return merge(asked.merge or [options.out])
-    machine = machine or Machine()
+    machine = machine or (Rehearsal() if asked.share else Machine())
     if not machine.available():
         print(
             "flash_gpu.py needs an NVIDIA GPU and a CUDA build of PyTorch: there is none here, nothing was measured",
@@ -117,13 +138,15 @@ def main(argv: list[str] | None = None, machine=None, sizes=None, script: Path |
         unknown = [part for part in asked.part if part not in PARTS]
         if unknown:
             raise ValueError(f"part must be one of {', '.join(PARTS)}, got {unknown[0]!r}")
+        if script and not asked.share:
+            steps.rehearse(script, options, asked.part, options.seconds / 2)
         contents = [steps.measure(part, PARTS[part], options, machine, sizes).content for part in asked.part]
         lost = any(content["status"] == LOST for content in contents)
         return LOST if lost else results.status(contents, asked.part)
 
     start = steps.supervised(script, options) if script else steps.here(options, machine, sizes)
     numbers = [asked.step] if asked.step else list(steps.STEPS)
-    statuses = [steps.run_step(number, options, start, asked.other) for number in numbers]
+    statuses = [steps.run_step(number, options, start, asked.other, script) for number in numbers]
     return statuses[0] if asked.step else merge([options.out])
 
 

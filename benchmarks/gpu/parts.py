@@ -3,6 +3,7 @@
 import itertools
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -136,13 +137,16 @@ PARTS: dict[str, Part] = {
 WHOLE, NOTHING, WRONG, UNMEASURED, LOST = range(5)  # exit statuses, explained in benchmarks/flash_gpu.py
 
 
-def run(items: Iterator[Item], bench: Bench, deadline: float, only: str = "") -> int:
+def run(
+    items: Iterator[Item], bench: Bench, deadline: float, only: str = "", share: tuple[int, int] | None = None
+) -> int:
     """Measure and record the items that are missing; return LOST if the device becomes unusable in this process.
 
-    ``deadline`` is on the clock of ``time.monotonic``. The record lists the items for which there was no time.
+    ``deadline`` is on the clock of ``time.monotonic``. The record lists the items for which there was no time. With a
+    ``share`` of ``(i, n)`` only every ``n``-th item is taken, from item ``i`` on.
     """
     record = bench.record
-    for item in items:
+    for item in items if share is None else itertools.islice(items, share[0], None, share[1]):
         if only not in item.name or record.has(item.name):
             continue
         left = deadline - time.monotonic()
@@ -156,6 +160,7 @@ def run(items: Iterator[Item], bench: Bench, deadline: float, only: str = "") ->
         except Unmeasured as why:
             rows.append({"unmeasured": str(why)})
         except Exception as error:
+            traceback.print_exc()
             rows.append({"reason": reason(error)})
         try:
             bench.machine.settle()

@@ -3,8 +3,9 @@
 import dataclasses
 import datetime
 import sys
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -20,7 +21,7 @@ from .machine import Machine
 from .parts import PARTS, Part, run
 from .record import Record, read
 from .report import judge, verdicts
-from .supervision import watch
+from .supervision import run_together, watch
 from .tiles import Tiles, parse_tiles
 from .timing import with_speeds
 
@@ -57,6 +58,8 @@ class Options:
     only: str = ""
     commit: str | None = None
     name: str | None = None  # name of the record, if not that of the part
+    jobs: int = 1  # processes that compile the kernels before they are measured
+    share: tuple[int, int] | None = None  # this process takes every n-th item from item i on, to compile its kernels
 
 
 def measure(part: str, items: Part, options: Options, machine: Machine, sizes: Sizes | None = None) -> Record:
@@ -87,7 +90,7 @@ def measure(part: str, items: Part, options: Options, machine: Machine, sizes: S
         parse_tiles(options.tiles),
         winners(options.tuned or options.out / "tune.json"),
     )
-    record.content["status"] = run(items(bench), bench, began + options.seconds, options.only)
+    record.content["status"] = run(items(bench), bench, began + options.seconds, options.only, options.share)
     record.save()
     return record
 
@@ -99,13 +102,42 @@ def winners(path: Path) -> Tiles:
 
 
 Start = Callable[[str, float, str | None, Path | None], int]  # part, seconds, name of the record, library
+REHEARSED = ("checks", "decode", "baseline", "tune", "d128", "d64", "d256", "flex", "rules")
 
 
-def run_step(number: int, options: Options, start: Start, other: Path | None = None) -> int:
-    """Run the parts of a step, each with the time that is left; print a summary and return the exit status."""
+def rehearse(script: Path, options: Options, parts: Iterable[str], seconds: float) -> None:
+    """Let several processes make every call of the parts once: what they compile is in Triton's cache afterwards.
+
+    Compiling takes far longer than measuring, and a process compiles one kernel at a time. Nothing is measured here,
+    and no failure counts: it is met again, and recorded, when the part is measured.
+    """
+    parts = [part for part in parts if part in REHEARSED]
+    if options.jobs < 2 or not parts:
+        return
+    print(f"-- compiling for {', '.join(parts)} in {options.jobs} processes", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        commands = [
+            [
+                *(sys.executable, str(script), "--share", f"{i}/{options.jobs}", "--out", f"{folder}/{i}"),
+                *(f"--part={part}" for part in parts),
+                *(["--only", options.only] if options.only else []),
+                *(f"--tile={text}" for text in options.tiles),
+            ]
+            for i in range(options.jobs)
+        ]
+        run_together(commands, seconds)
+
+
+def run_step(number: int, options: Options, start: Start, other: Path | None = None, script: Path | None = None) -> int:
+    """Run the parts of a step, each with the time that is left; print a summary and return the exit status.
+
+    With a ``script`` their kernels are compiled first, in several processes.
+    """
     step = STEPS[number]
     end = time.monotonic() + step.seconds
     print(f"== step {number}: {step.title}", flush=True)
+    if script is not None:
+        rehearse(script, options, step.parts, step.seconds / 2)
     for part in step.parts:
         if part == "short":
             if other is not None:

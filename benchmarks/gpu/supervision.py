@@ -42,6 +42,21 @@ def watch(command: list[str], path: Path, seconds: float, item_seconds: float = 
             return LOST
 
 
+def run_together(commands: list[list[str]], seconds: float) -> None:
+    """Run commands side by side, without their output, and end those that are not done after ``seconds``."""
+    end = time.monotonic() + seconds
+    quiet = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    processes = [subprocess.Popen([*command, "--watched"], process_group=0, **quiet) for command in commands]
+    for process in processes:
+        try:
+            process.wait(max(end - time.monotonic(), 0))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        assert process.stdin is not None
+        process.stdin.close()
+
+
 def _run_once(command: list[str], path: Path, left: float, item_seconds: float, poll: float) -> tuple[int, str | None]:
     """Run one process; return its exit status, and why it was killed, or None."""
     begun, why = time.monotonic(), None

@@ -16,7 +16,7 @@ from benchmark_cases import PROBLEMS, SIZES, NoGpu
 from benchmarks import flash_gpu, tune_flash
 from benchmarks.gpu import checks, parts, report, results, rivals, steps, supervision, timing
 from benchmarks.gpu.bench import Bench
-from benchmarks.gpu.machine import Machine
+from benchmarks.gpu.machine import Machine, Rehearsal
 from benchmarks.gpu.parts import LOST, NOTHING, UNMEASURED, WHOLE, WRONG, Item, run
 from benchmarks.gpu.record import Record, give_up, read, write
 from benchmarks.gpu.tiles import candidates, tile_text
@@ -238,6 +238,12 @@ def test_items_without_time_are_listed(bench):
 def test_only_option_selects_items(bench):
     run(iter(items(fine, fine)), bench, hour(), only="item 1")
     assert list(bench.record.content["done"]) == ["item 1"]
+
+
+def test_share_takes_every_nth_item(bench):
+    items = [Item(f"item {i}", lambda rows: rows.append({"milliseconds": 1.0})) for i in range(7)]
+    run(iter(items), bench, time.monotonic() + 100, share=(1, 3))
+    assert list(bench.record.content["done"]) == ["item 1", "item 4"]
 
 
 def test_lost_device_ends_the_run_and_keeps_the_item(bench):
@@ -502,6 +508,49 @@ def test_versions_of_the_kernels_are_timed_in_turns(simulated, tmp_path, capsys)
     steps.versions(steps.Options(out=simulated.out), lambda *how: start("short", 1, *how), other)
     assert [library for _, _, library in order] == [None, other, other, None]
     assert "d  64 causal n     16 forward           x1.500" in capsys.readouterr().out
+
+
+def test_kernels_are_compiled_by_several_processes_before_a_step(monkeypatch):
+    started = []
+    monkeypatch.setattr(steps, "run_together", lambda commands, seconds: started.append((commands, seconds)))
+    options = steps.Options(jobs=3, tiles=("attend:64=128,64,8,3",))
+    steps.run_step(1, options, lambda *how: started.append(how), script=Path("flash_gpu.py"))
+    (commands, seconds), (first, *_), *_ = started
+    assert (len(commands), seconds, first) == (3, steps.STEPS[1].seconds / 2, "checks")
+    asked = [flash_gpu.arguments(command[2:]) for command in commands]
+    assert [each.share for each in asked] == [(0, 3), (1, 3), (2, 3)]
+    assert len({each.out for each in asked}) == 3
+    assert all((each.part, each.tile) == (["checks"], list(options.tiles)) for each in asked)  # no sanitizer
+
+
+@pytest.mark.parametrize(("jobs", "chosen"), [(1, ["checks"]), (3, ["sanitizer", "counters", "plain"])])
+def test_nothing_is_compiled_beforehand(jobs, chosen, monkeypatch):
+    monkeypatch.setattr(steps, "run_together", lambda commands, seconds: pytest.fail("it was"))
+    steps.rehearse(Path("flash_gpu.py"), steps.Options(jobs=jobs), chosen, 10.0)
+
+
+def test_processes_that_compile_end_in_time(tmp_path):
+    def write_then(rest: str, name: str) -> list[str]:
+        return [sys.executable, "-c", f"open({str(tmp_path / name)!r}, 'w'); {rest}"]
+
+    endless = "\nimport time\nwhile True: time.sleep(1)"
+    supervision.run_together([write_then(endless, "slow"), write_then("pass", "fast")], 2.0)
+    assert (tmp_path / "fast").exists()
+
+
+def test_rehearsal_makes_each_call_once(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    made, machine = [], Rehearsal()
+    machine.time(lambda: made.append(1))
+    assert made == [1]
+    assert (machine.launched(made.clear), machine.extra_mib(made.clear), made) == ({}, 0.0, [1])
+
+
+@pytest.mark.parametrize("text", ["3/3", "0", "a/2", "-1/2", "1/0"])
+def test_invalid_share_ends_with_a_message(text, capsys):
+    with pytest.raises(SystemExit):
+        flash_gpu.arguments([f"--share={text}"])
+    assert f"a share is I/N with I below N, got {text!r}" in capsys.readouterr().err
 
 
 def test_supervised_part_receives_all_options(monkeypatch, tmp_path):
