@@ -16,6 +16,7 @@ The files, in reading order::
     positions     rotary frequencies and distances
     training      residual branches, norms and warm-up
     transformer   residual stream, encoder and decoder, induction heads, experts, speculative decoding
+    block         logit lens, units of a feed-forward layer, gradients behind a norm
     efficient     FLOPs, parallel scans, linear attention, FlashAttention, ring attention
     applications  image and text encoders, a shortcut feature
 """
@@ -35,6 +36,11 @@ from lessons_lib.page.drawings.attention import (
     rotated_pair,
     scores_to_weights,
     split_heads,
+)
+from lessons_lib.page.drawings.block import (
+    feedforward_units,
+    logit_lens,
+    norm_gradients,
 )
 from lessons_lib.page.drawings.efficient import (
     block_flops,
@@ -102,17 +108,20 @@ __all__ = [
     "content_path",
     "dot_product",
     "encoder_and_decoder",
+    "feedforward_units",
     "fixed_and_growing_memory",
     "gpu_levels",
     "grouped_query_attention",
     "induction_circuit",
     "keys_on_circle",
     "linear_attention_orders",
+    "logit_lens",
     "markov_chain",
     "mask_orders",
     "masked_softmax",
     "masks",
     "mixture_of_experts",
+    "norm_gradients",
     "norm_positions",
     "one_and_two_heads",
     "one_query",

@@ -15,7 +15,7 @@ POSITIONS = 1024
 NAMES = {
     "embedding": "embedding",
     "head": "output matrix",
-    "rest": "positions, norms, shifts",
+    "rest": "positions, norms, biases",
     "queries": "queries, outputs",
     "keys": "keys, values",
     "feedforward": "feed-forward",
@@ -73,7 +73,7 @@ class BudgetExplorer(Explorer):
         question="Which part of the model has the most weights?",
         sentence=(
             "In the live figure a published model can be chosen and each size changed; the areas are the shares of the "
-            "weights, and the operations for a token and the bytes of its keys and values follow."
+            "weights, and the FLOPs per token and the size of the KV cache follow."
         ),
     )
 

@@ -177,7 +177,7 @@ def test_published_model_can_be_selected_and_changed(show):
         model.select_option("Llama 3 8B")
         assert shown(page)["weights N"] == "8,030,261,248"
         assert shown(page)["key/value heads"] == "8 of 32"
-        assert shown(page)["bytes of keys, values"] == "134 MB"
+        assert shown(page)["KV cache"] == "134 MB"
         assert "feed-forward 70%" in page.locator(".x-legend").inner_text()
         page.get_by_label("Blocks").press("ArrowRight")
         assert model.input_value() == "sizes of your own"
@@ -189,7 +189,7 @@ def test_published_model_can_be_selected_and_changed(show):
 @pytest.mark.browser
 def test_twice_the_tokens_take_twice_the_bytes(show):
     with show(BudgetExplorer.of("Llama 3 70B", tokens=4096), BudgetExplorer.of("Llama 3 70B", tokens=8192)) as page:
-        cells = page.get_by_role("row", name="bytes of keys, values").locator("td")
+        cells = page.get_by_role("row", name="KV cache").locator("td")
         assert cells.all_inner_texts() == ["1.34 GB", "2.68 GB"]
 
 

@@ -29,7 +29,7 @@ const OWN = "sizes of your own";
 const NAMES = {
   embedding: "embedding",
   head: "output matrix",
-  rest: "positions, norms, shifts",
+  rest: "positions, norms, biases",
   queries: "queries, outputs",
   keys: "keys, values",
   feedforward: "feed-forward",
@@ -75,9 +75,9 @@ function render(context) {
       numbers(scope, EVERYTHING, [
         ["weights N", () => grouped(weights(config()))],
         ["bytes of the weights", () => bytes(2 * weights(config()))],
-        ["FLOPs for a token", () => counted(flops(config(), scope.read("tokens")))],
-        ["the same over 2N", () => fixed(flops(config(), scope.read("tokens")) / (2 * weights(config())))],
-        ["bytes of keys, values", () => bytes(cacheBytes(config(), scope.read("tokens")))],
+        ["FLOPs per token", () => counted(flops(config(), scope.read("tokens")))],
+        ["FLOPs over 2N", () => fixed(flops(config(), scope.read("tokens")) / (2 * weights(config())))],
+        ["KV cache", () => bytes(cacheBytes(config(), scope.read("tokens")))],
         ["key/value heads", () => `${keyValueHeads(config())} of ${scope.read("heads")}`],
       ]),
     ),
@@ -85,7 +85,7 @@ function render(context) {
       "div",
       { class: "x-settings" },
       mappedSlider(scope.value("tokens"), {
-        label: "Tokens seen",
+        label: "Context length",
         min: 1,
         max: 131072,
         step: 1,
@@ -104,7 +104,7 @@ function render(context) {
         step: 1,
         show: (eighths) => `${eighths / 8} d`,
       }),
-      slider(scope.value("vocab"), { label: "Words", min: 1000, max: 300000, step: 1000, show: grouped }),
+      slider(scope.value("vocab"), { label: "Vocabulary", min: 1000, max: 300000, step: 1000, show: grouped }),
       html(
         "div",
         { class: "x-bench" },
@@ -125,8 +125,8 @@ function render(context) {
     const share = fixed((100 * largest[1]) / weights(config()), 0);
     scope.announce(
       `${published()}: ${counted(weights(config()))} weights, ${share} percent of them in ${NAMES[largest[0]]}; ` +
-        `${counted(flops(config(), scope.read("tokens")))} operations for a token, ` +
-        `${bytes(cacheBytes(config(), scope.read("tokens")))} of keys and values.`,
+        `${counted(flops(config(), scope.read("tokens")))} FLOPs per token, ` +
+        `${bytes(cacheBytes(config(), scope.read("tokens")))} of KV cache.`,
     );
   });
   return scope.dispose;
@@ -177,7 +177,7 @@ function treemap(scope, config) {
     { class: "x-panel" },
     drawing,
     legend,
-    html("figcaption", {}, "The area is all weights: left the dictionary and the rest, then attention, feed-forward."),
+    html("figcaption", {}, "The area is all weights: embedding and output matrix, attention, feed-forward."),
   );
 }
 
