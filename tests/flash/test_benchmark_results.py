@@ -169,7 +169,7 @@ def test_chapter_reads_the_fields_that_the_benchmark_writes(tmp_path, monkeypatc
     monkeypatch.setattr(plots, "lines", lambda n, y, **_: drawn.append((n.tolist(), y)))
     cells = {cell["id"]: "".join(cell["source"]) for cell in read(ROOT / "book/efficient/flash.ipynb")["cells"]}
     names = {"torch": torch, "plots": plots, "json": json, "results": tmp_path, "file": tmp_path / "flash-cpu.json"}
-    for cell in ("measured-curves", "measured-gpu-record"):
+    for cell in ("measured-curves", "record-gpu-read", "measured-gpu-record"):
         exec(cells[cell], names)
     said = capsys.readouterr().out
     assert "NVIDIA Nothing 1" in said
@@ -360,7 +360,7 @@ def test_chapter_plots_results_and_prints_their_problems(tmp_path, capsys, stale
     cells = json.loads((ROOT / "book/efficient/flash.ipynb").read_text())["cells"]
     drawn, names = [], {"results": tmp_path, "file": tmp_path / "flash-cpu.json", "json": json, "torch": torch}
     names["plots"] = SimpleNamespace(lines=lambda n, y, **labels: drawn.append((n.tolist(), y)))
-    for name in ("measured-curves", "measured-gpu-record"):
+    for name in ("measured-curves", "record-gpu-read", "measured-gpu-record"):
         exec("".join(next(cell for cell in cells if cell.get("id") == name)["source"]), names)
     ((n, y),) = drawn
     assert n == [1024, 4096]

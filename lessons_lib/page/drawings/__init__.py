@@ -18,6 +18,7 @@ The files, in reading order::
     transformer   residual stream, encoder and decoder, induction heads, experts, speculative decoding
     block         logit lens, units of a feed-forward layer, gradients behind a norm
     efficient     FLOPs, parallel scans, linear attention, FlashAttention, ring attention
+    flash         traffic between two memories, a softmax in two parts
     applications  image and text encoders, a shortcut feature
 """
 
@@ -52,6 +53,10 @@ from lessons_lib.page.drawings.efficient import (
     ring_attention_steps,
     tile_orders,
     two_memories,
+)
+from lessons_lib.page.drawings.flash import (
+    memory_passes,
+    merged_parts,
 )
 from lessons_lib.page.drawings.geometry import (
     output_in_hull,
@@ -120,6 +125,8 @@ __all__ = [
     "mask_orders",
     "masked_softmax",
     "masks",
+    "memory_passes",
+    "merged_parts",
     "mixture_of_experts",
     "norm_gradients",
     "norm_positions",

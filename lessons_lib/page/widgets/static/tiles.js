@@ -156,7 +156,7 @@ function settings(scope) {
       "div",
       { class: "x-bench" },
       checkbox(scope.value("is_causal"), { label: "causal" }),
-      checkbox(scope.value("rescale"), { label: "rescale what is there" }),
+      checkbox(scope.value("rescale"), { label: "rescale the old sums" }),
     ),
   );
 }
@@ -356,7 +356,7 @@ function check(follow) {
 
 /** Bytes moved so far, in all, and by the naive algorithm; and the same at a realistic size. @param {Scope} scope @param {() => Now} now */
 function bytes(scope, now) {
-  const lines = ["moved so far", "in the end", "naive"].map((name, i) => ({
+  const lines = ["moved so far", "in total", "three passes"].map((name, i) => ({
     name,
     bar: html("div", { class: i ? "x-bar x-whole" : "x-bar" }),
     shown: html("span", { class: "x-value" }),
@@ -381,7 +381,7 @@ function bytes(scope, now) {
     real.replaceChildren(
       `At n = ${n} and width ${width}, tiles of ${side} × ${side} fit into it: `,
       html("b", {}, mebibytes(flash)),
-      ` move; naively ${mebibytes(naiveTraffic(n, width))}.`,
+      ` move; in three passes ${mebibytes(naiveTraffic(n, width))}.`,
     );
   });
   return html(
