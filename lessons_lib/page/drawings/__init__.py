@@ -18,8 +18,10 @@ The files, in reading order::
     transformer   residual stream, encoder and decoder, induction heads, experts, speculative decoding
     block         logit lens, units of a feed-forward layer, gradients behind a norm
     efficient     FLOPs, parallel scans, linear attention, FlashAttention, ring attention
+    serving       memory traffic, prefill and decoding, paged KV caches, batches
     flash         traffic between two memories, a softmax in two parts
     applications  image and text encoders, a shortcut feature
+    encoders      an image as tokens, translation with one vector and with attention
 """
 
 from lessons_lib.page.drawings.applications import (
@@ -53,6 +55,10 @@ from lessons_lib.page.drawings.efficient import (
     ring_attention_steps,
     tile_orders,
     two_memories,
+)
+from lessons_lib.page.drawings.encoders import (
+    bottleneck_and_attention,
+    image_as_tokens,
 )
 from lessons_lib.page.drawings.flash import (
     memory_passes,
@@ -91,6 +97,12 @@ from lessons_lib.page.drawings.positions import (
     causal_averages,
     same_distance,
 )
+from lessons_lib.page.drawings.serving import (
+    batching,
+    operation_traffic,
+    paged_cache,
+    prefill_and_decoding,
+)
 from lessons_lib.page.drawings.training import (
     averaged_tokens,
     norm_positions,
@@ -107,7 +119,9 @@ __all__ = [
     "alibi_penalties",
     "attention_steps",
     "averaged_tokens",
+    "batching",
     "block_flops",
+    "bottleneck_and_attention",
     "causal_averages",
     "causal_walk",
     "content_path",
@@ -117,6 +131,7 @@ __all__ = [
     "fixed_and_growing_memory",
     "gpu_levels",
     "grouped_query_attention",
+    "image_as_tokens",
     "induction_circuit",
     "keys_on_circle",
     "linear_attention_orders",
@@ -133,9 +148,12 @@ __all__ = [
     "one_and_two_heads",
     "one_query",
     "online_softmax",
+    "operation_traffic",
     "output_in_hull",
+    "paged_cache",
     "parallel_scan",
     "ping_pong",
+    "prefill_and_decoding",
     "projected_scores",
     "random_sums",
     "recurrence_and_lookup",

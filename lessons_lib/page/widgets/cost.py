@@ -19,7 +19,7 @@ class Device(NamedTuple):
 
 # Dao, FlashAttention-2, 2023, arXiv:2307.08691 (A100); Shah et al., FlashAttention-3, 2024, arXiv:2407.08608 (H100).
 DEVICES = {"A100": Device(312e12, 2.0e12), "H100": Device(989e12, 3.35e12)}
-PARTS = {"matrices": "matrices", "pairs": "pairs", "weights": "weights", "caches": "keys and values"}
+PARTS = {"matrices": "matrices", "pairs": "pairs", "weights": "weights", "caches": "KV caches"}
 
 
 class Cost(NamedTuple):
@@ -47,11 +47,11 @@ class CostExplorer(Explorer):
 
     script = "cost"
     card = Card(
-        title="What a token costs",
+        title="The cost of prefill and decoding",
         question="Does the device wait for arithmetic, or for memory?",
         sentence=(
-            "In the live figure model, device, lengths and the number of texts can be changed; two bars show the time "
-            "for arithmetic and for memory, and a point moves along the roofline."
+            "In the live figure, model, device, task, sequence length and batch size can be changed; two bars show the "
+            "time for arithmetic and for memory, and a point moves along the roofline."
         ),
     )
 
@@ -81,8 +81,9 @@ class CostExplorer(Explorer):
                 drawn.append(element("rect", class_=f"x-of-{name}", x=round(x, 2), y=y + 6, width=width, height=24))
                 x += width
             y += 60
+        task = {"read": "prefill", "write": "decoding"}[self.mode]
         alt = ", ".join(f"{PARTS[name]} {1e3 * some:.3g} ms" for name, some in took.items())
-        return picture(320, 120, f"{self.model} on {self.device}, to {self.mode}: {alt}", *drawn)
+        return picture(320, 120, f"{self.model} on {self.device}, {task}: {alt}", *drawn)
 
 
 def cost(config: Config, mode: str, tokens: int, texts: int) -> Cost:

@@ -49,10 +49,10 @@ class PatchesExplorer(Explorer):
     script = "patches"
     card = Card(
         title="A digit in patches",
-        question="Where does each patch look, and does it matter where the pixels stand?",
+        question="Which patches does a patch attend to, and does the order of the pixels matter?",
         sentence=(
-            "In the live figure a digit can be drawn and cut into patches of one, two or four pixels; the weights of "
-            "all eight heads follow the patch that asks, and the bars say which digit is read."
+            "In the live figure a digit can be drawn and cut into patches of one, two or four pixels; the attention "
+            "weights of all eight heads follow the query patch, and the bars show the predicted digit."
         ),
     )
 
@@ -108,7 +108,7 @@ class PatchesExplorer(Explorer):
         rows += [element("path", class_="x-solid", d=bars)]
         order = p.argsort(descending=True, stable=True)[:2].tolist()
         alt = (
-            f"digit {label} in {SIDE**2 // self.size**2} patches, pixels {self.pixels}, is read as "
+            f"digit {label} in {SIDE**2 // self.size**2} patches, pixels {self.pixels}, is classified as "
             f"{order[0]} with probability {p[order[0]]:.2f}, as {order[1]} with {p[order[1]]:.2f}"
         )
         return picture(left + 72, max(wide, 16 * CLASSES) + 2, alt, *pixels, *rows)

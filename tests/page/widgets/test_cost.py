@@ -105,7 +105,7 @@ def test_times_and_roofline_use_peak_rates(javascript):
 
 
 def test_still_contains_the_times():
-    assert "Llama 3 8B on H100, to write: matrices 0.0152 ms, " in CostExplorer().still()
+    assert "Llama 3 8B on H100, decoding: matrices 0.0152 ms, " in CostExplorer().still()
 
 
 @pytest.mark.rejects
@@ -127,10 +127,10 @@ def test_invalid_arguments_raise(arguments, complaint):
 @pytest.mark.browser
 def test_decoding_is_limited_by_memory_and_prefill_by_arithmetic(show):
     with show(CostExplorer()) as page:
-        assert shown(page)["arithmetic in use, at most"] == "0.3%"
+        assert shown(page)["share of the peak, at most"] == "0.3%"
         assert shown(page)["at least"] == "4.52 ms"
         page.get_by_label("Task").select_option("read")
-        assert shown(page)["arithmetic in use, at most"] == "100%"
+        assert shown(page)["share of the peak, at most"] == "100%"
         assert shown(page)["at least"] == "14.7 ms"
         page.get_by_role("button", name="Reset").click()
         assert shown(page)["at least"] == "4.52 ms"

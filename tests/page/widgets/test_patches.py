@@ -251,7 +251,7 @@ def test_patch_model_unknown_model_raises(size, pixels):
 def test_still_contains_the_predicted_digit():
     explorer = PatchesExplorer(4, 4)
     p = explorer.logits().softmax(-1)
-    said = f"digit 4 in 4 patches, pixels in order, is read as {p.argmax()} with probability {p.max():.2f}"
+    said = f"digit 4 in 4 patches, pixels in order, is classified as {p.argmax()} with probability {p.max():.2f}"
     assert said in explorer.still()
 
 
@@ -303,7 +303,7 @@ def test_mouse_draws_and_prediction_follows(show):
         explorer = PatchesExplorer(3, ink=state(page, "ink"))
         p = explorer.logits().softmax(-1)
         assert (
-            f"Read as {p.argmax()}, probability {p.max():.2f}; before the drawing"
+            f"Predicted: {p.argmax()}, probability {p.max():.2f}; before the drawing"
             in page.locator(".v-said").first.inner_text()
         )
         page.get_by_role("button", name="As it was written").press("Enter")
@@ -338,7 +338,7 @@ def test_click_selects_the_query_and_another_digit_resets_the_drawing(show):
     with show(PatchesExplorer(5, 2, ink=[0] * 64)) as page:
         page.locator(".v-cut [data-token='7']").click()
         assert state(page, "query") == 7
-        assert page.get_by_text("The patch in row 2, column 3 asks.").is_visible()
+        assert page.get_by_text("Query: patch in row 2, column 3.").is_visible()
         page.locator(".v-maps [data-token='0']").nth(5).click()
         assert state(page, "query") == 0
         page.locator(".v-digit").nth(8).click()
@@ -361,8 +361,8 @@ def test_attention_weights_of_a_head_are_drawn(show):
 @pytest.mark.browser
 def test_guess_precedes_shuffled_digits(show):
     with show(PatchesExplorer(2)) as page:
-        assert figure(page, "test digits right, shuffled") == "\u2013"
-        page.get_by_role("combobox", name="Pixels").select_option(label="shuffled, all digits alike")
+        assert figure(page, "test digits correct, shuffled") == "\u2013"
+        page.get_by_role("combobox", name="Pixels").select_option(label="shuffled, all digits in one way")
         assert not page.locator(".v-cut svg").is_visible()
         assert not page.locator(".v-paper").is_visible()
         assert set(page.locator(".v-draws").locator(".x-value, .v-said").all_inner_texts()) == {""}
@@ -371,7 +371,7 @@ def test_guess_precedes_shuffled_digits(show):
         said = page.evaluate("document.activeElement.textContent")
         assert said.startswith("You said about as many, within 20. Of 547, with patches of 2 \u00d7 2: ")
         assert all(str(right) in said for size, pixels in TRAINED[1:] for right in RECORD["right"][f"{size} {pixels}"])
-        assert figure(page, "test digits right, shuffled") == f"{RECORD['carried_right']['2 shuffled']} of 547"
+        assert figure(page, "test digits correct, shuffled") == f"{RECORD['carried_right']['2 shuffled']} of 547"
         page.get_by_role("button", name="Reset").click()
         assert page.get_by_role("group", name="guess").is_visible()
 

@@ -37,7 +37,7 @@ const BARS = [
     "memory",
     [
       ["weights", "weights"],
-      ["caches", "keys and values"],
+      ["caches", "KV caches"],
     ],
   ],
 ];
@@ -62,13 +62,13 @@ function render(context) {
         select(scope.value("mode"), {
           label: "Task",
           options: [
-            ["read", "reading"],
-            ["write", "writing"],
+            ["read", "prefill"],
+            ["write", "decoding"],
           ],
         }),
       ),
-      steps("tokens", "Tokens in a text", 1048576),
-      steps("texts", "Texts at once", 1024),
+      steps("tokens", "Sequence length", 1048576),
+      steps("texts", "Batch size", 1024),
     ),
     html(
       "div",
@@ -78,16 +78,16 @@ function render(context) {
       numbers(scope, EVERYTHING, [
         ["at least", () => time(least(took()))],
         ["tokens a second, at most", () => short(made() / least(took()))],
-        ["FLOPs for a byte", () => short(intensity(now()))],
-        ["the device wants", () => short(device().flops / device().bytes)],
-        ["arithmetic in use, at most", () => percentage(inUse())],
+        ["FLOPs per byte", () => short(intensity(now()))],
+        ["the device needs", () => short(device().flops / device().bytes)],
+        ["share of the peak, at most", () => percentage(inUse())],
       ]),
     ),
   );
   scope.when(EVERYTHING, () =>
     scope.announce(
       `At least ${time(least(took()))}, waiting for ${inUse() < 1 ? "memory" : "arithmetic"}; ` +
-        `${percentage(inUse())} of the arithmetic in use.`,
+        `${percentage(inUse())} of the peak.`,
     ),
   );
   return scope.dispose;
@@ -144,7 +144,7 @@ function bars(scope, took) {
     { class: "x-panel" },
     drawing,
     html("p", { class: "x-legend" }, ...legend),
-    html("figcaption", {}, "If arithmetic and memory overlap, the longer bar is the least time that it takes."),
+    html("figcaption", {}, "If arithmetic and memory overlap, the longer bar is the least possible time."),
   );
 }
 
@@ -168,7 +168,7 @@ function roofline(scope, device, now) {
     ...[1, 10, 100, 1000].map((t) => named(String(t), left - 5, y(t) + 4, "", "end")),
     ...[1, 100, 10000].map((t) => named(String(t), x(t), bottom + 14, "", "middle")),
     named("TFLOP/s, at most", 0, 11),
-    named("FLOPs for a byte", right, bottom + 29, "", "end"),
+    named("FLOPs per byte", right, bottom + 29, "", "end"),
     line,
     point,
   );
@@ -187,7 +187,7 @@ function roofline(scope, device, now) {
     html(
       "figcaption",
       {},
-      "On the slope it waits for memory, on the level for arithmetic. Beyond the scale it stands at the edge.",
+      "On the slope the device waits for memory, on the level for arithmetic. Points beyond the axes are drawn at the edge.",
     ),
   );
 }

@@ -66,10 +66,10 @@ function render(context) {
   );
   scope.when(["pixels", "guess"], () => (shown.inert = state.hidden()));
   scope.when(EVERYTHING, () => {
-    if (state.hidden()) return scope.announce("First say how many shuffled digits are named right.");
+    if (state.hidden()) return scope.announce("First guess how many shuffled digits are classified correctly.");
     const most = HEADS.map((head, i) => `${head} at ${token(best(ran.weights[i][state.query()]), scope.read("size"))}`);
     scope.announce(
-      `${verdict(scope, state)} The ${token(state.query(), scope.read("size"))} looks most, ${most.join(", ")}.`,
+      `${verdict(scope, state)} The ${token(state.query(), scope.read("size"))} has its largest weights: ${most.join(", ")}.`,
     );
   });
   return scope.dispose;
@@ -91,9 +91,9 @@ function verdict(scope, { p, label }) {
   const was = scope.read("ink").length
     ? `before the drawing: ${label()}`
     : said === label()
-      ? "right"
-      : `it shows ${label()}`;
-  return `Read as ${said}, probability ${fixed(p()[said])}; ${was}.`;
+      ? "correct"
+      : `the digit is ${label()}`;
+  return `Predicted: ${said}, probability ${fixed(p()[said])}; ${was}.`;
 }
 
 /** The ink of the pixels, quantised to a number of greys, one path each. @param {number[]} ink @param {number} greys @param {(place: number) => string} square */
@@ -144,7 +144,7 @@ function choices(scope, { count, query }) {
       },
     ),
     querySlider(scope, ["size"], {
-      label: "Patch that asks",
+      label: "Query",
       count: () => count() + 1,
       query,
       show: (i) => (i ? token(i, scope.read("size")).replace(/\D+(\d)\D+/, "$1, ") : "summary"),
@@ -161,7 +161,7 @@ function choices(scope, { count, query }) {
       label: "Pixels",
       options: [
         ["in order", "in order"],
-        ["shuffled", "shuffled, all digits alike"],
+        ["shuffled", "shuffled, all digits in one way"],
       ],
     }),
   );
@@ -173,9 +173,9 @@ const listed = (/** @type {number[]} */ all) => `${all.slice(0, -1).join(", ")} 
 function guess(scope) {
   const { card, tell } = questionCard(
     "v-guess",
-    `Three models with patches of 2 × 2, from three seeds, name ${listed(recorded(2, "in order"))} of ${TEST} test digits ` +
-      "right. Now every pixel moves to another place, the same for all digits, and three models learn from digits shuffled " +
-      "so. How many shuffled test digits do they name right?",
+    `Three models with patches of 2 × 2, from three seeds, classify ${listed(recorded(2, "in order"))} of ${TEST} test ` +
+      "digits correctly. Now every pixel moves to another position, the same for all digits, and three models are trained " +
+      "on such digits. How many shuffled test digits do they classify correctly?",
     GUESSES,
     (said) => scope.write("guess", said),
   );
@@ -368,7 +368,7 @@ function looks(scope, state) {
   scope.when(EVERYTHING, () => {
     const size = scope.read("size");
     const [shown, query, { weights }] = [state.shown(), state.query(), state.ran()];
-    const large = picture(278, 222, `what the model is shown: ${state.count()} patches and the summary token`);
+    const large = picture(278, 222, `the input of the model: ${state.count()} patches and the summary token`);
     const at = layout(size, 200, 76, 20, 10, 34);
     large.append(named("summary", 0, 12), named("patches", 76, 12), ...tokens(at, "v-page", () => 1));
     large.append(...inkOf(shown, FULL, at, 1), ring(query, at));
@@ -384,13 +384,13 @@ function looks(scope, state) {
       small.append(...inkOf(shown, 4, at, 0.4), ring(query, at));
     });
     maps.replaceChildren(small);
-    own.textContent = `The ${token(query, size)} asks.`;
+    own.textContent = `Query: ${token(query, size)}.`;
   });
   return html(
     "figure",
     { class: "x-panel" },
     cut,
-    html("figcaption", {}, "Click a patch, or the summary token, from which the digit is read: it asks."),
+    html("figcaption", {}, "Click a patch to make it the query, or the summary token, from which the digit is predicted."),
     own,
     maps,
     html(
@@ -438,9 +438,9 @@ function facts(scope, { count }) {
   const of = (/** @type {string} */ pixels) => `${right(scope.read("size"), pixels)} of ${TEST}`;
   return numbers(scope, EVERYTHING, [
     ["pairs of tokens in a head", () => `${count() + 1}² = ${((count() + 1) ** 2).toLocaleString("en")}`],
-    ["weights of the model", () => counted(scope.read("size")).toLocaleString("en")],
-    ["test digits right, in order", () => of("in order")],
-    ["test digits right, shuffled", () => (scope.read("guess") ? of("shuffled") : "–")],
+    ["parameters of the model", () => counted(scope.read("size")).toLocaleString("en")],
+    ["test digits correct, in order", () => of("in order")],
+    ["test digits correct, shuffled", () => (scope.read("guess") ? of("shuffled") : "–")],
   ]);
 }
 
