@@ -43,7 +43,7 @@ STORIES = {
 FORMATS = "rate 0.003", "weights in bfloat16", "bfloat16 with a float32 copy"
 # steps, rate, layers, width
 ENGLISH = {f"rate {rate}": (250, rate, 2, 64) for rate in (0.003, 0.01, 0.03)}
-WORKER = ROOT / "tests" / "data_parallel_worker.py"
+WORKER = ROOT / "tests" / "training" / "data_parallel_worker.py"
 
 
 def main() -> None:

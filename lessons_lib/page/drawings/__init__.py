@@ -17,6 +17,7 @@ The files, in reading order::
     training      residual branches, norms and warm-up
     transformer   residual stream, encoder and decoder, induction heads, experts, speculative decoding
     block         logit lens, units of a feed-forward layer, gradients behind a norm
+    language      parts of the loss, shifted targets, cuts before sampling, byte-pair merges
     efficient     FLOPs, parallel scans, linear attention, FlashAttention, ring attention
     serving       memory traffic, prefill and decoding, paged KV caches, batches
     flash         traffic between two memories, a softmax in two parts
@@ -78,6 +79,12 @@ from lessons_lib.page.drawings.information import (
     weights_by_temperature,
     yes_no_questions,
 )
+from lessons_lib.page.drawings.language import (
+    byte_pair_steps,
+    loss_parts,
+    sampling_cuts,
+    shifted_targets,
+)
 from lessons_lib.page.drawings.lookup import (
     fixed_and_growing_memory,
     one_query,
@@ -122,6 +129,7 @@ __all__ = [
     "batching",
     "block_flops",
     "bottleneck_and_attention",
+    "byte_pair_steps",
     "causal_averages",
     "causal_walk",
     "content_path",
@@ -136,6 +144,7 @@ __all__ = [
     "keys_on_circle",
     "linear_attention_orders",
     "logit_lens",
+    "loss_parts",
     "markov_chain",
     "mask_orders",
     "masked_softmax",
@@ -163,8 +172,10 @@ __all__ = [
     "ring_attention_steps",
     "rotated_pair",
     "same_distance",
+    "sampling_cuts",
     "score_and_entropy_levels",
     "scores_to_weights",
+    "shifted_targets",
     "speculative_decoding",
     "split_heads",
     "spot_and_mark",

@@ -60,11 +60,11 @@ class GPTExplorer(Explorer):
     script = "gpt"
     card = Card(
         title="A GPT in this page",
-        question="What does it expect next, and what would the grammar have said?",
+        question="What does the model predict next, and what does the grammar predict?",
         sentence=(
-            "In the live figure a story can be typed or written by the model itself; its next words stand beside those "
-            "of the grammar, its heads can be switched off, and the words that sampling cuts are struck through; a "
-            "second model goes on with English, letter by letter."
+            "In the live figure a story can be typed or generated; the model's next-word probabilities stand beside "
+            "the grammar's, heads can be ablated, and the words that a cut removes are struck through; a second model "
+            "predicts English, character by character."
         ),
     )
 

@@ -54,7 +54,7 @@ function render(context) {
         const name = scope.read("model");
         const show = () => explored(part, context.el, TABS[name], MODELS[name], scope.announce);
         if (MODELS[name]) return show();
-        const waiting = html("p", { class: "x-facts" }, "The model is on its way, 180 kB …");
+        const waiting = html("p", { class: "x-facts" }, "Loading the model, 180 kB …");
         brought().then(
           () => waiting.isConnected && waiting.replaceWith(show()),
           () => (waiting.textContent = "The model could not be fetched."),
@@ -340,9 +340,9 @@ function expected(scope, state) {
   });
   /** @type {[string, () => string][]} */
   const beyond = [
-    ["drawn, but impossible", () => share(exact(), (token) => (exact()?.[token] ? 0 : drawn().p[token]))],
-    ["possible, but cut", () => share(exact(), (token) => (drawn().kept[token] ? 0 : (exact()?.[token] ?? 0)))],
-    ["from the grammar, nats", () => distance(exact(), drawn().p)],
+    ["impossible words, probability", () => share(exact(), (token) => (exact()?.[token] ? 0 : drawn().p[token]))],
+    ["true probability cut away", () => share(exact(), (token) => (drawn().kept[token] ? 0 : (exact()?.[token] ?? 0)))],
+    ["KL divergence from the grammar, nats", () => distance(exact(), drawn().p)],
   ];
   return html(
     "figure",
@@ -359,14 +359,14 @@ function expected(scope, state) {
     html(
       "figcaption",
       {},
-      `The ten likeliest; each ${tab.one} is a button. A bar is as long as the root of the probability.` +
+      `The ten most probable ${tab.one}s; each is a button. A bar is as long as the square root of the probability.` +
         (model.pairs
-          ? " No grammar says how likely a character is in English: there is no exact answer beside the model’s. " +
-            "Striped: how often it followed the character that asks in the text that the model learned from."
+          ? " The true probabilities of English characters are unknown. " +
+            "Striped: how often the character followed the same character in the training text."
           : ""),
     ),
     numbers(scope, all, [
-      [`${tab.one}s left to draw`, () => String(drawn().kept.filter(Boolean).length)],
+      [`${tab.one}s kept`, () => String(drawn().kept.filter(Boolean).length)],
       ...(model.pairs ? [] : beyond),
     ]),
   );
@@ -547,7 +547,7 @@ function everyToken(scope, { tab, model, all, tokens, query, drawn, exact, take 
     html(
       "figcaption",
       {},
-      (model.pairs ? "" : "Grey: impossible here, says the grammar. ") + "Struck through: cut by top-k or top-p.",
+      (model.pairs ? "" : "Grey: impossible according to the grammar. ") + "Struck through: cut by top-k or top-p.",
     ),
   );
 }
