@@ -5,8 +5,9 @@ at two rates with one seed; the better rate is then used with three other seeds.
 on held-out stories. The lines *gate* are of a model of GPT-2's kind with a GELU or a SwiGLU, from two starts at two
 rates, with two seeds; where it says *its own*, the matrix before the bend or gate starts ten times as large. The lines
 *wider* are of four variants at twice the larger rate, the lines with *√d* of the block of 2025 with the factor on its
-embedding that goes with sines, or with an embedding drawn so much larger, tuned as the variants are. One thread,
-float32; four minutes on one idle core. It writes after every variant, and goes on where it was.
+embedding that goes with sines, or with an embedding drawn so much larger, tuned as the variants are; so are the lines
+*no positions* and *ALiBi*. One thread, float32; five minutes on one idle core. It writes after every variant, and goes
+on where it was.
 
 ``python benchmarks/modern.py`` writes ``benchmarks/results/modern.json``, which the chapter reads.
 """
@@ -39,6 +40,11 @@ SCALED = {
     "2025, drawn √d larger": ("2025", 1.0, ROOT_D),
     "2025, times √d, drawn √d smaller": ("2025", ROOT_D, 1 / ROOT_D),
 }
+POSITIONS = {
+    f"{block}, {name}": (block, kind)
+    for block in ("2025", "2017")
+    for name, kind in (("no positions", "none"), ("ALiBi", "alibi"))
+}
 
 
 def main() -> None:
@@ -53,6 +59,7 @@ def main() -> None:
         (lines(name), lambda of=of, how=how: tuned(code, variants(code)[of], scale=how[0], larger=how[1]))
         for name, (of, *how) in SCALED.items()
     ]
+    jobs += [(lines(name), lambda choice=choice: tuned(code, choice)) for name, choice in positions(code).items()]
     record(__doc__, "modern", jobs)
 
 
@@ -93,6 +100,14 @@ def gates() -> dict[str, tuple[str, float, float, float]]:
 def wider(code: dict[str, Any]) -> dict[str, tuple[dict[str, Any], float]]:
     """The runs at twice the larger rate: what, and the rate."""
     return {f"wider: {name}, rate 0.032": (variants(code)[name], 0.032) for name in WIDER}
+
+
+def positions(code: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the two blocks without positions and with ALiBi, by name."""
+    return {
+        name: {**code["old" if block == "2017" else "new"], "position": kind}
+        for name, (block, kind) in POSITIONS.items()
+    }
 
 
 def faster(code: dict[str, Any], choice: dict[str, Any], rate: float) -> list[float]:

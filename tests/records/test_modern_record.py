@@ -15,10 +15,10 @@ def code():
 
 
 def test_record_has_every_run_of_the_command(code):
-    names, scaled = (
-        [line for name in given for line in modern.lines(name)] for given in (modern.variants(code), modern.SCALED)
-    )
-    assert list(RECORD["runs"]) == [*names, *modern.gates(), *modern.wider(code), *scaled]
+    tuned = modern.variants(code), modern.SCALED, modern.POSITIONS
+    names, scaled, positions = ([line for name in given for line in modern.lines(name)] for given in tuned)
+    others = *modern.gates(), *modern.wider(code)
+    assert list(RECORD["runs"]) == [*names, *others, *scaled, *positions]
     for name, found in RECORD["runs"].items():
         losses = found[1:] if name.endswith("runs") else found
         assert len(losses) == (3 if name.endswith("runs") else 1 if "tried" in name else 2), name
@@ -26,7 +26,7 @@ def test_record_has_every_run_of_the_command(code):
 
 
 def test_recorded_learning_rate_is_the_better_of_two(code):
-    for name in modern.variants(code):
+    for name in [*modern.variants(code), *modern.POSITIONS]:
         *tried, (best, *_) = (RECORD["runs"][line] for line in modern.lines(name))
         assert best == modern.RATES[min(range(2), key=lambda i: tried[i])], name
 

@@ -18,6 +18,7 @@ The files, in reading order::
     transformer   residual stream, encoder and decoder, induction heads, experts, speculative decoding
     block         logit lens, units of a feed-forward layer, gradients behind a norm
     language      parts of the loss, shifted targets, cuts before sampling, byte-pair merges
+    modern        The drawings of the chapter on what changed since 2017: two blocks, and latent attention.
     efficient     FLOPs, parallel scans, linear attention, FlashAttention, ring attention
     serving       memory traffic, prefill and decoding, paged KV caches, batches
     flash         traffic between two memories, a softmax in two parts
@@ -99,6 +100,10 @@ from lessons_lib.page.drawings.masking import (
     mask_orders,
     window_layers,
 )
+from lessons_lib.page.drawings.modern import (
+    block_changes,
+    latent_attention,
+)
 from lessons_lib.page.drawings.positions import (
     alibi_penalties,
     causal_averages,
@@ -127,6 +132,7 @@ __all__ = [
     "attention_steps",
     "averaged_tokens",
     "batching",
+    "block_changes",
     "block_flops",
     "bottleneck_and_attention",
     "byte_pair_steps",
@@ -142,6 +148,7 @@ __all__ = [
     "image_as_tokens",
     "induction_circuit",
     "keys_on_circle",
+    "latent_attention",
     "linear_attention_orders",
     "logit_lens",
     "loss_parts",

@@ -53,10 +53,10 @@ class RoutingExplorer(Explorer):
     script = "routing"
     card = Card(
         title="Which expert gets the word?",
-        question="Where do the words of a story go, and who finds the door shut?",
+        question="Which experts process the words of a story, and which words find their expert full?",
         sentence=(
-            "In the live figure the words are joined to their experts; how these were balanced in training, how many "
-            "each word asks, how many words an expert takes, and a bias for each can be changed."
+            "In the live figure lines join the words to their experts. Load balancing in training, the number of "
+            "experts for each word, the capacity of an expert and a bias for each expert can be changed."
         ),
     )
 
@@ -101,7 +101,7 @@ class RoutingExplorer(Explorer):
             for i, many in enumerate(asked.tolist())
         ]
         each = ", ".join(str(many) for many in asked.tolist())
-        alt = f"of {self.words} words so many ask the eight experts: {each}; {int(routing.dropped.sum())} find no place"
+        alt = f"{self.words} words, choices of the eight experts: {each}; {int(routing.dropped.sum())} choices dropped"
         return picture(320, 24 * EXPERTS + 4, alt, *rows)
 
     def _router(self) -> dict[str, Any]:

@@ -279,7 +279,7 @@ def test_still_contains_the_load_of_each_expert():
     explorer = RoutingExplorer("none", 2, 1, 3, 17, capacity=1.0)
     asked = ", ".join(map(str, counts(explorer.routing()).tolist()))
     lost = int(explorer.routing().dropped.sum())
-    assert f"of 17 words so many ask the eight experts: {asked}; {lost} find no place" in explorer.still()
+    assert f"17 words, choices of the eight experts: {asked}; {lost} choices dropped" in explorer.still()
 
 
 # --- what a reader does -----------------------------------------------------------------------------------------------
@@ -305,7 +305,8 @@ def test_guess_precedes_routers_without_balance(show):
         assert not page.get_by_role("group", name="guess").is_visible()
         assert page.locator("svg path").count() == LENGTH
         assert page.evaluate("document.activeElement.textContent").startswith("You said 5.")
-        assert page.get_by_text("You said 5. In this layer 12,288 new words use the eight like 4.6").is_visible()
+        told = "You said 5. In this layer 12,288 new words are spread over the eight as over 4.6"
+        assert page.get_by_text(told).is_visible()
         assert figure(page, "you said, without balance") == "5"
         assert figure(page, "in effect, new words").count(",") == 2
         page.get_by_role("button", name="Reset").click()
@@ -346,10 +347,10 @@ def test_capacity_strikes_words_and_names_earlier_ones(show):
         assert state(page, "query") == lost[-1]
         expert = routing.experts[lost[-1], 0].item()
         first = next(i for i in range(LENGTH) if routing.experts[i, 0] == expert)
-        assert f"asks expert {expert + 1}, which is full of {words[first]}" in page.locator(".r-own").inner_text()
+        assert f"goes to expert {expert + 1}, which is full of {words[first]}" in page.locator(".r-own").inner_text()
         page.get_by_label("Capacity c").press("End")
         assert page.locator("svg .r-out").count() == 0
-        assert page.locator(".r-last").inner_text() == "Without a limit nobody is pushed out."
+        assert page.locator(".r-last").inner_text() == "Without a limit no choice is dropped."
 
 
 @pytest.mark.browser

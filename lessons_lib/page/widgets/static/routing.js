@@ -83,7 +83,7 @@ function render(context) {
     const { experts: chosen, dropped, asked, balanceLoss } = now;
     const i = state.query();
     scope.announce(
-      `${story()[i]} asks expert ${chosen[i].map((expert) => expert + 1).join(" and ")}. ` +
+      `${story()[i]} goes to expert ${chosen[i].map((expert) => expert + 1).join(" and ")}. ` +
         `The eight are asked by ${asked.join(", ")} words, as if ${fixed(inEffect(asked), 1)} were equally busy; ` +
         `balance loss ${fixed(balanceLoss)}, ${count(dropped.flat())} of ${dropped.flat().length} choices dropped.`,
     );
@@ -114,7 +114,7 @@ function choices(scope) {
       ],
     }),
     select(scope.value("top_k"), {
-      label: "A word asks",
+      label: "Experts for each word",
       options: [
         [1, "one expert"],
         [2, "two experts"],
@@ -138,8 +138,8 @@ function choices(scope) {
 function guess(scope) {
   const { card, tell } = questionCard(
     "r-guess",
-    "These routers were trained with nothing that asks for balance. On new words, as how many equally busy experts will " +
-      "the eight work? Say first:",
+    "These routers were trained without load balancing. How many experts, if all were equally busy, would have the same " +
+      "entropy on new words? Guess first:",
     Array.from({ length: EXPERTS }, (_, i) => [i + 1, String(i + 1), `${i + 1} experts`]),
     (many) => scope.write("guess", many),
   );
@@ -149,8 +149,8 @@ function guess(scope) {
     const [first, ...others] = recorded(scope).map((all) => fixed(inEffect(all), 1));
     tell(
       said
-        ? `You said ${said}. In this layer ${HELD_OUT.toLocaleString("en")} new words use the eight like ${first} equally ` +
-            `busy ones; trained from other seeds, like ${others.join(" and ")}.`
+        ? `You said ${said}. In this layer ${HELD_OUT.toLocaleString("en")} new words are spread over the eight as over ` +
+            `${first} equally busy experts; with other seeds, as over ${others.join(" and ")}.`
         : "",
     );
   });
@@ -173,7 +173,7 @@ function calls(scope, { story, query }) {
       toValue: (place) => CAPACITIES[place],
     }),
     querySlider(scope, ["words", "story"], {
-      label: "Word that asks",
+      label: "Selected word",
       count: () => scope.read("words"),
       query,
       show: (i) => story()[i],
@@ -191,7 +191,7 @@ function joined(scope, { story, query, now, rows, how, hidden }) {
   const own = html("p", { class: "x-facts r-own" });
   const last = html("p", { class: "x-facts r-last" });
   scope.when(EVERYTHING, () => {
-    const drawing = picture(WIDE, TOP + HIGH * LENGTH, "words joined to the experts that they ask");
+    const drawing = picture(WIDE, TOP + HIGH * LENGTH, "words joined to their chosen experts");
     own.textContent = last.textContent = "";
     frame.replaceChildren(drawing);
     if (hidden()) return;
@@ -263,8 +263,8 @@ function joined(scope, { story, query, now, rows, how, hidden }) {
     html(
       "figcaption",
       {},
-      "A word has the colour of its first choice; a line is as thick as the weight of what the expert returns. A dashed " +
-        "line found no place; a word that is struck through is computed by none.",
+      "A word has the colour of its first choice; the thickness of a line is the weight of the expert's output. A dashed " +
+        "line is a dropped choice; no expert processes a word that is struck through.",
     ),
     own,
     last,
@@ -281,13 +281,13 @@ function listed(all) {
 /** The routing of a word, in words. @param {string[]} story @param {Routing} routing @param {number} i */
 function told(story, routing, i) {
   const { experts: chosen, weights, dropped } = routing;
-  const first = `“${story[i]}” asks`;
+  const first = `“${story[i]}” goes to`;
   return chosen[i]
     .map((expert, choice) => {
-      const asks = `${choice ? "and" : first} expert ${expert + 1}`;
-      if (!dropped[i][choice]) return `${asks}, weight ${fixed(weights[i][choice])}`;
+      const goes = `${choice ? "and" : first} expert ${expert + 1}`;
+      if (!dropped[i][choice]) return `${goes}, weight ${fixed(weights[i][choice])}`;
       const there = inside(routing, expert).map(({ word, choice: by }) => story[word] + (by ? " (second choice)" : ""));
-      return `${asks}, which is full of ${listed(there)}`;
+      return `${goes}, which is full of ${listed(there)}`;
     })
     .join("; ")
     .concat(".");
@@ -295,14 +295,14 @@ function told(story, routing, i) {
 
 /** The effect of the last word on the words before it, in words. @param {string[]} story @param {number[][]} rows @param {import("./routing.math.js").How} how */
 function toldLast(story, rows, how) {
-  if (how.capacity === EXPERTS) return "Without a limit nobody is pushed out.";
+  if (how.capacity === EXPERTS) return "Without a limit no choice is dropped.";
   const { out, back, places } = lastWord(rows, how);
   const who = (/** @type {typeof out} */ all) =>
     listed(
       all.map(({ word, choice, expert }) => `${story[word]} (${choice ? "second" : "first"} choice, ${expert + 1})`),
     );
   const done = [
-    places > 0 && "brings each expert a place more",
+    places > 0 && "gives each expert one more place",
     back.length > 0 && `lets in ${who(back)}`,
     out.length > 0 && `pushes out ${who(out)}`,
   ].filter(Boolean);
@@ -357,8 +357,8 @@ function experts(scope, { now, hidden }) {
     html(
       "figcaption",
       {},
-      `Upper bars: the words of the call that ask each expert; striped: ${HELD_OUT.toLocaleString("en")} new words, as ` +
-        "trained. The first button lowers the bias of each expert that more than the average ask for, and raises the others’. " +
+      `Upper bars: the words of the call that choose each expert; striped: ${HELD_OUT.toLocaleString("en")} new words, as ` +
+        "trained. The first button lowers the bias of each expert that is chosen more than the average and raises the others’. " +
         "What the model would predict with other biases or with a capacity is not computed here.",
     ),
     numbers(scope, EVERYTHING, [
