@@ -24,6 +24,12 @@ def test_table_matches_the_runs():
         assert row["tried"][0] < row["rate"] < row["tried"][-1] or row["rate"] in (recall.RATES[0], recall.RATES[-1])
 
 
+def test_longer_table_matches_the_longer_runs():
+    assert RECORD["longer"] == recall.longer_rows(RECORD["runs"])
+    assert [row["method"] for row in RECORD["longer"][:: len(recall.PAIRS)]] == list(recall.LONGER)
+    assert RECORD["steps_longer"] >= 4 * RECORD["steps"]
+
+
 def test_missing_requests_next_rate_if_the_best_is_at_the_edge():
     runs = {recall.line("sum", rate, recall.TUNED_ON): [0.1 + rate] * 4 for rate in (0.003, 0.01, 0.03)}
     assert recall.missing("sum", runs) == (0.1, recall.TUNED_ON)

@@ -21,6 +21,7 @@ The files, in reading order::
     modern        The drawings of the chapter on what changed since 2017: two blocks, and latent attention.
     efficient     FLOPs, parallel scans, linear attention, FlashAttention, ring attention
     serving       memory traffic, prefill and decoding, paged KV caches, batches
+    sparse        routes through a global token, kept keys, mixed keys, updates of a state
     flash         traffic between two memories, a softmax in two parts
     applications  image and text encoders, a shortcut feature
     encoders      an image as tokens, translation with one vector and with attention
@@ -115,6 +116,12 @@ from lessons_lib.page.drawings.serving import (
     paged_cache,
     prefill_and_decoding,
 )
+from lessons_lib.page.drawings.sparse import (
+    global_token_routes,
+    key_mixtures,
+    selected_keys,
+    state_updates,
+)
 from lessons_lib.page.drawings.training import (
     averaged_tokens,
     norm_positions,
@@ -143,10 +150,12 @@ __all__ = [
     "encoder_and_decoder",
     "feedforward_units",
     "fixed_and_growing_memory",
+    "global_token_routes",
     "gpu_levels",
     "grouped_query_attention",
     "image_as_tokens",
     "induction_circuit",
+    "key_mixtures",
     "keys_on_circle",
     "latent_attention",
     "linear_attention_orders",
@@ -182,10 +191,12 @@ __all__ = [
     "sampling_cuts",
     "score_and_entropy_levels",
     "scores_to_weights",
+    "selected_keys",
     "shifted_targets",
     "speculative_decoding",
     "split_heads",
     "spot_and_mark",
+    "state_updates",
     "tile_orders",
     "two_memories",
     "two_towers",

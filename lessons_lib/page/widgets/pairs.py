@@ -89,10 +89,10 @@ class PairsExplorer(Explorer):
     script = "pairs"
     card = Card(
         title="A budget of pairs",
-        question="Which pairs can a head do without, and what does it cost to look at none?",
+        question="Which pairs does a head need, and what is the error of a method that computes no pairs?",
         sentence=(
-            "In the live figure a way to compute fewer pairs is chosen, with its budget and a trained head; the pairs "
-            "that are left, the weights beside the exact ones, and the error of the output follow."
+            "In the live figure you choose a method that computes fewer pairs, its budget and a trained head. It shows "
+            "the pairs that are left, the attention weights beside the exact ones, and the error of the output."
         ),
     )
 
@@ -164,7 +164,7 @@ class PairsExplorer(Explorer):
             alt = f"{int(allowed.sum())} of {N * N} pairs are computed"
         ground = element("rect", class_="x-ground", x=0, y=0, width=side * N, height=side * N)
         alt = f"{NAMES[self.way]}: {alt}; error of head {self.head}: {self.error():.2f}"
-        return picture(300, side * N + 20, alt, ground, *drawn, text("down: reads, across: is read", x=0, y=256))
+        return picture(300, side * N + 20, alt, ground, *drawn, text("rows: queries, columns: keys", x=0, y=256))
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if self.way == "linformer":

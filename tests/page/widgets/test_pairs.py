@@ -283,7 +283,7 @@ def test_recall_agrees_with_the_record():
 def test_recorded_line_of_the_selected_method_is_bold(show):
     with show(PairsExplorer("linear", guess="2.4")) as page:
         assert page.locator(".b-own th").all_inner_texts() == ["elu + 1"]
-        page.get_by_role("combobox", name="Way").select_option("bigbird")
+        page.get_by_role("combobox", name="Method").select_option("bigbird")
         assert page.locator(".b-own").count() == 0
 
 
@@ -379,7 +379,7 @@ def test_each_method_has_its_budgets_and_a_picture(show):
     with show(PairsExplorer(guess="2.4")) as page:
         seen = set()
         for way in METHODS:
-            page.get_by_role("combobox", name="Way").select_option(way)
+            page.get_by_role("combobox", name="Method").select_option(way)
             sliders = [
                 s.evaluate("s => s.parentElement.innerText.split('\\n')[0]") for s in page.get_by_role("slider").all()
             ]
@@ -400,7 +400,7 @@ def test_wider_window_costs_more_and_has_a_smaller_error(show):
         assert page.locator(".b-board .x-value").first.inner_text() == "0.00"
         page.get_by_role("slider", name="Window").press("Home")
         assert figure(page, "pairs computed") == "60 of 3,600"
-        assert figure(page, "the last word hears of") == "1 of 60 words"
+        assert figure(page, "within reach of the last word") == "1 of 60 words"
 
 
 @pytest.mark.browser
@@ -410,7 +410,7 @@ def test_reach_of_layers_is_a_power_of_the_mask(show, explorer):
     steps = explorer.rule().to_mask(N).double()
     heard = (torch.linalg.matrix_power(steps, 3)[-1] > 0).sum().item()
     with show(explorer) as page:
-        assert figure(page, "the last word hears of") == f"{heard} of 60 words"
+        assert figure(page, "within reach of the last word") == f"{heard} of 60 words"
 
 
 @pytest.mark.browser

@@ -107,7 +107,7 @@ function render(context) {
       "div",
       { class: "x-settings" },
       select(scope.value("way"), {
-        label: "Way",
+        label: "Method",
         options: Object.entries(METHODS).map(([way, [name]]) => [way, name]),
       }),
       select(scope.value("head"), {
@@ -127,8 +127,8 @@ function render(context) {
   scope.when(EVERYTHING, () => {
     const now = how();
     const count = pairs(now);
-    const cost = count ? `${count} of ${N * N} pairs` : `no pair, ${inner(now)} numbers a word instead`;
-    const far = state.hidden() ? "First say for which head the window is nearer." : `Error ${fixed(state.errs(now))}.`;
+    const cost = count ? `${count} of ${N * N} pairs` : `no pair, but ${inner(now)} numbers for each word`;
+    const far = state.hidden() ? "First answer the question above." : `Error ${fixed(state.errs(now))}.`;
     scope.announce(`${METHODS[now.way][0]} computes ${cost}. Head ${head()}. ${far}`);
   });
   return scope.dispose;
@@ -148,8 +148,8 @@ function guess(scope) {
   const { card, tell } = questionCard(
     "b-guess",
     `Head 1.3 gives all words nearly the same score (spread ${fixed(spread("1.3"), 1)}), head 2.4 very different ones ` +
-      `(${fixed(spread("2.4"), 1)}). Each is computed by a window of 8 words, and by 64 random features of Performer. For ` +
-      "which head does the window come nearer to the exact output? Say first:",
+      `(${fixed(spread("2.4"), 1)}). Each is computed with a window of 8 words, and with 64 random features of Performer. For ` +
+      "which head is the output of the window nearer to the exact output?",
     options,
     (value) => scope.write("guess", value),
   );
@@ -170,8 +170,8 @@ function guess(scope) {
       : (found.find(({ wins }) => wins)?.head.concat(" only") ?? "neither");
     tell(
       `You said ${options.find(([value]) => value === said)?.[1]}; it is ${right}. Errors, ` +
-        `${found.map(({ words }) => words).join("; ")}. Where all words count a little, a few pairs are not enough; where ` +
-        "few words count for much, so many random features are hardly better than the plain average.",
+        `${found.map(({ words }) => words).join("; ")}. Where the weights are nearly equal, a few pairs are not enough. Where ` +
+        "a few weights are large, 64 random features are hardly better than the plain average.",
     );
   });
   return card;
@@ -239,10 +239,10 @@ function computed(scope, { how }) {
     const drawing = picture(
       LEFT + SIZE + 2,
       TOP + SIZE + 2,
-      r ? "what stands for the pairs" : "pairs that are computed",
+      r ? "features or mixtures that replace the pairs" : "pairs that are computed",
     );
     frame.replaceChildren(drawing);
-    drawing.append(named(r ? "" : "is read", LEFT + SIZE, 12, "", "end"), named(r ? "" : "reads", 0, 12));
+    drawing.append(named(r ? "" : "keys", LEFT + SIZE, 12, "", "end"), named(r ? "" : "queries", 0, 12));
     if (r) {
       const unit = SIZE / (N + r + 2);
       const rect = (
@@ -263,8 +263,8 @@ function computed(scope, { how }) {
         key("b-keys", mixes ? `mixtures, ${r} × ${N}` : `features of keys, ${r} × ${N}`),
       );
       caption.textContent = mixes
-        ? `Each of the ${r} mixtures is the mean of neighbouring words, and nothing is hidden here. The dashed square of pairs is never made.`
-        : `Sums over the words stand for the words. The dashed square of ${N} × ${N} pairs is never made.`;
+        ? `Each of the ${r} mixtures is the mean of neighbouring words, and no causal mask is applied. The dashed square of pairs is never computed.`
+        : `Sums over the words replace the pairs. The dashed square of ${N} × ${N} pairs is never computed.`;
       return;
     }
     const seen = mask(now);
@@ -286,8 +286,8 @@ function computed(scope, { how }) {
       ]),
     );
     legend.replaceChildren(key("x-may", "computed"), key("b-near", `within reach of ${scope.read("layers")} layers`));
-    const drawn = now.way === "bigbird" && now.causal ? " Later words that one drew are hidden." : "";
-    caption.textContent = `A row for each of ${N} words that reads, a column for each that is read.${drawn}`;
+    const drawn = now.way === "bigbird" && now.causal ? " Random keys that come later are hidden." : "";
+    caption.textContent = `A row for each of ${N} queries, a column for each key.${drawn}`;
   });
   const depth = scope.rebuild(
     ["way"],
@@ -317,7 +317,7 @@ function computed(scope, { how }) {
           `for the last of ${grouped(FAR)} words`,
           () => `${grouped(forTheLast(how()))}; exact ${grouped(2 * WIDTH * FAR)}`,
         ],
-        ["the last word hears of", () => `${heard()} of ${N} words`],
+        ["within reach of the last word", () => `${heard()} of ${N} words`],
       ],
     ),
   );
@@ -327,7 +327,7 @@ function computed(scope, { how }) {
 function looks(scope, { how, head, hidden }) {
   const frame = html("div");
   scope.when([...HOW, "head", "guess"], () => {
-    const drawing = picture(328, 178, "exact weights, and those of the cheaper computation");
+    const drawing = picture(328, 178, "exact weights, and those of the efficient method");
     frame.replaceChildren(drawing);
     const own = vectors(head());
     const both = [exact(isCausal(how()), own), hidden() ? [] : weights(how(), own)];
@@ -347,7 +347,7 @@ function looks(scope, { how, head, hidden }) {
     html(
       "figcaption",
       {},
-      "With how much weight each word (row) reads each (column), in the trained head and computed the cheaper way from the same queries and keys. Fourfold weight is twice as dark.",
+      "Attention weights of each query (row) on each key (column): exact, and by the efficient method from the same queries and keys. Four times the weight has twice the strength of colour.",
     ),
   );
 }
@@ -398,13 +398,13 @@ function board(scope, { how, errs, hidden }) {
     html(
       "div",
       { class: "x-grid b-board", style: "--columns: 8.5rem 1fr 2.5rem 4.25rem" },
-      ...["way", "error", "", "multipl."].map((name) => html("span", { class: "x-head" }, name)),
+      ...["method", "error", "", "multipl."].map((name) => html("span", { class: "x-head" }, name)),
       ...rows.flatMap(({ bar, shown, cost, choose }) => [choose, html("div", { class: "x-track" }, bar), shown, cost]),
     ),
     html(
       "figcaption",
       {},
-      `Error of the head’s output relative to the exact one, each way at its own budget; nothing is trained again. A full bar is ${fixed(WORST, 1)} or more. The plain average ignores who asks. Linformer is compared with exact attention that sees all.`,
+      `Error of the head’s output relative to the exact one, each method at its own budget; nothing is trained again. A full bar is ${fixed(WORST, 1)} or more. The plain average ignores the query. Linformer is compared with exact attention without a causal mask.`,
     ),
   );
 }
@@ -451,7 +451,7 @@ function curve(scope, { how, errs, hidden }) {
     "figure",
     { class: "x-panel" },
     frame,
-    html("figcaption", {}, "The ring is where the slider stands; what lies above 2 is drawn at 2."),
+    html("figcaption", {}, "The circle is the setting of the slider; errors above 2 are drawn at 2."),
   );
 }
 
@@ -484,7 +484,7 @@ function recalled(scope) {
   scope.when(["way"], () =>
     rows.forEach((row, i) => row.classList.toggle("b-own", kinds[i][0] === RECORDED[scope.read("way")])),
   );
-  const heads = ["kind", "keeps", ...RECALL.pairs.map(String)];
+  const heads = ["kind", "numbers", ...RECALL.pairs.map(String)];
   return html(
     "figure",
     { class: "x-panel" },
@@ -497,9 +497,9 @@ function recalled(scope) {
     html(
       "figcaption",
       {},
-      `Recorded: of ${RECALL.pairs.join(", ")} pairs that it was told, what share of the values one layer of each kind recalls after ` +
-        `${RECALL.steps} steps of training, each at the best of its learning rates; means of ${RECALL.seeds} seeds. Keeps: how many numbers stand ` +
-        `for ${RECALL.pairs[RECALL.pairs.length - 1]} pairs. The sliders do not change it; bold is the way that is chosen.`,
+      `A record: of ${RECALL.pairs.join(", ")} pairs of key and value, the share that one layer of each kind recalls after ` +
+        `${RECALL.steps} steps of training, each at the best of its learning rates; means of ${RECALL.seeds} seeds. Numbers: what the layer keeps ` +
+        `of ${RECALL.pairs[RECALL.pairs.length - 1]} pairs. The sliders do not change it; the chosen method is bold.`,
     ),
   );
 }
