@@ -23,6 +23,7 @@ The files, in reading order::
     serving       memory traffic, prefill and decoding, paged KV caches, batches
     sparse        routes through a global token, kept keys, mixed keys, updates of a state
     flash         traffic between two memories, a softmax in two parts
+    context       angles that are new in a long text, a cache of fixed size
     applications  image and text encoders, a shortcut feature
     encoders      an image as tokens, translation with one vector and with attention
 """
@@ -47,6 +48,10 @@ from lessons_lib.page.drawings.block import (
     feedforward_units,
     logit_lens,
     norm_gradients,
+)
+from lessons_lib.page.drawings.context import (
+    new_angles,
+    streaming_cache,
 )
 from lessons_lib.page.drawings.efficient import (
     block_flops,
@@ -168,6 +173,7 @@ __all__ = [
     "memory_passes",
     "merged_parts",
     "mixture_of_experts",
+    "new_angles",
     "norm_gradients",
     "norm_positions",
     "one_and_two_heads",
@@ -197,6 +203,7 @@ __all__ = [
     "split_heads",
     "spot_and_mark",
     "state_updates",
+    "streaming_cache",
     "tile_orders",
     "two_memories",
     "two_towers",

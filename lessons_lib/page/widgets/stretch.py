@@ -54,7 +54,7 @@ class StretchExplorer(Explorer):
     script = "stretch"
     card = Card(
         title="Clocks beyond their training",
-        question="Trained on 64 tokens, it reads 512: which clocks show angles never seen?",
+        question="Trained on 64 tokens, it reads 512: which clocks reach new angles?",
         sentence=(
             "In the live figure the length, the method with its factor, the base and the width of a head can be "
             "changed; how far each clock turned in training and turns now, and what the method changes, follow."

@@ -243,15 +243,15 @@ def test_methods_scale_the_clocks_and_show_the_factor(show):
     with show(StretchExplorer()) as page:
         method, factor = page.get_by_label("Method"), page.get_by_label("by the factor")
         assert factor.is_disabled()
-        assert shown(page)["clocks at angles never seen"] == "5 of 8"
+        assert shown(page)["clocks with new angles"] == "5 of 8"
         assert page.locator("rect.s-new").count() == 5
         assert page.locator(".s-plain").count() == 1, "the window's losses"
         assert cells(page)["turns made"] == ["0.32", "2.58"]
-        assert "As fast as in training; 244° of its angles never seen." in page.locator("div.explorer").inner_text()
+        assert "As fast as in training; 244° of its angles are new." in page.locator("div.explorer").inner_text()
         method.select_option("interpolation")
         assert factor.is_enabled()
         assert shown(page) == {
-            "clocks at angles never seen": "0 of 8",
+            "clocks with new angles": "0 of 8",
             "slower, fastest … slowest": "8.00 … 8.00",
             "neighbours, fastest clock": "57.3° → 7.16°",
             "temperature of the scores": "1.00",
@@ -259,7 +259,7 @@ def test_methods_scale_the_clocks_and_show_the_factor(show):
         assert page.locator("rect.s-new").count() == 0
         assert page.locator("svg .s-plain").count() >= 8
         method.select_option("ntk")
-        assert shown(page)["clocks at angles never seen"] == "4 of 8"
+        assert shown(page)["clocks with new angles"] == "4 of 8"
         assert shown(page)["slower, fastest … slowest"] == "1.00 … 8.00"
         assert cells(page)["tokens for a turn"] == ["199", "484"]
         method.select_option("yarn")
@@ -268,7 +268,7 @@ def test_methods_scale_the_clocks_and_show_the_factor(show):
         page.get_by_label("Tokens read").press("Home")
         assert cells(page)["tokens"] == ["64", "16"]
         page.get_by_role("button", name="Reset").click()
-        assert shown(page)["clocks at angles never seen"] == "5 of 8"
+        assert shown(page)["clocks with new angles"] == "5 of 8"
 
 
 @pytest.mark.browser
@@ -280,7 +280,7 @@ def test_clock_can_be_selected_by_bar_and_by_slider(show):
         for share, clock in ((0.985, 64), (0.109, 1), (0.5, 29)):
             page.mouse.click(box["x"] + share * box["width"], box["y"] + 0.7 * box["height"])
             assert f"clock {clock}" in cells(page)
-        slider = page.get_by_label("Clock looked at")
+        slider = page.get_by_label("Clock shown")
         slider.press("ArrowRight")
         assert "clock 30" in cells(page)
         page.get_by_label("Width of a head").press("Home")
@@ -314,8 +314,8 @@ def test_dial_marks_are_the_angles_of_all_distances(show):
 @pytest.mark.browser
 def test_guess_precedes_the_losses(show):
     with show(StretchExplorer()) as page:
-        drawing = page.get_by_label("recorded losses by the number of letters read")
-        more = page.get_by_label("40 more steps, of 512")
+        drawing = page.get_by_label("recorded losses by the number of characters read")
+        more = page.get_by_label("40 more steps at 512")
         assert not drawing.is_visible()
         assert not more.is_visible()
         page.get_by_role("group", name="your guess").get_by_role("button", name="NTK-aware").press("Enter")
@@ -330,7 +330,7 @@ def test_guess_precedes_the_losses(show):
         curves = drawing.evaluate("d => d.innerHTML")
         more.press("Space")
         assert drawing.evaluate("d => d.innerHTML") != curves
-        assert "by the factor 8." in page.locator("div.explorer").inner_text()
+        assert "factor 8." in page.locator("div.explorer").inner_text()
         page.get_by_role("button", name="Reset").click()
         assert not drawing.is_visible()
 
@@ -357,7 +357,7 @@ def test_the_extremes_draw_without_a_hole_and_within_their_axes(show):
         assert not {word for word in ("NaN", "Infinity", "undefined") if word in drawn}
         inside = """d => { const all = [...d.querySelectorAll("rect, path.x-line")].map((e) => e.getBBox());
           return [Math.min(...all.map((b) => b.y)), Math.max(...all.map((b) => b.y + b.height))]; }"""
-        for name in ("turns of each clock in training and now", "recorded losses by the number of letters read"):
+        for name in ("turns of each clock in training and now", "recorded losses by the number of characters read"):
             for i in range(2):
                 top, bottom = page.get_by_label(name).nth(i).evaluate(inside)
                 assert top >= 25.999

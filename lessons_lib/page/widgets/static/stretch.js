@@ -104,7 +104,7 @@ function render(context) {
     ),
     panels(["All clocks", bars(scope, now)], ["One clock", dial(scope, now)]),
     numbers(scope, SETTING, [
-      ["clocks at angles never seen", () => `${many()} of ${all.length}`],
+      ["clocks with new angles", () => `${many()} of ${all.length}`],
       [
         "slower, fastest … slowest",
         () => [all[0], all[all.length - 1]].map((c) => fixed(c.trained / c.now)).join(" … "),
@@ -121,7 +121,7 @@ function render(context) {
         (part) =>
           slider(
             { ...part.value("clock"), get: () => now.chosen() + 1 },
-            { label: "Clock looked at", min: 1, max: scope.read("width") / 2, step: 1 },
+            { label: "Clock shown", min: 1, max: scope.read("width") / 2, step: 1 },
           ),
       ),
       logSlider(scope.value("base"), { label: "Base", min: 10, max: 1e6, show: short }),
@@ -218,7 +218,7 @@ function bars(scope, now) {
     html(
       "figcaption",
       {},
-      `Bar: how far it turned in ${TRAINED} tokens of training. Thick line: how far it turns in the tokens read; dotted: if nothing were slowed down. Orange, above a bar: angles never seen; a clock that went once round counts as having seen all. The mark: the clock looked at.`,
+      `Bar: turns in ${TRAINED} tokens of training. Thick line: turns in the tokens read; dotted: the same as trained. Orange: new angles. A clock that completed a turn in training has shown all angles. The mark: the clock shown in detail.`,
     ),
   );
 }
@@ -272,7 +272,7 @@ function dial(scope, now) {
     ].forEach((pair, row) => pair.forEach((words, column) => (rows[row].cells[column].textContent = words)));
     verdict.textContent =
       (slower > 1 ? `${fixed(slower)} times slower than in training; ` : "As fast as in training; ") +
-      (news ? `${degrees(news[1] - news[0])} of its angles never seen.` : "no angle that is new.");
+      (news ? `${degrees(news[1] - news[0])} of its angles are new.` : "no new angles.");
   });
   return html(
     "figure",
@@ -305,7 +305,7 @@ function wedge(from, to) {
 function guess(scope) {
   const { card, tell } = questionCard(
     "s-guess",
-    "A small model learned from 64 letters at a time and is not trained further. With which clocks is its loss lowest when 512 are given? Say first:",
+    "A small model was trained for 300 steps on 64 characters at a time, and is not trained further. With which method is its loss lowest when 512 are given?",
     METHODS,
     (method) => scope.write("guess", method),
   );
@@ -316,7 +316,7 @@ function guess(scope) {
       return `${words} ${fixed(all[all.length - 1])}`;
     });
     tell(
-      said && `You said ${NAMES[said]}. Mean losses with 512 letters, base 10 000, factor 8: ${found.join(", ")} nats.`,
+      said && `You said ${NAMES[said]}. Mean losses with 512 characters, base 10 000, factor 8: ${found.join(", ")} nats.`,
     );
   });
   return card;
@@ -325,7 +325,7 @@ function guess(scope) {
 /** Recorded losses by length, with the seeds of the selected method. @param {Scope} scope */
 function losses(scope) {
   const [left, right, top, bottom] = [34, 232, 26, 196];
-  const drawing = picture(320, 234, "recorded losses by the number of letters read");
+  const drawing = picture(320, 234, "recorded losses by the number of characters read");
   const x = linear([5, 9], [left, right]);
   const y = linear([3.2, 1.8], [top, bottom]);
   const place = (/** @type {number} */ loss, /** @type {number} */ i) =>
@@ -338,7 +338,7 @@ function losses(scope) {
     ...LENGTHS.map((n) => named(String(n), x(Math.log2(n)), bottom + 16, "", "middle")),
     ...[2, 2.5, 3].map((loss) => named(fixed(loss, 1), left - 5, y(loss) + 4, "", "end")),
     named("loss in nats", 0, 12),
-    named("letters read", (left + right) / 2, bottom + 34, "", "middle"),
+    named("characters read", (left + right) / 2, bottom + 34, "", "middle"),
     here,
     shown,
   );
@@ -369,13 +369,13 @@ function losses(scope) {
       }),
     );
     about.textContent =
-      `Recorded with base 10 000, width 16, by the factor ${factor}. The same letters are scored, with more text before them: means of three seeds; thin: each seed, with its own letters. ` +
-      "Dotted: nothing slowed down, but each letter sees the last 64 alone.";
+      `Recorded after 300 steps with base 10 000, width 16, factor ${factor}. The same characters are scored, with more text before them: means of three seeds; thin: each seed, with its own characters. ` +
+      "Dotted: frequencies as trained, and each layer sees a window of 64 keys.";
   });
   const more = html(
     "div",
     { class: "x-panel" },
-    checkbox(scope.value("practised"), { label: "40 more steps, of 512" }),
+    checkbox(scope.value("practised"), { label: "40 more steps at 512" }),
     about,
   );
   const curves = html("figure", { class: "x-panel" }, drawing);
