@@ -18,7 +18,7 @@ The files, in reading order::
     transformer   residual stream, encoder and decoder, induction heads, experts, speculative decoding
     block         logit lens, units of a feed-forward layer, gradients behind a norm
     language      parts of the loss, shifted targets, cuts before sampling, byte-pair merges
-    modern        The drawings of the chapter on what changed since 2017: two blocks, and latent attention.
+    modern        two blocks beside one another, latent attention
     efficient     FLOPs, parallel scans, linear attention, FlashAttention, ring attention
     serving       memory traffic, prefill and decoding, paged KV caches, batches
     sparse        routes through a global token, kept keys, mixed keys, updates of a state
