@@ -49,7 +49,8 @@ def block_changes() -> Sketch:
             d.text((boxes[-1].middle[0], y + 14), words)
             d.text((boxes[-1].middle[0], y + 31), note, small=True)
         d.text((left + 97, 322), "token + sines" if on_stream else "token", small=True)
-        d.path(_stream(stream, [box for box in boxes if box.x == left]), thick=True)
+        norms = [box for box in boxes if box.x == left]
+        sums: list[Box] = []
         for low, high in ((0, 0), (2, 2)) if on_stream else ((0, 1), (2, 3)):
             start, end = boxes[low], boxes[high]
             d.path(f"M{stream} {start.y + 51}H{start.middle[0]}")
@@ -58,7 +59,8 @@ def block_changes() -> Sketch:
                 d.arrow(start.top, end.bottom, gap=0)
             d.path(f"M{end.middle[0]} {end.y}V{end.y - 11}")
             d.arrow((end.middle[0], end.y - 11), (stream + 8, end.y - 11), gap=0)
-            d.circle((stream, end.y - 11), 8, "+")
+            sums.append(d.circle((stream, end.y - 11), 8, "+"))
+        d.path(_stream(stream, norms + sums), thick=True)
     return d
 
 
@@ -97,9 +99,9 @@ def latent_attention(n_heads: int = 3) -> Sketch:
     return d
 
 
-def _stream(x: float, norms: list[Box]) -> str:
-    """Return the path of the residual stream from bottom to top, with a gap at each norm that stands on it."""
-    ends = sorted([(box.y, box.y + box.height) for box in norms], reverse=True)
+def _stream(x: float, stations: list[Box]) -> str:
+    """Return the path of the residual stream from bottom to top, with a gap at each norm and each sum."""
+    ends = sorted([(box.y, box.y + box.height) for box in stations], reverse=True)
     path, at = "", 310.0
     for top, bottom in ends:
         path += f"M{x} {at}V{bottom}"
