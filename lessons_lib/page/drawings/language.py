@@ -144,7 +144,7 @@ def sampling_cuts(
             y, shown = base + 14 + 17 * j, min(n, n_bars)
             d.text((left - 8, y), cut, anchor="end", small=True)
             d.path(f"M{left + 1} {y}h{step * shown - 2:.1f}", role="query", thick=True)
-            d.text((402, y), f"keeps {n}", anchor="end", small=True)
+            d.text((398, y), f"keeps {n}", anchor="end", small=True)
     return d
 
 
@@ -185,5 +185,5 @@ def byte_pair_steps(steps: Sequence[Sequence[str]]) -> Sketch:
             d.box(x + 1, y, cell * len(piece) - 2, 22, shown(piece), role=role)
             x += cell * len(piece)
         count = f"{sizes[i]} pieces" if sizes[i] > 1 else "1 piece"
-        d.text((402, y + 11), count, anchor="end", small=True)
+        d.text((398, y + 11), count, anchor="end", small=True)
     return d

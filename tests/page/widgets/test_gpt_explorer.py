@@ -817,7 +817,7 @@ def test_english_shows_bars_of_model_and_bigrams_and_no_grammar(show):
         ours = bars(page)
         assert [bar[:2] for bar in ours] == [(CHARACTERS[i].replace(" ", "\u2423"), f"{p[i]:.3f}") for i in order]
         assert [beside for *_, beside in ours] == [f"{pairs[i] / pairs.sum():.3f}" for i in order]
-        assert page.get_by_text("there is no exact answer").is_visible()
+        assert page.get_by_text("probabilities of English characters are unknown").is_visible()
         assert figures(page) == ["20"]
         assert page.locator(".g-chips .g-cut").count() == 52
         assert page.locator(".g-wrong, .g-impossible").count() == 0
