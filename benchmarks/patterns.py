@@ -28,7 +28,7 @@ from lessons_lib.transformer.initialise import initialise_normal, rng_from
 
 CHAPTER = ROOT / "book" / "transformer" / "patterns.ipynb"
 CELLS = (
-    "birth-placed", "birth-model", "birth-place", "birth-task", "birth-learn",
+    "birth-positions", "birth-add", "birth-initialise", "birth-model", "birth-task", "birth-measures", "birth-learn",
     "subject-train", "subject-words", "subject-verbs", "subject-agreement", "subject-heads",
 )  # fmt: skip
 # what to build, steps, rate, after how many steps to look, seeds
@@ -64,7 +64,7 @@ def cells() -> dict[str, Any]:
     given = {
         "SEED": 0, "torch": torch, "patterns": patterns, "stories": stories, "tasks": tasks, "GPT": GPT,
         "GPTConfig": GPTConfig, "rng_from": rng_from, "initialise_normal": initialise_normal, "train": train,
-        "observe": observe, "ablated": ablate_heads,
+        "observe": observe, "ablate_heads": ablate_heads,
     }  # fmt: skip
     return defined(CHAPTER, CELLS, given)
 
@@ -79,7 +79,7 @@ def told(code: dict[str, Any], seed: int) -> list[float]:
     """Train one storyteller; return two numbers for each head, one for the whole and one for each pair."""
     model = code["storyteller"](seed)
     without = [
-        code["agreement"](ablate_heads(model, code["fresh"].inputs, pair, "mean"))
+        code["agreement"](ablate_heads(model, code["test_stories"].inputs, pair, "mean"))
         for pair in [(), *combinations(code["HEADS"], 2)]
     ]
     return [*code["head_table"](model).flatten().tolist(), *without]

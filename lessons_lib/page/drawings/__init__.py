@@ -18,6 +18,7 @@ The files, in reading order::
     transformer   residual stream, encoder and decoder, induction heads, experts, speculative decoding
     block         logit lens, units of a feed-forward layer, gradients behind a norm
     language      parts of the loss, shifted targets, cuts before sampling, byte-pair merges
+    interventions the output of a head replaced, idle and busy rows of a head
     modern        two blocks beside one another, latent attention
     efficient     FLOPs, parallel scans, linear attention, FlashAttention, ring attention
     serving       memory traffic, prefill and decoding, paged KV caches, batches
@@ -26,6 +27,7 @@ The files, in reading order::
     context       angles that are new in a long text, a cache of fixed size
     applications  image and text encoders, a shortcut feature
     encoders      an image as tokens, translation with one vector and with attention
+    sequences     the reading of a path in CTC, static scores of graph attention
 """
 
 from lessons_lib.page.drawings.applications import (
@@ -86,6 +88,10 @@ from lessons_lib.page.drawings.information import (
     weights_by_temperature,
     yes_no_questions,
 )
+from lessons_lib.page.drawings.interventions import (
+    head_interventions,
+    idle_and_busy_rows,
+)
 from lessons_lib.page.drawings.language import (
     byte_pair_steps,
     loss_parts,
@@ -114,6 +120,10 @@ from lessons_lib.page.drawings.positions import (
     alibi_penalties,
     causal_averages,
     same_distance,
+)
+from lessons_lib.page.drawings.sequences import (
+    ctc_reading,
+    static_scores,
 )
 from lessons_lib.page.drawings.serving import (
     batching,
@@ -151,6 +161,7 @@ __all__ = [
     "causal_averages",
     "causal_walk",
     "content_path",
+    "ctc_reading",
     "dot_product",
     "encoder_and_decoder",
     "feedforward_units",
@@ -158,6 +169,8 @@ __all__ = [
     "global_token_routes",
     "gpu_levels",
     "grouped_query_attention",
+    "head_interventions",
+    "idle_and_busy_rows",
     "image_as_tokens",
     "induction_circuit",
     "key_mixtures",
@@ -203,6 +216,7 @@ __all__ = [
     "split_heads",
     "spot_and_mark",
     "state_updates",
+    "static_scores",
     "streaming_cache",
     "tile_orders",
     "two_memories",
