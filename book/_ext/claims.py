@@ -13,8 +13,7 @@ from sources import sources_of
 
 PAGE = "book/back/errata"
 MARK = "<!-- claims -->"
-# The second heading is that of chapters without the box *In short*.
-HEADINGS = ("## Claims you will meet", "## The claims in one table")
+HEADING = "## Claims you will meet"
 COLUMNS = "| what is said | what holds |"
 LOCAL_LINK = re.compile(r"\]\(#")
 CITED = re.compile(r"\[(\d+)\](?![(\[])")
@@ -28,9 +27,9 @@ def claims_of(chapter: Path) -> list[str]:
         ValueError: if the chapter has no such table or more than one, or a row has not two cells, or contains a
             computed number or a reference that only the chapter itself can resolve.
     """
-    tables = [text for text in markdown_cells(chapter) if text.startswith(HEADINGS)]
+    tables = [text for text in markdown_cells(chapter) if text.startswith(HEADING)]
     if len(tables) != 1:
-        raise ValueError(f"{chapter.name} must have one table under {HEADINGS[0]!r}, got {len(tables)}")
+        raise ValueError(f"{chapter.name} must have one table under {HEADING!r}, got {len(tables)}")
     lines = [line for line in tables[0].splitlines() if line.startswith("|")]
     if lines[:1] != [COLUMNS]:
         raise ValueError(f"the table of {chapter.name} must have the columns {COLUMNS!r}, got {lines[:1]}")

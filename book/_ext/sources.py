@@ -15,8 +15,7 @@ from chapters import chapters, markdown_cells, page_filler
 
 PAGE = "book/references"
 MARK = "<!-- sources -->"
-# The second form is that of chapters without the box *In short*.
-HEADING = re.compile(r"^## Sources$|\*\*Sources\.\*\*", re.MULTILINE)
+HEADING = re.compile(r"^## Sources$", re.MULTILINE)
 START = re.compile(
     r"(?:^|(?<=\n)|(?<=\* )|(?<=[.)] ))(?=\[\d+\] )"
 )  # at the start of a text, a line, a list item or a sentence

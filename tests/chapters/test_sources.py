@@ -73,9 +73,9 @@ def test_page_lists_every_source_once_in_alphabetical_order(sources):
 @pytest.mark.parametrize(
     "listing",
     [
-        f"**Sources.** {ENTRY} {LATER}",
-        f"**Sources.**\n\n* {ENTRY}\n* {LATER}",
-        f"**Sources.**\n\n{ENTRY}\n\n{LATER}",
+        f"## Sources\n\n{ENTRY} {LATER}",
+        f"## Sources\n\n* {ENTRY}\n* {LATER}",
+        f"## Sources\n\n{ENTRY}\n\n{LATER}",
         f"## Sources\n\n* {ENTRY}\n* {LATER}",
     ],
 )
@@ -105,10 +105,10 @@ def test_sources_of_reads_paragraphs_and_lists(sources, tmp_path, listing):
 )
 def test_sources_of_incomplete_entry_raises(sources, tmp_path, listing, rule):
     with pytest.raises(ValueError, match=rule):
-        sources.sources_of(chapter(tmp_path / "one.ipynb", f"**Sources.** {listing}"))
+        sources.sources_of(chapter(tmp_path / "one.ipynb", f"## Sources\n\n{listing}"))
 
 
-@pytest.mark.parametrize("cells", [["Text."], [f"**Sources.** {ENTRY}"] * 2])
+@pytest.mark.parametrize("cells", [["Text."], [f"## Sources\n\n{ENTRY}"] * 2])
 def test_sources_of_requires_exactly_one_list(sources, tmp_path, cells):
     with pytest.raises(ValueError, match=r"one\.ipynb must have one list"):
         sources.sources_of(chapter(tmp_path / "one.ipynb", *cells))
@@ -122,7 +122,7 @@ def test_cited_numbers_ignores_formulas_code_and_links(sources, tmp_path):
 def test_markdown_list_merges_chapters_with_the_same_source(sources, tmp_path):
     names = ("first", "second")
     for name in names:
-        chapter(tmp_path / f"book/{name}.ipynb", f"**Sources.** {ENTRY}")
+        chapter(tmp_path / f"book/{name}.ipynb", f"## Sources\n\n{ENTRY}")
     (tmp_path / "book/notes.md").write_text("# Notes")
     contents(tmp_path, *names)
     assert (

@@ -1,7 +1,4 @@
-"""The form of a chapter on its page: the box, the switch, the length, and what a link, a search or a printer opens.
-
-Pages without the box *In short* have not been converted yet and are left out.
-"""
+"""The form of a chapter on its page: the box, the switch, the length, and what a link, a search or a printer opens."""
 
 import json
 import re
@@ -13,11 +10,7 @@ from times import core, sections
 from visits import each_of
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted(
-    str(page.relative_to(HTML))
-    for page in HTML.glob("book/*/*.html")
-    if re.search(r'class="[^"]*\bin-short\b', page.read_text(encoding="utf-8"))
-)
+PAGES = sorted(str(page.relative_to(HTML)) for page in HTML.glob("book/*/*.html") if page.parent.name != "back")
 LONG = ("vision-and-language", "sequences-graphs-decisions", "flash")
 every_chapter = each_of(PAGES)
 
