@@ -390,7 +390,11 @@ function looks(scope, state) {
     "figure",
     { class: "x-panel" },
     cut,
-    html("figcaption", {}, "Click a patch to make it the query, or the summary token, from which the digit is predicted."),
+    html(
+      "figcaption",
+      {},
+      "Click a patch to make it the query, or the summary token, from which the digit is predicted.",
+    ),
     own,
     maps,
     html(

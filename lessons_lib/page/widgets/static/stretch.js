@@ -316,7 +316,8 @@ function guess(scope) {
       return `${words} ${fixed(all[all.length - 1])}`;
     });
     tell(
-      said && `You said ${NAMES[said]}. Mean losses with 512 characters, base 10 000, factor 8: ${found.join(", ")} nats.`,
+      said &&
+        `You said ${NAMES[said]}. Mean losses with 512 characters, base 10 000, factor 8: ${found.join(", ")} nats.`,
     );
   });
   return card;
