@@ -45,8 +45,16 @@ def watch(command: list[str], path: Path, seconds: float, item_seconds: float = 
 def run_together(commands: list[list[str]], seconds: float) -> None:
     """Run commands side by side, without their output, and end those that are not done after ``seconds``."""
     end = time.monotonic() + seconds
-    quiet = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    processes = [subprocess.Popen([*command, "--watched"], process_group=0, **quiet) for command in commands]
+    processes = [
+        subprocess.Popen(
+            [*command, "--watched"],
+            process_group=0,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for command in commands
+    ]
     for process in processes:
         try:
             process.wait(max(end - time.monotonic(), 0))

@@ -76,7 +76,6 @@ def test_page_lists_every_source_once_in_alphabetical_order(sources):
         f"## Sources\n\n{ENTRY} {LATER}",
         f"## Sources\n\n* {ENTRY}\n* {LATER}",
         f"## Sources\n\n{ENTRY}\n\n{LATER}",
-        f"## Sources\n\n* {ENTRY}\n* {LATER}",
     ],
 )
 def test_sources_of_reads_paragraphs_and_lists(sources, tmp_path, listing):
