@@ -34,8 +34,8 @@ from lessons_lib.transformer.initialise import rng_from
 
 CHAPTER = ROOT / "book" / "efficient" / "sparse-and-linear.ipynb"
 CELLS = (
-    "recall-task", "recall-ways", "recall-states", "recall-layer", "recall-rivals", "recall-gru", "recall-mixing",
-    "recall-model", "recall-forward", "recall-learn", "recall-accuracy",
+    "recall-task", "recall-ways", "recall-states-1", "recall-states", "recall-layer", "recall-rivals", "recall-gru",
+    "recall-mixing", "recall-model", "recall-forward", "recall-learn", "recall-accuracy",
 )  # fmt: skip
 KINDS = "attention", "window", "elu + 1", "sum", "delta", "gated delta", "Performer", "GRU"
 PAIRS = 4, 8, 16, 32
