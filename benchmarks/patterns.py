@@ -4,7 +4,7 @@ The code is the chapter's own: its cells are read and run, so that page and reco
 repetition leaves the share that is predicted right, the best previous-token score of its first layer and the best
 induction score of its last, at the first step, after every so many, and at the end. A storyteller leaves, for each of
 its eight heads, the weight on the subject across a noun of the other number and how likely the right number is without
-the head; then the same for the whole model, and for each pair of heads without both. One thread, float32; about three
+the head; then the same for the whole model, and for each pair of heads without both. One thread, float32; about five
 minutes on one idle core. It writes after every run, and goes on where it was.
 
 ``python benchmarks/patterns.py`` writes ``benchmarks/results/patterns.json``, which the chapter reads.
@@ -34,11 +34,12 @@ CELLS = (
 # what to build, steps, rate, after how many steps to look, seeds
 TRAINED = {
     "two layers": ({}, 300, 0.005, 30, 3),
+    "two layers, 1200 steps": ({}, 1200, 0.005, 400, 3),
     "one layer": ({"n_layers": 1}, 1500, 0.005, 300, 1),
     "one layer, width 128": ({"n_layers": 1, "d": 128}, 600, 0.005, 150, 1),
     "one layer, four heads": ({"n_layers": 1, "n_heads": 4}, 900, 0.005, 300, 1),
-    "places in the stream, 0.02": ({"in_stream": 0.02}, 600, 0.005, 200, 2),
-    "places in the stream, 0.5": ({"in_stream": 0.5}, 600, 0.005, 200, 2),
+    "positions in the stream, 0.02": ({"in_stream": 0.02}, 600, 0.005, 200, 2),
+    "positions in the stream, 0.5": ({"in_stream": 0.5}, 2400, 0.005, 600, 3),
 }
 TELLERS = 4
 
