@@ -10,7 +10,9 @@ from times import core, sections
 from visits import each_of
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = sorted(str(page.relative_to(HTML)) for page in HTML.glob("book/*/*.html") if page.parent.name != "back")
+PAGES = sorted(
+    str(page.relative_to(HTML)) for page in HTML.glob("book/*/*.html") if page.parent.name not in ("back", "reference")
+)
 LONG = ("vision-and-language", "sequences-graphs-decisions", "flash")
 every_chapter = each_of(PAGES)
 
