@@ -94,7 +94,7 @@ def missing(kind: str, runs: dict[str, Any]) -> tuple[float, int] | None:
     for place in FIRST:
         if RATES[place] not in score:
             return RATES[place], TUNED_ON
-    best = max(score, key=score.__getitem__)
+    best = best_rate(kind, runs)
     place = RATES.index(best)
     for beyond in (place - 1, place + 1):
         if 0 <= beyond < len(RATES) and RATES[beyond] not in score:

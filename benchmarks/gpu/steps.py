@@ -117,12 +117,7 @@ def rehearse(script: Path, options: Options, parts: Iterable[str], seconds: floa
     print(f"-- compiling for {', '.join(parts)} in {options.jobs} processes", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         commands = [
-            [
-                *(sys.executable, str(script), "--share", f"{i}/{options.jobs}", "--out", f"{folder}/{i}"),
-                *(f"--part={part}" for part in parts),
-                *(["--only", options.only] if options.only else []),
-                *(f"--tile={text}" for text in options.tiles),
-            ]
+            [*_command(script, options, parts, Path(folder, str(i))), "--share", f"{i}/{options.jobs}"]
             for i in range(options.jobs)
         ]
         run_together(commands, seconds)
@@ -199,17 +194,22 @@ def here(options: Options, machine: Machine, sizes: Sizes | None) -> Start:
     return start
 
 
+def _command(script: Path, options: Options, parts: Iterable[str], out: Path) -> list[str]:
+    """Return the command for these parts, with the tiles and the choice of items, that writes into ``out``."""
+    command = [sys.executable, str(script), *(f"--part={part}" for part in parts), "--out", str(out)]
+    command += [f"--tile={text}" for text in options.tiles]
+    return command + (["--only", options.only] if options.only else [])
+
+
 def supervised(script: Path, options: Options) -> Start:
     """Return a ``start`` that runs each part in a supervised process of its own."""
 
     def start(part: str, seconds: float, name: str | None, library: Path | None) -> int:
-        command = [sys.executable, str(script), "--part", part, "--out", str(options.out), "--seed", str(options.seed)]
-        command += [f"--tile={text}" for text in options.tiles]
+        command = [*_command(script, options, [part], options.out), "--seed", str(options.seed)]
         command += ["--tuned", str(options.tuned)] if options.tuned else []
         command += ["--commit", options.commit] if options.commit else []
         command += ["--name", name] if name else []
         command += ["--library", str(library)] if library else []
-        command += ["--only", options.only] if options.only else []
         return watch(command, options.out / f"{name or part}.json", seconds)
 
     return start
