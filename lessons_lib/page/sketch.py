@@ -50,6 +50,15 @@ _STYLE = f"""
 )
 
 
+def with_minus_signs(words: str) -> str:
+    """Return text in which each hyphen is a minus sign, as in a formula.
+
+    >>> with_minus_signs("(-0.5, 2)")
+    '(−0.5, 2)'
+    """
+    return words.replace("-", _SIGNS["-"])
+
+
 class Box(NamedTuple):
     """A rectangle of a sketch; arrows start and end at the middles of its sides."""
 

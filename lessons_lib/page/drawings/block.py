@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from lessons_lib.page.sketch import Sketch
+from lessons_lib.page.sketch import Sketch, with_minus_signs
 
 
 def logit_lens(readings: Sequence[Sequence[float]], names: Sequence[str] = ("first group", "second group")) -> Sketch:
@@ -95,15 +95,15 @@ def feedforward_units(keys: Sequence[Sequence[float]], values: Sequence[float], 
     middle = 22 + 20.0 * len(keys)
     for at, name in ((31, "input"), (130, "keys"), (232, "activations"), (314, "values"), (377, "sum")):
         d.text((at, 8), name, small=True)
-    source = d.box(1, middle - 14, 60, 28, _sign(_pair(x)))
-    total = d.box(354, middle - 14, 46, 28, _sign(f"{output:.3g}"), role="output")
+    source = d.box(1, middle - 14, 60, 28, with_minus_signs(_pair(x)))
+    total = d.box(354, middle - 14, 46, 28, with_minus_signs(f"{output:.3g}"), role="output")
     for i, (key, product, activation, value) in enumerate(zip(keys, products, activations, values, strict=True)):
         y, active = 28 + 40.0 * i, activation > 0
         role = "key" if active else ""
-        left = d.box(96, y, 68, 28, _sign(_pair(key)), role=role)
+        left = d.box(96, y, 68, 28, with_minus_signs(_pair(key)), role=role)
         unit = d.box(182, y, 100, 28, role=role)
-        d.text(unit.middle, _sign(f"ReLU({product:.3g}) = {activation:.3g}"), small=True)
-        right = d.box(292, y, 44, 28, _sign(f"{value:.3g}"), role="value" if active else "")
+        d.text(unit.middle, with_minus_signs(f"ReLU({product:.3g}) = {activation:.3g}"), small=True)
+        right = d.box(292, y, 44, 28, with_minus_signs(f"{value:.3g}"), role="value" if active else "")
         d.arrow(source.right, left.left, gap=2)
         d.arrow(left.right, unit.left, gap=2)
         d.path(f"M{unit.right[0]} {unit.right[1]}H{right.x}", role="value" if active else "", fine=not active)
@@ -170,7 +170,3 @@ def norm_gradients(angle: float = 20.0, factor: float = 2.0) -> Sketch:
 
 def _pair(vector: Sequence[float]) -> str:
     return f"({vector[0]:.3g}, {vector[1]:.3g})"
-
-
-def _sign(words: str) -> str:
-    return words.replace("-", "\u2212")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lessons_lib.analysis.information import effective_count, entropy
 from lessons_lib.attention.softmax import softmax
-from lessons_lib.page.sketch import Sketch
+from lessons_lib.page.sketch import Sketch, with_minus_signs
 
 _LOSSES = (0.1, 0.4, 0.9)  # distances of the level lines from the largest value, in units of the score
 
@@ -106,7 +106,7 @@ def score_and_entropy_levels(
         d.circle(on_page(p), 4.5, role="output")
         for rank, j in enumerate(order):
             x, y = corners[j]
-            label = "score " * (rank == 0) + f"{scores[j]:g}".replace("-", "\u2212")
+            label = "score " * (rank == 0) + with_minus_signs(f"{scores[j]:g}")
             d.text((x, y - 14 if rank == 0 else y + 14), label, small=True)
         d.text(
             (x0 + side / 2, 168), ", ".join(f"{100 * x:.0f}%" if x >= 0.005 else "<1%" for x in p.tolist()), small=True
@@ -173,7 +173,7 @@ def weights_by_temperature(
     column = (398 - left) / len(temperatures)
     d.text((left - 8, 9), "$T$", anchor="end")
     for j, s in enumerate(scores):
-        name = f"{s:g}".replace("-", "\u2212")
+        name = with_minus_signs(f"{s:g}")
         d.text((left - 8, 38 + 24 * j), f"score {name}" if j == 0 else name, anchor="end", small=True)
     for i, (t, p, count) in enumerate(zip(temperatures, weights, counts, strict=True)):
         x = left + i * column
