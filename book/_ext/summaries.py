@@ -19,16 +19,16 @@ LOCAL_LINK = re.compile(r"\]\(#")
 MOST_WORDS = 110
 
 
-def box(chapter: Path) -> str | None:
-    """Return the text of a chapter's box, or ``None`` if the chapter has no box yet.
+def box(chapter: Path) -> str:
+    """Return the text of a chapter's box.
 
     Raises:
-        ValueError: if the box is too long, has not one displayed formula, or contains a role that only the chapter
-            can resolve.
+        ValueError: if the chapter has no box, or the box is too long, has not one displayed formula, or contains a
+            role that only the chapter can resolve.
     """
     found = BOX.search(markdown_cells(chapter)[0])
     if found is None:
-        return None
+        raise ValueError(f"the first cell of {chapter.name} must have the box In short")
     text = found["text"].strip()
     words = count_words(FORMULA.sub(" ", text))
     if words > MOST_WORDS:
@@ -44,11 +44,10 @@ def markdown_boxes(root: Path) -> str:
     """Return the Markdown of all boxes, which replaces ``MARK`` on the page."""
     parts = []
     for path in chapters(root).values():
-        if (text := box(path)) is not None:
-            page = f"/{path.relative_to(root)}"
-            title = TITLE.search(markdown_cells(path)[0])["title"]
-            content = LOCAL_LINK.sub(f"]({page}#", text)
-            parts.append(f"## [{title}]({page})\n\n:::{{container}} in-short\n{content}\n:::")
+        page = f"/{path.relative_to(root)}"
+        title = TITLE.search(markdown_cells(path)[0])["title"]
+        content = LOCAL_LINK.sub(f"]({page}#", box(path))
+        parts.append(f"## [{title}]({page})\n\n:::{{container}} in-short\n{content}\n:::")
     return "\n\n".join(parts)
 
 

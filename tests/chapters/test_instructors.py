@@ -18,12 +18,10 @@ def sources(path: Path) -> list[str]:
 
 
 def minutes_to_read(chapter: Path) -> int:
-    """Return the reading time that the top of a chapter states or computes, or 0 for the longer assignments."""
-    texts = sources(chapter)
-    if any(times.MARK in text for text in texts):
-        return int(re.search(r"With everything:\*\* (\d+)", times.sentence(times.sections(chapter)))[1])
-    found = re.search(r"\*\*Time:\*\* (\d+) minutes", texts[0])
-    return int(found[1]) if found else 0
+    """Return the reading time that a chapter computes at its top, or 0 for the longer assignments."""
+    if not any(times.MARK in text for text in sources(chapter)):
+        return 0
+    return int(re.search(r"With everything:\*\* (\d+)", times.sentence(times.sections(chapter)))[1])
 
 
 def exercises(name: str) -> dict[int, tuple[int, int, bool]]:

@@ -1,11 +1,10 @@
-"""The length of sentences in the chapters that have the form with the box *In short*."""
+"""The length of sentences in the chapters."""
 
 import re
 from pathlib import Path
 
 import pytest
 from chapters import chapters, markdown_cells
-from summaries import box
 from times import DISPLAYED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -17,7 +16,7 @@ PROOF = re.compile(r"\*Proof\b.*?\$\\blacksquare\$", re.DOTALL)
 END = re.compile(r"(?<=[.!?:])[)*_\"\u201d]*\s+(?=[A-Z*_\"\u201c{\[(])|\n\s*\n|^\s*(?:[*-]|\d+\.) ", re.MULTILINE)
 
 
-CHAPTERS = {path.stem: path for path in chapters(ROOT).values() if box(path)}
+CHAPTERS = {path.stem: path for path in chapters(ROOT).values()}
 
 
 def sentences(text: str) -> list[str]:
