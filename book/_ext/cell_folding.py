@@ -61,21 +61,20 @@ def fold_code(app, doctree) -> None:
                 "prompt_show": f"Show {label}",
                 "prompt_hide": f"Hide {label}",
             }
-            merge_imports(cell)
+            merge_with_the_fold_above(cell)
 
 
-def merge_imports(cell: nodes.container) -> None:
-    """Merge a collapsed cell of imports into the preceding cell if that is one as well."""
+def merge_with_the_fold_above(cell: nodes.container) -> None:
+    """Let a collapsed cell take in the code of the preceding one, if that has the same label and no output."""
     place = cell.parent.index(cell)
     above = cell.parent[place - 1] if place else None
-    if not isinstance(above, nodes.container) or len(above) != 1:
+    if not isinstance(above, nodes.container) or len(above) != 1 or above.get("prompt_show") != cell["prompt_show"]:
         return
-    if above.get("prompt_show") == cell["prompt_show"] == "Show the imports":
-        first, more = (next(each.findall(nodes.literal_block)) for each in (above, cell))
-        first.rawsource = f"{first.astext().rstrip()}\n{more.astext()}"
-        first[:] = [nodes.Text(first.rawsource)]
-        above.extend(cell[1:])
-        cell.parent.remove(cell)
+    first, more = (next(each.findall(nodes.literal_block)) for each in (above, cell))
+    between = "\n" if cell["prompt_show"] == "Show the imports" else "\n\n"
+    more.rawsource = f"{first.astext().rstrip()}{between}{more.astext()}"
+    more[:] = [nodes.Text(more.rawsource)]
+    cell.parent.remove(above)
 
 
 def hidden_label(code: str) -> str:

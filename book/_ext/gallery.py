@@ -26,16 +26,16 @@ QUESTIONS = {
     "multi-head": "Why several heads instead of one?",
     "positions": "How does attention know the order of the words?",
     "dynamics": "How does training fail, and what keeps it stable?",
-    "block": "What does a block do to a word, besides attention?",
+    "block": "What do attention, norms and the feed-forward layer each do?",
     "train-gpt": "How good can a language model get, and how would you know?",
-    "patterns": "You see a bright line in an attention map. What do you know?",
+    "patterns": "What does an attention map prove about a head?",
     "modern": "Which of eight changes since 2017 make a measurable difference?",
     "complexity": "At which length do pairs of words cost more than the words?",
     "sparse-and-linear": "What can a cheaper attention not do?",
-    "flash": "Why is attention slow, if it computes so little?",
-    "long-context": "A model trained at 64 reads 512. What breaks first?",
-    "vision-and-language": "Pictures, captions, gaps, dates, spots: does attention beat a baseline without cost?",
-    "sequences-graphs-decisions": "Vowels, imports, sunspots, code, graphs, a corridor: what beats a cheap baseline?",
+    "flash": "How can exact attention be faster without fewer operations?",
+    "long-context": "Why does a model fail on texts longer than those it was trained on?",
+    "vision-and-language": "What does attention do in ViT, CLIP, BERT and translation?",
+    "sequences-graphs-decisions": "Where does attention beat each field's own method?",
 }
 
 

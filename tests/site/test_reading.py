@@ -60,6 +60,30 @@ def test_fold_code_merges_consecutive_imports(monkeypatch):
     )  # else it is not highlighted
 
 
+def test_fold_code_merges_neighbours_with_one_label(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "book/_ext")
+    page = utils.new_document("page")
+    first, second, table, plot, other, check = map(
+        a_cell, ("a = 1", "b = 2", "table(a)", "plots.bars(a)", "c = 3", "assert a")
+    )
+    for cell in (first, second, table, other):
+        cell["hide_mode"] = "input"
+    check["hide_mode"] = "all"
+    table += nodes.container("", nodes.paragraph("", "1"), nb_element="cell_code_output")
+    page += [first, second, table, plot, other, check]
+
+    importlib.import_module("cell_folding").fold_code(None, page)
+
+    found = [(node.astext(), node["prompt_show"]) for node in page]
+    assert found == [
+        ("a = 1\n\nb = 2\n\ntable(a)\n\n1", "Show the code"),
+        ("plots.bars(a)", "Show the code of this figure"),
+        ("c = 3", "Show the code"),
+        ("assert a", "Show the check"),
+    ]
+    assert page[0].children[1]["nb_element"] == "cell_code_output"
+
+
 # HTML as the theme and MyST-NB write it.
 FOLDS = """<main><ul><li class="toctree-l1 has-children"><a class="reference internal" href="matrix.html">The
 <em>whole</em> sequence</a><details><summary><span class="toctree-toggle" role="presentation"><i></i></span></summary>
