@@ -17,8 +17,8 @@ What has no seed has one line; the dearest models have two seeds, and the transl
 of attention alone, with as many weights as the look has. Readers of digits choose among four rates, with three seeds;
 of shuffled digits each has the rate that it chooses in order, so that nothing but the order differs. Where a spot is
 looked for without marks three rates are tried, with three seeds; with marks two rates with one, and five seeds are
-tested. What is asked for the order alone has one rate. One thread, float32; twenty minutes on one idle core. It writes
-after every rival, and goes on where it was.
+tested. What is asked for the order alone has one rate. One thread, float32; twenty-five minutes on one idle core. It
+writes after every rival, and goes on where it was.
 
 ``python benchmarks/vision_and_language.py`` writes ``benchmarks/results/vision-and-language.json``.
 """
@@ -95,12 +95,12 @@ def pairs(code: dict[str, Any]) -> Iterator[Job]:
             return [*told, *(code["order_told"](model, turned) for turned in said)]
 
         for rival, rates in (("linear", (0.001, 0.003, 0.01)), ("transformers", (0.003, 0.006, 0.012))):
-            yield job(
-                f"pairs, said in {'two ways' if both else 'one way'}, {rival}", code[rival],
-                partial(code["draw_pairs"], both=both), code["contrast"], score,
-                steps=800, rates=rates, seeds=(0, 1, 2) if rival == "linear" else (0, 1),
-                longer=2 if both and rival != "linear" else 0,
-            )  # fmt: skip
+            name = f"pairs, said in {'two ways' if both else 'one way'}, {rival}"
+            task = code[rival], partial(code["draw_pairs"], both=both), code["contrast"], score
+            seeds = (0, 1, 2) if rival == "linear" else (0, 1)
+            yield job(name, *task, steps=800, rates=rates, seeds=seeds, longer=0)
+            if both:  # the rates are chosen anew after four times the steps
+                yield job(f"{name}, 3200 steps", *task, steps=3200, rates=rates, longer=0)
 
     def order(model: Any, split: str) -> list[float]:
         return [code["order_told"](model, turned) for turned in (False, True)]

@@ -95,7 +95,11 @@ def test_statements_on_pairs_hold():
         assert harder[kind].max() < 0.5
         assert (scores(f"pairs, said in two ways, {kind}", 2) - 0.5).abs().max() < 0.1
         assert scores(f"pairs, said in two ways, {kind}", 2).mean() < 0.5
-    assert abs(scores("pairs, said in two ways, transformers", 2, "test, 2 x") - 0.5) < 0.1
+    longer = {
+        kind: sum(scores(f"pairs, said in two ways, {kind}, 3200 steps", way) for way in (2, 3)) / 2 for kind in plain
+    }
+    assert (longer["linear"] - 0.5).abs().max() < 0.1
+    assert abs(longer["transformers"].min() - 0.5) < 0.1 < 0.8 < longer["transformers"].max()
     asked = [scores(f"pairs, asked for the order, {kind}", way) for kind in plain for way in (0, 1)]
     assert min(one.min() for one in asked) > 0.6
     assert min(one.mean() for one in asked[:2]) > 0.9
