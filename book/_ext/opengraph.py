@@ -74,7 +74,7 @@ def description(doctree: nodes.document) -> str:
         whole = next((i for i, sentence in enumerate(found) if NO_TEXT in sentence), len(found))
         if found and len(found[0]) > LONGEST:
             found, whole = [shorten(found[0], ", ") + " …"], 1
-        text = shorten(" ".join(found[:whole]), "(?<=[.?!”]) ")
+        text = shorten(" ".join(found[:whole]), "(?<=[.?!]) |(?<=[.?!]”) ")
         if len(text) >= SHORTEST:
             return text
         best = max(best, text, key=len)

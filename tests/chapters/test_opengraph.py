@@ -97,6 +97,16 @@ def test_description_of_a_chapter_with_a_box_is_the_box(extensions):
     assert opengraph.description(section) == sentence
 
 
+def test_description_ends_with_a_whole_sentence(extensions):
+    from docutils import nodes
+
+    opengraph = import_module("opengraph")
+    first = "A quoted term stands inside a sentence, and a description must not end behind it." + " More words." * 5
+    rest = nodes.Text(" is a token that" + " gets much weight" * 8 + ".")
+    paragraph = nodes.paragraph("", f"{first} An ", nodes.emphasis("", "attention sink"), rest)
+    assert opengraph.description(nodes.section("", paragraph)) == first
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_tags_without_an_address_have_no_links(site):
     html = site(PLACEHOLDER)
