@@ -84,6 +84,8 @@ def test_parts_of_controls_are_aligned_and_do_not_overlap(visit, width):
 @every_page
 def test_explorers_without_javascript_show_a_figure_and_text(visit, path):
     with visit(path, java_script_enabled=False) as page:
+        for fold in page.locator("details.fold:has(div.explorer) > summary").all():
+            fold.click()
         explorers = page.locator("div.explorer")
         for i in range(explorers.count()):
             assert explorers.nth(i).locator("svg[role=img]").first.is_visible()
