@@ -4,7 +4,7 @@ import pytest
 from built_site import HTML
 from controls import misplaced
 from thorough import all_but
-from visits import Seen, each_of
+from visits import OPEN_FOLDS, Seen, each_of
 
 pytestmark = pytest.mark.browser
 
@@ -35,6 +35,7 @@ def test_explorer_pages_are_found():
 def test_every_slider_changes_the_figure(visit, path, from_files):
     """All pages are opened from a server, and the page with all explorers also from files."""
     with visit(path, from_files=from_files, formulas=False) as page:
+        page.evaluate(OPEN_FOLDS)
         explorers = page.locator("div.explorer")
         for i in range(explorers.count()):
             explorer = explorers.nth(i)

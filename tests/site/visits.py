@@ -48,9 +48,11 @@ WIDER_THAN_A_PHONE = """() => {
   const wide = [...document.querySelectorAll('main *')].filter((e) => e.getBoundingClientRect().right > 360);
   return [`${width} px`, ...wide.slice(0, 3).map((e) => e.outerHTML.slice(0, 120))];
 }"""
-NAMELESS = """() => [...document.querySelectorAll('div.explorer :is(input, select, button)')].filter((c) =>
-  !(c.ariaLabel || [...(c.labels ?? [])].map((label) => label.innerText).join(' ') || c.innerText).trim()
-).map((c) => c.outerHTML)"""
+NAMELESS = """() => [...document.querySelectorAll('div.explorer :is(input, select, button)')].filter((c) => {
+  const label = [...(c.labels ?? [])].map((one) => one.textContent).join(' ');
+  return !c.closest('[aria-hidden=true]') && !(c.ariaLabel || label || c.textContent).trim();
+}).map((c) => c.outerHTML)"""
+OPEN_FOLDS = "document.querySelectorAll('details.fold').forEach((fold) => { fold.open = true; })"
 # The colours of an explorer's text, and of the background that the theme gives to an output.
 COLOURS = """() => [...document.querySelectorAll('div.explorer')].map((e) => [
   getComputedStyle(e).color, getComputedStyle(e.closest('.output') ?? e).backgroundColor])"""
