@@ -89,7 +89,7 @@ class PairsExplorer(Explorer):
     script = "pairs"
     card = Card(
         title="A budget of pairs",
-        question="Which pairs does a head need, and what is the error of a method that computes no pairs?",
+        question="Which pairs does a head need, and how wrong is a method without pairs?",
         sentence=(
             "In the live figure you choose a method that computes fewer pairs, its budget and a trained head. It shows "
             "the pairs that are left, the attention weights beside the exact ones, and the error of the output."

@@ -49,7 +49,7 @@ class PatchesExplorer(Explorer):
     script = "patches"
     card = Card(
         title="A digit in patches",
-        question="Which patches does a patch attend to, and does the order of the pixels matter?",
+        question="What does a patch attend to, and does the order of the pixels matter?",
         sentence=(
             "In the live figure a digit can be drawn and cut into patches of one, two or four pixels; the attention "
             "weights of all eight heads follow the query patch, and the bars show the predicted digit."

@@ -53,7 +53,7 @@ class RoutingExplorer(Explorer):
     script = "routing"
     card = Card(
         title="Which expert gets the word?",
-        question="Which experts process the words of a story, and which words find their expert full?",
+        question="Which experts process which words, and which words find theirs full?",
         sentence=(
             "In the live figure lines join the words to their experts. Load balancing in training, the number of "
             "experts for each word, the capacity of an expert and a bias for each expert can be changed."
