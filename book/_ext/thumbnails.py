@@ -17,6 +17,7 @@ from lessons_lib.page.widgets.budget import PRESETS, parts
 from lessons_lib.page.widgets.cost import CostExplorer
 from lessons_lib.page.widgets.drawing import element
 from lessons_lib.page.widgets.gpt import GPTExplorer
+from lessons_lib.page.widgets.merges import encode, to_bytes
 from lessons_lib.page.widgets.patches import PatchesExplorer
 from lessons_lib.page.widgets.reader import PatternExplorer
 from lessons_lib.page.widgets.routing import EXPERTS, RoutingExplorer
@@ -322,6 +323,18 @@ def gpt() -> str:
     return _line([(22, 4), (22, 88)], INK, 1.5) + "".join(bars)
 
 
+def merges() -> str:
+    """Draw the tokens of one word after more and more merges, each as long as its letters."""
+    parts = []
+    for row, n_merges in enumerate((0, 30, 100, 300)):
+        x = 15.0
+        for token in encode(" independence", n_merges):
+            width = 10.0 * len(to_bytes(token))
+            parts.append(_rectangle(x, 8 + 20 * row, width - 2, 14, OUTPUT if row == 3 else VALUE))
+            x += width
+    return "".join(parts)
+
+
 def birth() -> str:
     """Draw the accuracy of three runs during training, and the induction score in the first."""
     curves, parts = birth_record()["curves"], [_line([(12, 8), (12, 82), (152, 82)], INK, 1)]
@@ -425,6 +438,7 @@ DRAWINGS: dict[str, Callable[[], str]] = {
     "walk": walk,
     "collapse": collapse,
     "gpt": gpt,
+    "merges": merges,
     "birth": birth,
     "reader": reader,
     "routing": routing,

@@ -31,6 +31,7 @@ An explorer is a class in a file of this folder and two scripts in ``static/``: 
     stretch      rotary embeddings beyond the training length
     patches      Vision Transformers on digits
     graph        graph attention and label propagation
+    merges       byte-pair encoding of a text
 """
 
 from lessons_lib.page.widgets.birth import BirthExplorer
@@ -43,6 +44,7 @@ from lessons_lib.page.widgets.graph import GraphExplorer
 from lessons_lib.page.widgets.heads import HeadsExplorer
 from lessons_lib.page.widgets.hero import Hero
 from lessons_lib.page.widgets.masks import MasksExplorer
+from lessons_lib.page.widgets.merges import MergesExplorer
 from lessons_lib.page.widgets.pairs import PairsExplorer
 from lessons_lib.page.widgets.patches import PatchesExplorer
 from lessons_lib.page.widgets.plane import PlaneExplorer
@@ -67,6 +69,7 @@ __all__ = [
     "HeadsExplorer",
     "Hero",
     "MasksExplorer",
+    "MergesExplorer",
     "PairsExplorer",
     "PatchesExplorer",
     "PatternExplorer",

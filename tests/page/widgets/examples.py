@@ -13,6 +13,7 @@ from lessons_lib.page.widgets import (
     GraphExplorer,
     HeadsExplorer,
     MasksExplorer,
+    MergesExplorer,
     PairsExplorer,
     PatchesExplorer,
     PatternExplorer,
@@ -242,6 +243,10 @@ EXAMPLES = [
             "query": 0,
             "step": 2,
         },
+    ),
+    (
+        partial(MergesExplorer, "café in Switzerland, 1997", 300),
+        {"text": "strawberry", "merges": 7},
     ),
 ]
 
