@@ -20,7 +20,7 @@ which is the order of the chapters::
     positions                   rotary positions, ALiBi, longer contexts
     dynamics                    token spread, learning-rate schedule, attention entropy
     block                       the parameters of a GPT, contributions to the logits, the backward pass of a norm
-    train_gpt                   inputs and targets, discounted bigram probabilities, min-p sampling
+    train_gpt                   inputs and targets, byte-pair merges, discounted bigram probabilities, min-p sampling
     patterns                    pattern scores, the induction circuit, other weights with the same output
     modern                      the balance loss of a router, speculative decoding, latent keys
     complexity                  the cost of a block, the batch size for a device, a scan

@@ -1,12 +1,12 @@
 """Checks of the exercises on training a GPT."""
 
 from collections.abc import Callable
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import torch
 from torch import Tensor
 
-from lessons_lib.checks import ask, check, compare, normal
+from lessons_lib.checks import ask, check, compare, normal, number
 
 
 @check
@@ -53,6 +53,107 @@ def pairs(answer: Callable[[Tensor, list[int], int], tuple[Tensor, Tensor]], *, 
             },
             where=where,
         )
+
+
+@check
+def merge(answer: Callable[[list[int], list[tuple[int, int]]], list[int]], *, seed: int = 0, cases: int = 8) -> None:
+    """Check the tokens of a word after byte-pair merges."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        tokens, merges = _merge_case(case, generator)
+        where = f"tokens={tokens}, merges={merges}"
+        got = ask("merge", answer, tokens, merges, where=where, returns="the list of tokens")
+        got = got.tolist() if isinstance(got, Tensor) else got
+        assert isinstance(got, (list, tuple)), f"merge must be a list, got {type(got).__name__} ({where})"
+        found = [number("a token", token, where) for token in got]
+        if found == (wanted := _merged(tokens, merges)):
+            continue
+        for sentence, wrong in _merge_mistakes(tokens, merges).items():
+            assert found not in wrong, f"merge is wrong: {sentence} ({where})"
+        raise AssertionError(f"merge is {list(got)}, wanted {wanted} ({where})")
+
+
+def _merge_case(case: int, generator: torch.Generator) -> tuple[list[int], list[tuple[int, int]]]:
+    """Draw a word and merges, most of which apply; all mistakes differ in the first two cases."""
+
+    def draw(n: int) -> int:
+        return int(torch.randint(n, (), generator=generator))
+
+    if case % 8 == 4:
+        return [draw(256)], [(draw(256), draw(256)) for _ in range(3)]
+    if case % 8 == 5:
+        return [draw(256) for _ in range(3 + draw(4))], []
+    while True:
+        letters = [97 + draw(13), 110 + draw(13)]
+        tokens = [letters[draw(2)] for _ in range(11 + draw(5))]
+        merges: list[tuple[int, int]] = []
+        for _ in range(4):
+            pairs = sorted(set(pairwise(_merged(tokens, merges))))
+            merges.append(pairs[draw(len(pairs))] if pairs else (256, 256))
+        several = [tuple(wrong) for ways in _merge_mistakes(tokens, merges).values() for wrong in ways]
+        if case % 8 > 1 or len({tuple(_merged(tokens, merges)), *several}) == 1 + len(several):
+            return tokens, merges
+
+
+def _merged(
+    tokens: list[int], merges: list[tuple[int, int]], *, first: int = 256, once: bool = False, keep: bool = False
+) -> list[int]:
+    """Return the tokens after all merges, merge ``i`` making the token ``first + i``."""
+    for i, pair in enumerate(merges):
+        tokens = _joined(tokens, pair, first + i, once=once, keep=keep)
+    return tokens
+
+
+def _joined(
+    tokens: list[int], pair: tuple[int, int], made: int, *, once: bool = False, keep: bool = False
+) -> list[int]:
+    """Join each occurrence of a pair, or ``once`` only the first; ``keep`` leaves the right token in its place."""
+    joined: list[int] = []
+    place = 0
+    while place < len(tokens):
+        if tuple(tokens[place : place + 2]) == pair and not (once and made in joined):
+            joined.append(made)
+            place += 1 if keep else 2
+        else:
+            joined.append(tokens[place])
+            place += 1
+    return joined
+
+
+def _merge_mistakes(tokens: list[int], merges: list[tuple[int, int]]) -> dict[str, list[list[int]]]:
+    """Return the results of each mistake."""
+    swapped = [(right, left) for left, right in merges]
+    from_the_last = tokens
+    for i, pair in reversed([*enumerate(merges)]):
+        from_the_last = _joined(from_the_last, pair, 256 + i)
+    of_bytes = [pair if max(pair) < 256 else (-1, -1) for pair in merges]
+    return {
+        "nothing has been merged": [tokens],
+        "apply the merges in the order in which they were learned, the first one first": [from_the_last],
+        "a merge joins every occurrence of its pair, not only the first": [_merged(tokens, merges, once=True)],
+        "go from left to right: of three equal tokens the first two are joined": [_merged(tokens[::-1], swapped)[::-1]],
+        "both tokens of a pair are replaced by the new one": [_merged(tokens, merges, keep=True)],
+        "merge i, counted from 0, makes the token 256 + i": [
+            _merged(tokens, merges, first=first) for first in (0, 1, 255, 257)
+        ],
+        "a new token can be joined by the merges after it": [_merged(tokens, of_bytes)],
+        "a pair has an order: its left token comes first": [_merged(tokens, swapped)],
+        "apply one merge after the other, do not search for the longest token": [_longest(tokens, merges)],
+    }
+
+
+def _longest(tokens: list[int], merges: list[tuple[int, int]]) -> list[int]:
+    """Return, from left to right, the longest tokens that the merges can make; of equal ones the first."""
+    spelled = {256 + i: [256 + i] for i in range(len(merges))} | {token: [token] for token in tokens}
+    spelled |= {token: [token] for pair in merges for token in pair}
+    for i, (left, right) in enumerate(merges):
+        spelled[256 + i] = spelled[left] + spelled[right]
+    longest: list[int] = []
+    while tokens:
+        fits = [token for token, letters in spelled.items() if letters == tokens[: len(letters)]]
+        longest.append(max(fits, key=lambda token: (len(spelled[token]), -token)))
+        tokens = tokens[len(spelled[longest[-1]]) :]
+    return longest
 
 
 @check

@@ -1,5 +1,7 @@
 """Answers to the exercises on training a GPT: right ones in any style, wrong ones with what they must be told."""
 
+from itertools import pairwise
+
 import torch
 from torch.nn.functional import softmax
 
@@ -21,6 +23,48 @@ def by_slices(tokens, starts, n):
 def by_windows(tokens, starts, n):
     rows = tokens.unfold(0, n + 1, 1)[starts]
     return rows[..., :n], rows[..., 1:]
+
+
+def merge(tokens, merges):
+    for i, pair in enumerate(merges):
+        joined = []
+        for token in tokens:
+            if joined and (joined[-1], token) == pair:
+                joined[-1] = 256 + i
+            else:
+                joined.append(token)
+        tokens = joined
+    return tokens
+
+
+def by_first_merge(tokens, merges):
+    """The pair whose merge comes first is joined, as long as there is one, as other tokenisers do it."""
+    rank = {pair: i for i, pair in reversed(list(enumerate(merges)))}
+    tokens = list(tokens)
+    while known := rank.keys() & pairwise(tokens):
+        best = min(known, key=rank.get)
+        place = [*pairwise(tokens)].index(best)
+        tokens[place : place + 2] = [256 + rank[best]]
+    return tokens
+
+
+def by_letters(tokens, merges):
+    word = "".join(map(chr, tokens))
+    for i, pair in enumerate(merges):
+        word = word.replace(chr(pair[0]) + chr(pair[1]), chr(256 + i))
+    return [ord(letter) for letter in word]
+
+
+def by_recursion(tokens, merges, made=256):
+    if not merges:
+        return tuple(tokens)
+    left, right = merges[0]
+    out, i = [], 0
+    while i < len(tokens):
+        both = i + 1 < len(tokens) and tokens[i] == left and tokens[i + 1] == right
+        out.append(made if both else tokens[i])
+        i += 1 + both
+    return by_recursion(out, merges[1:], made + 1)
 
 
 def leaning(counts, discount, below):
@@ -74,6 +118,13 @@ def row_by_row(logits, p, temperature):
 
 RIGHT = {
     check.pairs: [pairs, by_slices, by_windows, lambda *given: tuple(part.int() for part in pairs(*given))],
+    check.merge: [
+        merge,
+        by_first_merge,
+        by_letters,
+        by_recursion,
+        lambda *given: torch.tensor(merge(*given)),
+    ],
     check.leaning: [leaning, in_a_loop, saved_first, lambda *given: leaning(*given).float()],
     check.min_p: [
         min_p,
@@ -113,6 +164,57 @@ WRONG[check.pairs] = [
     (lambda t, s, n: [part.tolist() for part in cut(t, s, n)], "inputs must be a tensor, got list"),
     (lambda t, s, n: None, "did you forget to return"),
     (lambda t, s, n: (t.zero_(), t), "changed its arguments"),
+]
+
+
+def joined(tokens, merges, *, made=lambda i: 256 + i, step=2, order=lambda merges: enumerate(merges), once=False):
+    tokens = list(tokens)
+    for i, pair in order(merges):
+        out, place, found = [], 0, False
+        while place < len(tokens):
+            here = tuple(tokens[place : place + 2]) == pair and not (once and found)
+            out.append(made(i) if here else tokens[place])
+            place, found = place + (step if here else 1), found or here
+        tokens = out
+    return tokens
+
+
+def by_longest(tokens, merges):
+    """From left to right the longest token that the merges can make: another algorithm."""
+    spelled = {i: [i] for i in range(256)}
+    for i, (left, right) in enumerate(merges):
+        spelled[256 + i] = spelled[left] + spelled[right]
+    out, place = [], 0
+    while place < len(tokens):
+        fits = [t for t, s in spelled.items() if s == tokens[place : place + len(s)]]
+        out.append(max(fits, key=lambda t: (len(spelled[t]), -t)))
+        place += len(spelled[out[-1]])
+    return out
+
+
+def swapped(merges):
+    return [pair[::-1] for pair in merges]
+
+
+WRONG[check.merge] = [
+    (lambda t, m: list(t), "nothing has been merged"),
+    (lambda t, m: joined(t, m, order=lambda m: reversed(list(enumerate(m)))), "in the order in which they were"),
+    (lambda t, m: joined(t, m, once=True), "not only the first"),
+    (lambda t, m: joined(t[::-1], swapped(m))[::-1], "from left to right"),
+    (lambda t, m: joined(t, m, step=1), "both tokens of a pair are replaced"),
+    (lambda t, m: joined(t, m, made=lambda i: 257 + i), "makes the token 256"),
+    (lambda t, m: joined(t, m, made=lambda i: i), "makes the token 256"),
+    (lambda t, m: joined(t, [pair if max(pair) < 256 else None for pair in m]), "joined by the merges after it"),
+    (lambda t, m: joined(t, swapped(m)), "a pair has an order"),
+    (by_longest, "do not search for the longest"),
+    (lambda t, m: merge(t, m[:-1]), "wanted"),
+    (lambda t, m: merge(t, m)[1:], "wanted"),
+    (lambda t, m: [float("nan") for _ in merge(t, m)], "wanted"),
+    (lambda t, m: " ".join(map(str, merge(t, m))), "must be a list, got str"),
+    (lambda t, m: [(token,) for token in merge(t, m)], "must be a number, got tuple"),
+    (lambda t, m: len(merge(t, m)), "must be a list, got int"),
+    (lambda t, m: t.clear() or t, "changed its arguments"),
+    (lambda t, m: None, "did you forget to return"),
 ]
 
 
