@@ -352,7 +352,7 @@ def test_induction_circuit_last_word_attends_after_its_earlier_occurrence():
     said, html = words(drawing), drawing.to_html()
     assert said.count("after cat") == 1
     assert said.count("sat") == 2  # as a word, and as what comes next
-    assert "who stands after cat?" in said
+    assert "which word follows cat?" in said
     assert html.count('class="query tip"') == html.count('class="value tip"') == 1
     with pytest.raises(ValueError, match="words must be five, the last one the second again"):
         drawings.induction_circuit(["a", "b", "c", "a", "d"])
@@ -369,8 +369,8 @@ def test_mixture_of_experts_two_of_four_experts_have_a_weight():
 @pytest.mark.parametrize(("kept", "left"), [((True, False, True, True), 1), ((True,) * 4, 4), ((False,) * 4, 0)])
 def test_speculative_decoding_keeps_words_up_to_the_first_rejection(kept, left):
     said = words(drawings.speculative_decoding(kept, ("a", "b", "c", "d")))
-    assert said.count("kept") == left
-    assert said.count("refused") == said.count("the") == (left < 4)
+    assert said.count("accepted") == left
+    assert said.count("rejected") == said.count("the") == (left < 4)
     assert [said.count(word) for word in "abcd"] == [2] * left + [1] * (4 - left)
 
 

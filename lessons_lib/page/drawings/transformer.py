@@ -6,20 +6,20 @@ from lessons_lib.page.sketch import Sketch
 
 
 def residual_stream() -> Sketch:
-    """Draw the residual stream of one word: attention and feed-forward read it through a norm and add to it.
+    """Draw the residual stream of one token: attention and feed-forward read it through a norm and add to it.
 
     Elhage et al., *A Mathematical Framework for Transformer Circuits*, 2021, section "High-Level Architecture".
     """
     d = Sketch(
         402,
         222,
-        alt="A thick line from left to right is the vector of one word, from its embedding to the output matrix. "
+        alt="A thick line from left to right is the residual stream of one token, from embedding to output matrix. "
         "Twice a branch leaves it, goes up through a norm and a layer, and comes back into a plus sign on the line: "
-        "first attention, to which arrows also lead from the same line of the other words, dashed at the top; then "
-        "the feed-forward layer, which sees this word alone.",
+        "first attention, to which arrows also lead from the residual streams of the other tokens, dashed at the top; "
+        "then the feed-forward layer, which reads this token alone.",
     )
     line, others = 196.0, 34.0
-    d.text((1, 10), "the other words' streams", anchor="start", small=True)
+    d.text((1, 10), "streams of the other tokens", anchor="start", small=True)
     d.path(f"M1 {others}H401", dashed=True)
     d.path(f"M1 {line}H138M158 {line}H328M348 {line}H401", thick=True)
     d.text((1, line + 16), "embedding", anchor="start", small=True)
@@ -108,7 +108,7 @@ def induction_circuit(words: Sequence[str] = ("the", "cat", "sat", "the", "cat")
             d.path(f"M{x} {box.y}V{note.y + note.height}", fine=True)
     d.path(f"M{middles[4]} 118V64H{middles[2] + 9}", role="query")
     d.arrow((middles[2] + 9, 64), (middles[2] + 9, 118), role="query")
-    d.text(((middles[2] + middles[4]) / 2 + 6, 52), f"who stands after {words[4]}?", small=True)
+    d.text(((middles[2] + middles[4]) / 2 + 6, 52), f"which word follows {words[4]}?", small=True)
     d.arrow((middles[2] - 12, 118), (middles[2] - 12, 34), role="value")
     d.text((middles[2] - 12, 20), words[2])
     return d
@@ -157,10 +157,10 @@ def speculative_decoding(kept: Sequence[bool] = (True, True, False, False), word
         402,
         150,
         alt=f"Three rows. In the first the small model has drafted {', '.join(words)} one after the other. In the "
-        f"second the large model judges them all in one call: the first {n_kept} are kept, the next is refused. In the "
-        f"third stands what is written: the first {n_kept}, and a word of the large model's own.",
+        f"second the large model verifies them all in one call: the first {n_kept} are accepted, the next is rejected. "
+        f"The third is the output: the first {n_kept}, and a word sampled from the large model.",
     )
-    for y, name in ((26, "drafted"), (72, "judged"), (118, "written")):
+    for y, name in ((26, "draft"), (72, "verified"), (118, "output")):
         d.text((66, y), name, anchor="end", small=True)
     d.text((95, 72), "one call", small=True)
     for i, word in enumerate(words):
@@ -168,7 +168,7 @@ def speculative_decoding(kept: Sequence[bool] = (True, True, False, False), word
         top = d.box(x, 12, 56, 28, word, role="query")
         if i:
             d.arrow((x - 14, 26), top.left, gap=1)
-        verdict = "kept" if i < n_kept else "refused" if i == n_kept else "dropped"
+        verdict = "accepted" if i < n_kept else "rejected" if i == n_kept else "dropped"
         d.text((x + 28, 72), verdict, small=True)
         d.arrow(top.bottom, (x + 28, 64), gap=2)
         if i <= n_kept:
