@@ -3,7 +3,7 @@
 The code is the chapter's own: its cells are read and run, so that page and record cannot differ. Each run on stories
 leaves its gap to the grammar in nats, each on English its held-out loss; that of two processes, which ``torchrun``
 starts, leaves the common logarithm of the largest difference between their weights and those of one process, in double
-precision. One thread each; a quarter of an hour on one idle core. It writes after every run, and goes on where it was.
+precision. One thread each; half an hour on one idle core. It writes after every run, and goes on where it was.
 
 ``python benchmarks/train_gpt.py`` writes ``benchmarks/results/train-gpt.json``, which the chapter reads.
 """
@@ -39,6 +39,9 @@ STORIES = {
     **{f"rate {rate}": (250, 32, rate, 0.05, "float32") for rate in RATES},
     "weights in bfloat16": (250, 32, 0.003, 0.05, "bfloat16"),
     "bfloat16 with a float32 copy": (250, 32, 0.003, 0.05, "copy"),
+    **{f"rate {rate}, 1000 steps": (1000, 32, rate, 0.05, "float32") for rate in RATES[1:]},
+    "weights in bfloat16, 1000 steps": (1000, 32, 0.003, 0.05, "bfloat16"),
+    "bfloat16 with a float32 copy, 1000 steps": (1000, 32, 0.003, 0.05, "copy"),
 }  # fmt: skip
 FORMATS = "rate 0.003", "weights in bfloat16", "bfloat16 with a float32 copy"
 # steps, rate, layers, width
