@@ -93,7 +93,7 @@ def induction_circuit(words: Sequence[str] = ("the", "cat", "sat", "the", "cat")
         236,
         alt=f"Five words in a row, {', '.join(words)}. In layer 1 each word gets a note of the word before it: the "
         f"third word, {words[2]}, has the note {words[1]}. In layer 2 an arrow leads from the last word, {words[4]}, "
-        f"to the note at {words[2]}, since note and word agree; what is there, {words[2]}, is the next word.",
+        f"to the note at {words[2]}, since note and word agree; {words[2]} is copied from there to the last word.",
     )
     wide, left = 62.0, 44.0
     middles = [left + 36 + 72 * i for i in range(len(words))]
@@ -109,8 +109,9 @@ def induction_circuit(words: Sequence[str] = ("the", "cat", "sat", "the", "cat")
     d.path(f"M{middles[4]} 118V64H{middles[2] + 9}", role="query")
     d.arrow((middles[2] + 9, 64), (middles[2] + 9, 118), role="query")
     d.text(((middles[2] + middles[4]) / 2 + 6, 52), f"which word follows {words[4]}?", small=True)
-    d.arrow((middles[2] - 12, 118), (middles[2] - 12, 34), role="value")
-    d.text((middles[2] - 12, 20), words[2])
+    d.path(f"M{middles[2] - 12} 118V20H{middles[4] - 40}", role="value")
+    d.arrow((middles[4] - 40, 20), (middles[4] - 14, 20), role="value", gap=0)
+    d.text((middles[4], 20), words[2])
     return d
 
 
