@@ -4,10 +4,10 @@ The code is the chapter's own: its cells are read and run, so that page and reco
 at two rates with one seed; the better rate is then used with three other seeds. A run leaves the nats above the floor
 on held-out stories. The lines *gate* are of a model of GPT-2's kind with a GELU or a SwiGLU, from two starts at two
 rates, with two seeds; where it says *its own*, the matrix before the bend or gate starts ten times as large. The lines
-*wider* are of four variants at twice the larger rate, the lines with *√d* of the block of 2025 with the factor on its
-embedding that goes with sines, or with an embedding drawn so much larger, tuned as the variants are; so are the lines
-*no positions* and *ALiBi*. One thread, float32; five minutes on one idle core. It writes after every variant, and goes
-on where it was.
+*wider* are of four variants at twice the larger rate, the lines *longer* of four variants with four times the steps,
+at two rates. The lines with *√d* are of the block of 2025 with the factor on its embedding that goes with sines, or
+with an embedding drawn so much larger, tuned as the variants are; so are the lines *no positions* and *ALiBi*. One
+thread, float32; ten minutes on one idle core. It writes after every variant, and goes on where it was.
 
 ``python benchmarks/modern.py`` writes ``benchmarks/results/modern.json``, which the chapter reads.
 """
@@ -32,6 +32,7 @@ WIDTH = 48
 TRIED, SEEDS = 10, (0, 1, 2)
 GATES, GATE_STARTS, GATE_SEEDS = ("gelu", "swiglu"), (0.02, 0.144), (0, 1)
 WIDER = "2017", "2017, new position", "2025", "2025, old place"
+LONGER, LONGER_STEPS, LONGER_RATES = ("2017", "2017, new position", "2025", "2025, old position"), 600, (0.004, 0.008)
 ROOT_D = WIDTH**0.5
 # of which block, what its embedding is multiplied by, and how much larger it is drawn
 SCALED = {
@@ -55,6 +56,7 @@ def main() -> None:
     ]
     jobs += [([line], lambda how=how: [gated(code, *how)]) for line, how in gates().items()]
     jobs += [([line], lambda how=how: [faster(code, *how)]) for line, how in wider(code).items()]
+    jobs += [([line], lambda how=how: [longer(code, *how)]) for line, how in at_length(code).items()]
     jobs += [
         (lines(name), lambda of=of, how=how: tuned(code, variants(code)[of], scale=how[0], larger=how[1]))
         for name, (of, *how) in SCALED.items()
@@ -100,6 +102,16 @@ def gates() -> dict[str, tuple[str, float, float, float]]:
 def wider(code: dict[str, Any]) -> dict[str, tuple[dict[str, Any], float]]:
     """The runs at twice the larger rate: what, and the rate."""
     return {f"wider: {name}, rate 0.032": (variants(code)[name], 0.032) for name in WIDER}
+
+
+def at_length(code: dict[str, Any]) -> dict[str, tuple[dict[str, Any], float]]:
+    """Return the runs of four times the steps: the choices, and the rate."""
+    return {f"longer: {name}, rate {rate}": (variants(code)[name], rate) for name in LONGER for rate in LONGER_RATES}
+
+
+def longer(code: dict[str, Any], choice: dict[str, Any], rate: float) -> list[float]:
+    """Train for four times the steps with three seeds, at this rate."""
+    return [code["learn"](code["build"](choice, seed), seed, rate, LONGER_STEPS) for seed in SEEDS]
 
 
 def positions(code: dict[str, Any]) -> dict[str, dict[str, Any]]:
