@@ -61,6 +61,6 @@ def spot_and_mark(spot: tuple[float, float] = (4.6, 5.2)) -> Sketch:
     d.arrow((230, 26), (mark.right[0] + 4, mark.right[1] + 4), role="query")
     beside = max(centre[1], 64)  # below the words on the mark
     d.text((236, beside - 7), "spot: makes it sick", anchor="start", small=True)
-    d.text((236, beside + 7), "one bit is told", anchor="start", small=True)
+    d.text((236, beside + 7), "label: sick or well", anchor="start", small=True)
     d.arrow((230, beside), (centre[0] + 22, centre[1]), role="key")
     return d
