@@ -17,12 +17,14 @@ def code():
 def test_record_has_every_run_of_the_command(code):
     tuned = modern.variants(code), modern.SCALED, modern.POSITIONS
     names, scaled, positions = ([line for name in given for line in modern.lines(name)] for given in tuned)
-    others = *modern.gates(), *modern.wider(code)
+    others = *modern.gates(), *modern.wider(code), *modern.at_length(code)
     assert list(RECORD["runs"]) == [*names, *others, *scaled, *positions]
     for name, found in RECORD["runs"].items():
         losses = found[1:] if name.endswith("runs") else found
-        assert len(losses) == (3 if name.endswith("runs") else 1 if "tried" in name else 2), name
-        assert all(0.03 < loss < 2.5 for loss in losses), name
+        seeds = 3 if name.endswith("runs") or name.startswith("longer") else 1 if "tried" in name else 2
+        low, high = (0.005, 0.1) if name.startswith("longer") else (0.03, 2.5)
+        assert len(losses) == seeds, name
+        assert all(low < loss < high for loss in losses), name
 
 
 def test_recorded_learning_rate_is_the_better_of_two(code):
