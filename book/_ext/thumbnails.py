@@ -17,7 +17,7 @@ from lessons_lib.page.widgets.budget import PRESETS, parts
 from lessons_lib.page.widgets.cost import CostExplorer
 from lessons_lib.page.widgets.drawing import element
 from lessons_lib.page.widgets.gpt import GPTExplorer
-from lessons_lib.page.widgets.merges import encode, to_bytes
+from lessons_lib.page.widgets.merges import to_bytes, word_tokens
 from lessons_lib.page.widgets.patches import PatchesExplorer
 from lessons_lib.page.widgets.reader import PatternExplorer
 from lessons_lib.page.widgets.routing import EXPERTS, RoutingExplorer
@@ -328,7 +328,7 @@ def merges() -> str:
     parts = []
     for row, n_merges in enumerate((0, 30, 100, 300)):
         x = 15.0
-        for token in encode(" independence", n_merges):
+        for token in word_tokens(" independence", n_merges):
             width = 10.0 * len(to_bytes(token))
             parts.append(_rectangle(x, 8 + 20 * row, width - 2, 14, OUTPUT if row == 3 else VALUE))
             x += width

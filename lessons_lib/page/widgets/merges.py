@@ -55,7 +55,7 @@ class MergesExplorer(Explorer):
 
     def tokens(self) -> list[int]:
         """Return the numbers of the tokens of the text."""
-        return [token for word in WORD.findall(self.text) for token in encode(word, self.merges)]
+        return [token for word in WORD.findall(self.text) for token in word_tokens(word, self.merges)]
 
     def still(self) -> str:
         """Draw the tokens as boxes, in lines of at most 320."""
@@ -71,10 +71,10 @@ class MergesExplorer(Explorer):
         return picture(320, y + 26, alt, *boxes)
 
 
-def encode(word: str, n_merges: int) -> list[int]:
+def word_tokens(word: str, n_merges: int) -> list[int]:
     """Return the tokens of one word after the first ``n_merges`` merges.
 
-    >>> encode("the", 0), len(encode(" the", 1000))
+    >>> word_tokens("the", 0), len(word_tokens(" the", 1000))
     ([116, 104, 101], 1)
     """
     tokens = list(word.encode())
