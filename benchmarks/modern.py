@@ -28,11 +28,11 @@ from lessons_lib.transformer.initialise import initialise_normal, rng_from
 CHAPTER = ROOT / "book" / "transformer" / "modern.ipynb"
 CELLS = "kept-old", "compare-choices", "compare-post", "compare-build", "compare-learn"
 RATES = 0.008, 0.016
-WIDTH = 48
+WIDTH, STEPS = 48, 150
 TRIED, SEEDS = 10, (0, 1, 2)
 GATES, GATE_STARTS, GATE_SEEDS = ("gelu", "swiglu"), (0.02, 0.144), (0, 1)
 WIDER = "2017", "2017, new position", "2025", "2025, old place"
-LONGER, LONGER_STEPS, LONGER_RATES = ("2017", "2017, new position", "2025", "2025, old position"), 600, (0.004, 0.008)
+LONGER, LONGER_RATES = ("2017", "2017, new position", "2025", "2025, old position"), (0.004, 0.008)
 ROOT_D = WIDTH**0.5
 # of which block, what its embedding is multiplied by, and how much larger it is drawn
 SCALED = {
@@ -55,8 +55,7 @@ def main() -> None:
         (lines(name), lambda choice=choice: tuned(code, choice)) for name, choice in variants(code).items()
     ]
     jobs += [([line], lambda how=how: [gated(code, *how)]) for line, how in gates().items()]
-    jobs += [([line], lambda how=how: [faster(code, *how)]) for line, how in wider(code).items()]
-    jobs += [([line], lambda how=how: [longer(code, *how)]) for line, how in at_length(code).items()]
+    jobs += [([line], lambda how=how: [trained(code, *how)]) for line, how in untuned(code).items()]
     jobs += [
         (lines(name), lambda of=of, how=how: tuned(code, variants(code)[of], scale=how[0], larger=how[1]))
         for name, (of, *how) in SCALED.items()
@@ -99,19 +98,15 @@ def gates() -> dict[str, tuple[str, float, float, float]]:
     return alike | own
 
 
-def wider(code: dict[str, Any]) -> dict[str, tuple[dict[str, Any], float]]:
-    """The runs at twice the larger rate: what, and the rate."""
-    return {f"wider: {name}, rate 0.032": (variants(code)[name], 0.032) for name in WIDER}
-
-
-def at_length(code: dict[str, Any]) -> dict[str, tuple[dict[str, Any], float]]:
-    """Return the runs of four times the steps: the choices, and the rate."""
-    return {f"longer: {name}, rate {rate}": (variants(code)[name], rate) for name in LONGER for rate in LONGER_RATES}
-
-
-def longer(code: dict[str, Any], choice: dict[str, Any], rate: float) -> list[float]:
-    """Train for four times the steps with three seeds, at this rate."""
-    return [code["learn"](code["build"](choice, seed), seed, rate, LONGER_STEPS) for seed in SEEDS]
+def untuned(code: dict[str, Any]) -> dict[str, tuple[dict[str, Any], float, Sequence[int], int]]:
+    """Return the runs at a given rate by name: the choices, the rate, the seeds, and the number of steps."""
+    runs: dict[str, tuple[dict[str, Any], float, Sequence[int], int]] = {
+        f"wider: {name}, rate 0.032": (variants(code)[name], 0.032, GATE_SEEDS, STEPS) for name in WIDER
+    }
+    for name in LONGER:
+        for rate in LONGER_RATES:
+            runs[f"longer: {name}, rate {rate}"] = variants(code)[name], rate, SEEDS, 4 * STEPS
+    return runs
 
 
 def positions(code: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -122,9 +117,11 @@ def positions(code: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def faster(code: dict[str, Any], choice: dict[str, Any], rate: float) -> list[float]:
-    """Train with the seeds of the gates, at this rate."""
-    return [code["learn"](code["build"](choice, seed), seed, rate) for seed in GATE_SEEDS]
+def trained(
+    code: dict[str, Any], choice: dict[str, Any], rate: float, seeds: Sequence[int], n_steps: int
+) -> list[float]:
+    """Train with each seed at this rate."""
+    return [code["learn"](code["build"](choice, seed), seed, rate, n_steps) for seed in seeds]
 
 
 def lines(name: str) -> list[str]:
@@ -136,7 +133,7 @@ def tuned(
     code: dict[str, Any],
     choice: dict[str, Any],
     seeds: Sequence[int] = SEEDS,
-    n_steps: int = 150,
+    n_steps: int = STEPS,
     scale: float = 1.0,
     larger: float = 1.0,
 ) -> list[list[float]]:
@@ -157,7 +154,9 @@ def tuned(
     return [*([found] for found in tried.values()), [best, *(loss(best, seed) for seed in seeds)]]
 
 
-def gated(code: dict[str, Any], gate: str, start: float, rate: float, larger: float, n_steps: int = 150) -> list[float]:
+def gated(
+    code: dict[str, Any], gate: str, start: float, rate: float, larger: float, n_steps: int = STEPS
+) -> list[float]:
     """Train a model of GPT-2's kind, with learned positions, and this bend or gate."""
     choice = {**code["old"], "place": "pre", "position": "learned", "feedforward": gate}
 

@@ -17,7 +17,7 @@ def code():
 def test_record_has_every_run_of_the_command(code):
     tuned = modern.variants(code), modern.SCALED, modern.POSITIONS
     names, scaled, positions = ([line for name in given for line in modern.lines(name)] for given in tuned)
-    others = *modern.gates(), *modern.wider(code), *modern.at_length(code)
+    others = *modern.gates(), *modern.untuned(code)
     assert list(RECORD["runs"]) == [*names, *others, *scaled, *positions]
     for name, found in RECORD["runs"].items():
         losses = found[1:] if name.endswith("runs") else found
