@@ -136,9 +136,8 @@ def test_results_are_hidden_until_answered_and_answers_are_stored(visit, path):
         assert page.locator(".g-hold").count() == 0
         assert page.locator("div.explorer:visible").count() > 0
         page.evaluate(OPEN_FOLDS)
-        cards = {
-            kind: card_of(page, guess_of(page, kind)) for kind in dict.fromkeys(g["kind"] for g in asked(read(path)))
-        }
+        kinds = dict.fromkeys(guess["kind"] for guess in asked(read(path)))  # each once, in order
+        cards = {kind: card_of(page, guess_of(page, kind)) for kind in kinds}
         for kind, card in cards.items():
             answer(card, kind)
             card.locator(".g-verdict").get_by_text(re.compile("(it|answer) is|: right")).wait_for()
