@@ -70,7 +70,7 @@ def flex(bench: Bench) -> Iterator[Item]:
 def plain(bench: Bench) -> Iterator[Item]:
     """Yield the comparison with attention that stores all scores, and with the tiled backend: for their memory."""
     everyone = lambda is_causal, d, n: rivals.plain(bench, is_causal, d, n)  # noqa: E731
-    return _shapes(bench, (128,), bench.sizes.few_lengths, everyone, seconds=40)
+    return _shapes(bench, (128,), bench.sizes.few_lengths, everyone, seconds=25)
 
 
 def rules(bench: Bench) -> Iterator[Item]:

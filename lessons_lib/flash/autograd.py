@@ -10,6 +10,7 @@ on machines without a GPU.
 
 import contextlib
 import contextvars
+import functools
 import importlib.metadata
 import math
 from typing import Any, NamedTuple
@@ -239,13 +240,13 @@ def decode_attention(
     scores = scores if isinstance(scores, Scores) else Scores(scores)
     (b, h, _, d), g = query.shape, key.shape[1]
     out, lse = _new_like(query), query.new_empty(b, h, 1, dtype=torch.float32)
-    heads = query.detach()[:, :, 0].unflatten(1, (g, h // g))
-    heads, key, value = (_addressable(x) for x in (heads, key, value))
+    heads, key, value = (_addressable(x) for x in (query.view(b, g, h // g, d), key, value))
     if n_parts > 1:
         parts_out = query.new_empty(b, h, n_parts, d, dtype=torch.float32)
         parts_lse = query.new_empty(b, h, n_parts, dtype=torch.float32)
     else:
         parts_out, parts_lse = out, lse
+    of_sequence, of_head, _ = _strides(parts_out)
     tile = _with_decode_rows(h // g, tile, query)
     constants = _constants(query)
     score_mods = _KernelScoreMods.of(*scores, query)
@@ -263,7 +264,7 @@ def decode_attention(
             score_mods.alibi_slopes,
             score_mods.sinks if n_parts == 1 else None,
         ),
-        *map(_strides, (heads, key, value, parts_out[:, :, 0].unflatten(1, (g, h // g)))),
+        *(*map(_strides, (heads, key, value)), (of_sequence, h // g * of_head, of_head)),
         *(scores.scale, score_mods.softcap, band.left, g, h // g, band.m, n_parts),
         **constants,
         AT_END=at_end,
@@ -348,7 +349,8 @@ def _launch(kernel: Any, n_programs: int, tile: Tile, *arguments, **constants) -
         kernel[(n_programs,)](*arguments, **constants, num_warps=tile.num_warps, num_stages=tile.num_stages)
 
     device = next(x.device for x in arguments if isinstance(x, Tensor))
-    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+    elsewhere = device.type == "cuda" and device.index != torch.cuda.current_device()
+    with torch.cuda.device(device) if elsewhere else contextlib.nullcontext():
         contextvars.copy_context().run(start)
 
 
@@ -432,8 +434,14 @@ def _new_like(matrix: Tensor, width: int | None = None) -> Tensor:
 def _tiles(query: Tensor, by_table: bool) -> Configuration:
     if IS_INTERPRETED:
         return INTERPRETED
-    capability = torch.cuda.get_device_capability(query.device)
+    capability = (_properties(query.device).major, _properties(query.device).minor)
     return configuration(query.shape[-1], query.element_size(), capability, by_table=by_table)
+
+
+@functools.cache
+def _properties(device: torch.device) -> Any:
+    """Return the properties of a device, which PyTorch looks up anew at every call."""
+    return torch.cuda.get_device_properties(device)
 
 
 def _n_parts(query: Tensor, key: Tensor) -> int:
@@ -441,7 +449,7 @@ def _n_parts(query: Tensor, key: Tensor) -> int:
     b, g, m, _ = key.shape
     if IS_INTERPRETED:
         return 2
-    n_programs = 2 * torch.cuda.get_device_properties(query.device).multi_processor_count
+    n_programs = 2 * _properties(query.device).multi_processor_count
     return max(1, round(min(n_programs / (b * g), m / 512)))
 
 
