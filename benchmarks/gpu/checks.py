@@ -55,6 +55,10 @@ PROBLEMS: tuple[dict[str, Any], ...] = (
 # The gradient of a slope is one sum over all scores of a head, in which the terms of a row nearly cancel. With one
 # query its error may be three times the rounding error of the other results.
 OF_SLOPES = 1 / 3
+# The backward kernels take delta = dO . O from the output as it is stored, rounded to half precision. One query has one
+# delta, and no other row evens out its rounding. In 1500 random inputs of the problem with all score modifications this
+# rounding alone moved the gradient of the query by up to 7.2e-4 in float16 and 5.2e-3 in bfloat16.
+OF_ONE_QUERY = 1 / 2
 FLOOR = {torch.float32: 2e-6, torch.float16: 2e-4, torch.bfloat16: 2e-3}  # about one rounding of the result
 
 
@@ -170,7 +174,8 @@ def check(bench: Bench, item: str, dtype: torch.dtype, problem: dict[str, Any]) 
 
     specification = specified(problem, rule, device)
     wanted = gradients(specification, *exact)
-    weights = [1.0] * 5 + [OF_SLOPES if name == "alibi_slopes" else 1.0 for name in named]
+    of_query = OF_ONE_QUERY if n == 1 else 1.0
+    weights = [1.0, 1.0, of_query, 1.0, 1.0] + [OF_SLOPES if name == "alibi_slopes" else 1.0 for name in named]
     ours, usual = (
         error(gradients(function, qkv, upstream, named), wanted, weights) for function in (kernels, specification)
     )

@@ -190,8 +190,8 @@ def chosen_backend(
 
     It is the first of these that can compute the call on this device, in memory linear in ``n`` and ``m``:
 
-    * ``triton`` on an NVIDIA GPU of compute capability 8.0 or more (A100 and later). For older ones, such as the T4
-      with 7.5, the kernels would be compiled without tensor cores and spill their registers;
+    * ``triton`` on an NVIDIA GPU of compute capability 8.0 or more (A100 and later). The kernels are not written for
+      older ones, such as the T4 with 7.5;
     * ``torch``, restricted to one fused kernel: PyTorch's flash attention on the CPU, its memory-efficient attention on
       an NVIDIA GPU. Without a mask over ``n x m`` they can compute full attention and a causal square only;
     * ``tiled``, which can compute every call on every device.
