@@ -18,7 +18,8 @@ PICTURE = re.compile(r'<img\b(?![^>]*\bloading=)[^>]*\bsrc="[^"]*_images/([^"/]+
 # page; and the label that MyST-NB gives to every collapsible cell.
 SUBPAGES = re.compile(r'(<a class="[^"]*\breference[^>]*>((?:(?!</a>).)*)</a>\s*<details[^>]*>\s*<summary)>', re.DOTALL)
 GENERIC_SUMMARY = '<summary aria-label="Toggle hidden content">'
-INDEX = re.compile(r'<script src="[^"]*searchindex\.js"></script>')
+# The theme loads Sphinx's search on every page. The book has its own (search.py).
+SEARCH = re.compile(r'<script src="[^"]*(?:searchindex|searchtools|language_data)\.js"></script>')
 BACKGROUND = re.compile(r'(<g id="patch_[12]">\s*<path d="[^"]*"\s+style="fill: )#ffffff')
 # Figures are designed for the width of a phone. Where the page shows a figure larger, its text is scaled down around
 # its anchor point, so that letters grow less than lines. The media queries use the figure's own width.
@@ -141,10 +142,7 @@ def make_figures_transparent(app, exception) -> None:
 
 
 def load_lazily(app, exception) -> None:
-    """Load figures lazily, with their size reserved on the page, and the search index on the search page only.
-
-    The theme loads the search index on every page, for a search while typing, which the book does not use.
-    """
+    """Load figures lazily, with their size reserved on the page, and leave out Sphinx's search."""
     if exception is not None or app.builder.format != "html":
         return
     sizes = {}
@@ -159,9 +157,7 @@ def load_lazily(app, exception) -> None:
 
     for page in Path(app.outdir).rglob("*.html"):
         text = page.read_text(encoding="utf-8")
-        lighter = PICTURE.sub(add_attributes, text)
-        if page.name != "search.html":
-            lighter = INDEX.sub("", lighter)
+        lighter = SEARCH.sub("", PICTURE.sub(add_attributes, text))
         if lighter != text:
             page.write_text(lighter, encoding="utf-8")
 

@@ -78,7 +78,7 @@ def test_site_contains_no_solutions():
     lines = solution_lines()
     assert lines
     for file in HTML.rglob("*"):
-        if file.suffix in {".html", ".ipynb", ".txt", ".md"} or file.name == "searchindex.js":
+        if file.suffix in {".html", ".ipynb", ".txt", ".md"} or file.name == "search-index.js":
             text = html.unescape(file.read_text(encoding="utf-8"))
             assert not [line for line in lines if line in text], f"{file.relative_to(HTML)} holds a solution"
 
@@ -100,7 +100,8 @@ def test_mathjax_comes_from_the_package_and_is_small():
     assert not list((ROOT / "book/_static").rglob("tex-mml-chtml.js")), "third-party code is installed, not committed"
 
 
-def test_mathjax_and_search_index_are_loaded_only_where_needed(path):
+def test_mathjax_is_loaded_only_where_needed_and_the_search_index_nowhere(path):
     page = read(path)
     assert ("tex-mml-chtml.js" in page) == ('class="math' in page)
-    assert ('searchindex.js"' in page) == (path == "search.html")
+    scripts = ("searchindex.js", "searchtools.js", "search-index.js", "lunr.js")
+    assert not [script for script in scripts if script in page]
