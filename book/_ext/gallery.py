@@ -122,14 +122,6 @@ def gallery(kind: str, cards: list[str]) -> nodes.raw:
     return _html(f'<ul class="gallery of-{kind}">{"".join(cards)}</ul>')
 
 
-def drop_unused_mathjax(app, pagename, templatename, context, doctree) -> None:
-    """Remove MathJax, half of a page's size, from pages without a formula; Sphinx adds it to parent pages too."""
-    if 'class="math' not in (context.get("body") or ""):
-        context["script_files"] = [
-            script for script in context["script_files"] if "mathjax" not in str(getattr(script, "filename", ""))
-        ]
-
-
 def add_stylesheet(app, pagename, templatename, context, doctree) -> None:
     """Load the style sheet on pages with a gallery or the hero."""
     if re.search(r'class="(?:gallery|hero)\b', context.get("body") or ""):
@@ -148,5 +140,4 @@ def setup(app) -> dict:
     app.connect("doctree-read", add_explorer_cards)
     app.connect("doctree-resolved", add_chapter_cards)
     app.connect("html-page-context", add_stylesheet)
-    app.connect("html-page-context", drop_unused_mathjax, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,37 +1,11 @@
-"""Keep the built site independent of the network, and small: MathJax from a package, no CDN, only the icons in use."""
+"""Keep the built site independent of the network, and small: no CDN, and only the icons in use."""
 
 import re
-import shutil
-from importlib.metadata import files
 from pathlib import Path
 
 from fontTools import subset
 
-PACKAGE = "sphinx-mathjax-offline"
-# The files that a page can request: the script, its fonts, and the TeX extensions that \require loads. The rest is
-# 22 MB.
-WANTED = ("tex-mml-chtml.js", "output/chtml/fonts/woff-v2", "input/tex/extensions")
-
 ICON_RULE = re.compile(r'((?:\.fa-[\w-]+::?before,?)+)\{(?:content|--fa):"\\([0-9a-f]+)"\}')
-
-
-def mathjax_folder() -> Path:
-    """Return MathJax's folder in the package, which cannot be imported because of its name."""
-    script = next(f for f in files(PACKAGE) or [] if f.name == WANTED[0])
-    return Path(str(script.locate())).parent
-
-
-def copy_mathjax(app, exception) -> None:
-    """Copy the needed files, two megabytes, to the site."""
-    if exception is not None or app.builder.format != "html":
-        return
-    source, target = mathjax_folder(), Path(app.outdir, "_static", "vendor", "mathjax")
-    for name in WANTED:
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        if (source / name).is_dir():
-            shutil.copytree(source / name, target / name, dirs_exist_ok=True)
-        else:
-            shutil.copy(source / name, target / name)
 
 
 def drop_icon_script(app, exception) -> None:
@@ -41,7 +15,7 @@ def drop_icon_script(app, exception) -> None:
 
 
 def keep_used_icons(app, exception) -> None:
-    """Reduce the theme's icon fonts, a quarter of a megabyte, to the icons that a page or a style sheet uses."""
+    """Reduce the theme's icon fonts, a quarter of a megabyte, and their style rules to the icons that are used."""
     if exception is not None or app.builder.format != "html":
         return
     static = Path(app.outdir, "_static")
@@ -60,6 +34,14 @@ def keep_used_icons(app, exception) -> None:
         cutter.subset(font)
         subset.save_font(font, font_file, options)
 
+    def kept(rule: re.Match) -> str:
+        return rule[0] if used & set(re.findall(r"fa-[\w-]+", rule[1])) else ""
+
+    for style in static.rglob("*.css"):
+        text = style.read_text(encoding="utf-8")
+        if (shorter := ICON_RULE.sub(kept, text)) != text:
+            style.write_text(shorter, encoding="utf-8")
+
 
 def drop_thebe(app, pagename, templatename, context, doctree) -> None:
     """Remove sphinx-thebe, which the book does not use: its scripts conflict with each other and refer to a CDN."""
@@ -74,7 +56,6 @@ def drop_thebe(app, pagename, templatename, context, doctree) -> None:
 
 def setup(app) -> dict:
     """Register with Sphinx."""
-    app.connect("build-finished", copy_mathjax)
     app.connect("build-finished", drop_icon_script)
     app.connect("build-finished", keep_used_icons)
     app.connect("html-page-context", drop_thebe, priority=900)

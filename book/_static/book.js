@@ -80,7 +80,7 @@
           for (const script of inactive()) if (target.contains(script)) activate(script);
         }
     },
-    { rootMargin: "1000px" },
+    { rootMargin: "200px" },
   );
   for (const script of inactive()) if (script.parentElement) near.observe(script.parentElement);
 

@@ -39,18 +39,13 @@ def measured(measured_at, path) -> Measured:
 
 @pytest.fixture
 def visit(browser, site):
-    """Open a page of the site, from the server or from files; it must load without errors and external requests.
-
-    Typesetting formulas takes most of a chapter's loading time; with ``formulas=False`` they stay TeX.
-    """
+    """Open a page of the site, from the server or from files; it must load without errors and external requests."""
 
     @contextmanager
-    def open_page(path: str, *, from_files: bool = False, formulas: bool = True, **context):
+    def open_page(path: str, *, from_files: bool = False, **context):
         with_scripts = context.get("java_script_enabled", True)
         base = HTML.as_uri() if from_files else site
         own = browser.new_context(viewport=WIDE, **context)
-        if not formulas:
-            own.route("**/vendor/mathjax/*.js", lambda r: r.fulfill(body="", content_type="text/javascript"))
         page = own.new_page()
         page.seen = Seen()
         page.seen.watch(page, base)

@@ -34,7 +34,7 @@ def test_explorer_pages_are_found():
 )
 def test_every_slider_changes_the_figure(visit, path, from_files):
     """All pages are opened from a server, and the page with all explorers also from files."""
-    with visit(path, from_files=from_files, formulas=False) as page:
+    with visit(path, from_files=from_files) as page:
         page.evaluate(OPEN_FOLDS)
         explorers = page.locator("div.explorer")
         for i in range(explorers.count()):
@@ -71,7 +71,7 @@ def test_controls_have_accessible_names(measured):
 @pytest.mark.parametrize("width", [390, 768, 1280])
 def test_parts_of_controls_are_aligned_and_do_not_overlap(visit, width):
     """Tested on the page with all explorers, where one explorer's style could affect another."""
-    with visit("book/explorers.html", formulas=False) as page:
+    with visit("book/explorers.html") as page:
         page.set_viewport_size({"width": width, "height": 900})
         found = {}
         for explorer in page.locator("div.explorer").all():

@@ -100,7 +100,7 @@ def test_the_page_on_arrival(visit, path):
 @pytest.mark.browser
 @every_chapter
 def test_links_open_what_they_lead_into(visit, path):
-    with visit(path, formulas=False) as page:
+    with visit(path) as page:
         targets = page.evaluate(TARGETS)
         assert targets
         for name in targets:
@@ -111,7 +111,7 @@ def test_links_open_what_they_lead_into(visit, path):
 @pytest.mark.browser
 @every_chapter
 def test_just_read_hides_nothing_and_is_remembered(visit, path):
-    with visit(path, formulas=False) as page:
+    with visit(path) as page:
         assert page.locator(".g-away").count() > 0
         first = page.locator(".g-away").first
         assert first.get_attribute("hidden") == "until-found"
@@ -126,7 +126,7 @@ def test_just_read_hides_nothing_and_is_remembered(visit, path):
 @pytest.mark.browser
 @every_chapter
 def test_on_paper_and_without_scripts_everything_is_there(visit, path):
-    with visit(path, formulas=False) as page:
+    with visit(path) as page:
         page.emulate_media(media="print")
         assert page.evaluate(MISSING_ON_PAPER) == []
     with visit(path, java_script_enabled=False) as page:

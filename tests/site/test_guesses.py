@@ -128,7 +128,7 @@ def answer(card, kind: str) -> None:
 @some_pages_first
 def test_results_are_hidden_until_answered_and_answers_are_stored(visit, path):
     """Tested from files, without a server."""
-    with visit(path, from_files=True, formulas=False) as page:
+    with visit(path, from_files=True) as page:
         before = page.evaluate(HIDDEN)
         assert before > 0
         assert page.evaluate(LEAKS) == []
@@ -164,7 +164,7 @@ def test_results_are_hidden_until_answered_and_answers_are_stored(visit, path):
 
 @pytest.mark.browser
 def test_show_me_uncovers_without_a_guess(visit):
-    with visit(SCALING, formulas=False) as page:
+    with visit(SCALING) as page:
         bar = page.locator(".g-bar").first
         bar.get_by_role("button", name="guess above").click()
         assert page.evaluate("document.activeElement.closest('.guess') !== null")
@@ -177,7 +177,7 @@ def test_show_me_uncovers_without_a_guess(visit):
 
 @pytest.mark.browser
 def test_guesses_accept_touch_on_a_phone(visit, finger):
-    with visit(MASKS, formulas=False, has_touch=True, is_mobile=True) as page:
+    with visit(MASKS, has_touch=True, is_mobile=True) as page:
         page.set_viewport_size(PHONE)
         choice, curve = (card_of(page, guess_of(page, kind)) for kind in ("choice", "curve"))
         choice.locator("button.g-option").last.tap()
@@ -201,7 +201,7 @@ NO_REVEALS = """document.addEventListener('DOMContentLoaded', () => {
 
 @pytest.mark.browser
 def test_print_and_missing_answers_hide_nothing(visit, browser):
-    with visit(MASKS, formulas=False) as page:
+    with visit(MASKS) as page:
         page.emulate_media(media="print")
         assert page.locator(".g-truth").first.is_visible()
         assert page.locator(".only-print").first.is_visible()

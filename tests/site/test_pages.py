@@ -26,10 +26,12 @@ def test_page_fits_a_phone(measured):
 
 
 @each_of(sorted(CHAPTERS))
-def test_chapter_is_smaller_than_one_megabyte(measured):
+def test_chapter_opens_within_450_kilobytes(measured, path):
+    """Compressed, without scrolling. Three chapters begin with the trained GPT, 117 kB; one page has all explorers."""
     assert len(measured.weights) > 3
     heaviest = sorted(measured.weights.items(), key=lambda item: -item[1])[:5]
-    assert sum(measured.weights.values()) < 1_000_000, heaviest
+    shows_more = path.endswith(("train-gpt.html", "patterns.html", "sparse-and-linear.html", "explorers.html"))
+    assert sum(measured.weights.values()) < (520_000 if shows_more else 450_000), heaviest
 
 
 def test_page_has_an_icon(path):

@@ -144,7 +144,7 @@ def test_drawings_and_tables_follow_the_theme(visit, theme):
       const ink = getComputedStyle(e.querySelector("text, td")), page = getComputedStyle(document.body).color;
       return [plate, e.matches("table") ? ink.color : ink.fill, page];
     }"""
-    with visit(CHAPTER, formulas=False, color_scheme=theme) as page:
+    with visit(CHAPTER, color_scheme=theme) as page:
         for kind in ("div.drawing", "table.numbers"):
             plate, ink, text = page.locator(kind).first.evaluate(look)
             assert plate == "rgba(0, 0, 0, 0)"
@@ -157,7 +157,7 @@ def test_drawing_fills_the_column_with_legible_text(visit, width):
     look = """e => { const text = e.querySelector("text"), svg = e.querySelector("svg");
       return [svg.clientWidth / e.closest("figure").clientWidth,
         parseFloat(getComputedStyle(text).fontSize) * svg.clientWidth / svg.viewBox.baseVal.width]; }"""
-    with visit(CHAPTER, formulas=False) as page:
+    with visit(CHAPTER) as page:
         page.set_viewport_size({"width": width, "height": 900})
         share, letters = page.locator("div.drawing").first.evaluate(look)
     assert 0.9 < share <= 1
@@ -175,7 +175,7 @@ def test_figures_are_inverted_in_the_dark_theme(visit):
     assert figure
     drawn = (HTML / "_images" / figure[1]).read_text(encoding="utf-8")
     assert not re.search(r'id="patch_[12]">\s*<path d="[^"]*"\s+style="fill: #ffffff', drawn)
-    with visit(CHAPTER, formulas=False, color_scheme="dark") as page:
+    with visit(CHAPTER, color_scheme="dark") as page:
         clear = "rgba(0, 0, 0, 0)"
         assert page.evaluate(look) == [clear, "invert(0.92) hue-rotate(180deg)", clear]
 
@@ -186,7 +186,7 @@ def test_figures_have_the_same_scale_and_fill_the_column(visit, width):
     """The scale, in pixels per point of the figure, is the same for all, and the widest figures fill the column."""
     look = """all => all.map(img => [img.getBoundingClientRect().width, img.getAttribute("width"),
       img.closest("figure").clientWidth])"""
-    with visit("book/attention/masks.html", formulas=False) as page:
+    with visit("book/attention/masks.html") as page:
         page.set_viewport_size({"width": width, "height": 900})
         sizes = page.locator("div.cell_output img[src$='.svg']").evaluate_all(look)
     scales = [wide / float(points) for wide, points, _ in sizes]
@@ -249,7 +249,7 @@ def test_search_index_loads_only_for_a_search(browser, site):
 @pytest.mark.browser
 def test_menus_open_on_tap_and_click(visit):
     hidden = "document.querySelector('#pst-primary-sidebar').classList.contains('pst-sidebar-hidden')"
-    with visit(CHAPTER, formulas=False, has_touch=True) as page:
+    with visit(CHAPTER, has_touch=True) as page:
         for name, width in (("primary", 360), ("secondary", 360), ("primary", 768), ("secondary", 1024)):
             page.set_viewport_size({"width": width, "height": 740})
             page.locator(f".{name}-toggle:visible").last.tap()
@@ -266,7 +266,7 @@ def test_menus_open_on_tap_and_click(visit):
 
 @pytest.mark.browser
 def test_print_uses_the_light_theme_and_shows_print_remarks(visit):
-    with visit(CHAPTER, formulas=False, color_scheme="dark") as page:
+    with visit(CHAPTER, color_scheme="dark") as page:
         said = page.get_by_text("On paper nothing moves")
         assert not said.is_visible()
         page.emulate_media(media="print")
@@ -312,11 +312,11 @@ def test_print_breaks_no_blocks_and_hides_menus(visit, path):
 @pytest.mark.browser
 def test_print_shows_addresses_of_links(visit):
     after = "e => getComputedStyle(e, '::after').content"
-    with visit("book/intro.html", formulas=False) as page:
+    with visit("book/intro.html") as page:
         page.emulate_media(media="print")
         link = page.locator(".bd-article a.external[href*='nbgrader']").first
         assert "https://nbgrader.readthedocs.io" in link.evaluate(after)
-    with visit("book/attention/masks.html", formulas=False) as page:
+    with visit("book/attention/masks.html") as page:
         page.emulate_media(media="print")
         assert page.locator(".bd-article a.external[href*='arxiv']").first.evaluate(after) in {"none", "normal"}
 
@@ -324,23 +324,23 @@ def test_print_shows_addresses_of_links(visit):
 @pytest.mark.browser
 def test_the_state_of_an_explorer_is_in_the_address(visit):
     width = "document.querySelector('[data-explorer], .explorer').explorer.model.get('width')"
-    with visit(f"{CHAPTER}#explore=scaling&width=1024&scaling=1%2Fd&n_keys=many", formulas=False) as page:
+    with visit(f"{CHAPTER}#explore=scaling&width=1024&scaling=1%2Fd&n_keys=many") as page:
         assert page.get_by_label("Width dₖ").get_attribute("aria-valuetext") == "1024"
         assert page.locator(".explorer select").input_value() == "1/d"
         assert page.evaluate("document.querySelector('.explorer').getBoundingClientRect().top") < 400
         page.get_by_label("Width dₖ").press("ArrowLeft")
         page.wait_for_function("location.hash.includes('width=512')")
         shared = page.evaluate("location.hash")
-    with visit(CHAPTER + shared, formulas=False) as page:
+    with visit(CHAPTER + shared) as page:
         assert page.evaluate(width) == 512
-    with visit(f"{CHAPTER}#explore=scaling&width=100000000&seed=0.5", formulas=False) as page:
+    with visit(f"{CHAPTER}#explore=scaling&width=100000000&seed=0.5") as page:
         assert page.evaluate(width) < 5000
 
 
 @pytest.mark.browser
 def test_controls_stay_visible_beside_the_figure_on_a_phone(visit):
     top = "e => e.getBoundingClientRect().top"
-    with visit(CHAPTER, formulas=False) as page:
+    with visit(CHAPTER) as page:
         page.set_viewport_size({"width": 360, "height": 740})
         page.locator(".explorer table").scroll_into_view_if_needed()
         controls = page.locator(".explorer .x-controls")
@@ -370,7 +370,6 @@ def test_wide_formulas_are_reduced_on_a_phone(browser, site):
     page = browser.new_page(viewport={"width": 360, "height": 740})
     page.goto(f"{site}/{CHAPTER}")
     page.wait_for_load_state("load")
-    page.evaluate("MathJax.startup.promise")
     formulas = "[...document.querySelectorAll('mjx-container[display]')]"
     page.wait_for_function(f"{formulas}.some((one) => one.style.fontSize.endsWith('px'))")
     assert page.evaluate(f"{formulas}.filter((one) => one.scrollWidth > one.clientWidth).length") == 0
@@ -389,7 +388,7 @@ def test_tables_of_sentences_are_not_cut_off(visit):
 @pytest.mark.browser
 def test_code_wraps_on_a_phone(visit):
     cut = "all => all.filter(pre => pre.scrollWidth > pre.clientWidth + 1).length"
-    with visit(CHAPTER, formulas=False) as page:
+    with visit(CHAPTER) as page:
         page.set_viewport_size({"width": 360, "height": 740})
         assert page.locator(".bd-article div.cell pre").evaluate_all(cut) == 0
 

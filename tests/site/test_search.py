@@ -101,7 +101,7 @@ def test_entries_are_sections_with_readable_snippets():
 
 @pytest.mark.browser
 def test_search_finds_a_section_from_a_page_by_keyboard(visit):
-    with visit("book/notation.html", formulas=False) as page:
+    with visit("book/notation.html") as page:
         page.keyboard.press("Control+k")
         page.keyboard.type("softmax temperature")
         page.locator("#pst-search-dialog [role=option]").first.wait_for()
