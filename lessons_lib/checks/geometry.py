@@ -34,25 +34,27 @@ def cosine_attention(
                 "these are dot products; divide every query and every key by its length": attention(
                     q, k, v, scale=beta
                 ),
-                "the keys keep their lengths; divide each of them too": attention(_unit(q), k, v, scale=beta),
-                "the queries keep their lengths; divide each of them too": attention(q, _unit(k), v, scale=beta),
-                "a length is taken over the entries of one vector, the last axis": attention(
+                "the keys are not normalised; divide each key by its length too": attention(_unit(q), k, v, scale=beta),
+                "the queries are not normalised; divide each query by its length too": attention(
+                    q, _unit(k), v, scale=beta
+                ),
+                "compute each length over the last axis, the entries of one vector": attention(
                     q / q.norm(dim=-2, keepdim=True), k / k.norm(dim=-2, keepdim=True), v, scale=beta
                 ),
-                "each vector has its own length; do not divide by the norm of the whole tensor": attention(
+                "divide each vector by its own length, not by the norm of the whole tensor": attention(
                     q / q.norm(), k / k.norm(), v, scale=beta
                 ),
-                "beta multiplies the cosines, as an inverse temperature": attention(
+                "multiply the cosines by beta; beta is an inverse temperature": attention(
                     _unit(q), _unit(k), v, scale=1 / beta
                 ),
                 "beta is ignored": attention(_unit(q), _unit(k), v, scale=1.0),
-                "a cosine needs no further division by sqrt(d_k); beta is the whole factor": attention(
+                "do not divide by sqrt(d_k) as well; the only factor is beta": attention(
                     _unit(q), _unit(k), v, scale=beta / math.sqrt(d_k)
                 ),
-                "the weights of each query sum to one: the softmax runs over the keys, the last axis": (
+                "the softmax runs over the keys, the last axis, so that the weights of each query sum to one": (
                     (beta * _unit(q) @ _unit(k).mT).softmax(-2) @ v
                 ),
-                "a length is the root of the sum of squares; the root is missing": [
+                "the square root of the sum of squares is missing": [
                     attention(q / q.square().sum(-1, keepdim=True), k / k.square().sum(-1, keepdim=True), v, scale=beta)
                 ],
                 "a small number added to a length changes the result; leave it out": [
@@ -64,7 +66,7 @@ def cosine_attention(
                     )
                     for eps in (1e-3, 1e-4, 1e-5, 1e-6)
                 ],
-                "the values are averaged as they are; only queries and keys lose their lengths": attention(
+                "do not normalise the values; normalise only queries and keys": attention(
                     _unit(q), _unit(k), _unit(v), scale=beta
                 ),
             },
@@ -100,11 +102,14 @@ def additive_scores(
             wanted,
             {
                 "the tanh is missing": (from_query + from_key) @ w,
-                "the tanh belongs inside, before the product with w": ((from_query + from_key) @ w).tanh(),
-                "one tanh of the sum, not a sum of two": (from_query.tanh() + from_key.tanh()) @ w,
-                "query and key are added, not multiplied": (from_query * from_key).tanh() @ w,
-                "W_q belongs to the queries and W_k to the keys": swapped.tanh() @ w,
-                "w is missing: its entries weigh the hidden units": (from_query + from_key).tanh().sum(-1),
+                "apply the tanh before the product with w, not after it": ((from_query + from_key) @ w).tanh(),
+                "apply one tanh to the sum of query and key, not one tanh to each of them": (
+                    from_query.tanh() + from_key.tanh()
+                )
+                @ w,
+                "add the projected query and key; do not multiply them": (from_query * from_key).tanh() @ w,
+                "W_q and W_k are exchanged: W_q projects the queries and W_k the keys": swapped.tanh() @ w,
+                "w is missing: its entries are the weights of the hidden units": (from_query + from_key).tanh().sum(-1),
             },
             where=where,
         )
@@ -125,7 +130,7 @@ def can_win(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 8
             for j in (got.bool() ^ corner).nonzero().flatten().tolist():
                 x, y = queries[j].tolist()
                 assert not corner[j], f"key {j} can win: try the query ({x:.7f}, {y:.7f}) ({where})"
-                raise AssertionError(f"key {j} lies in the hull of the others, so it never wins ({where})")
+                raise AssertionError(f"key {j} lies in the convex hull of the others, so it never wins ({where})")
         wrong = {sentence: mask.double() for sentence, mask in mistakes.items()}
         compare("can_win", got, corner.double(), wrong, where=where)
 
@@ -138,13 +143,16 @@ def _distinguishing_keys(generator: torch.Generator) -> tuple[Tensor, Tensor, Te
         k = _with_a_narrow_cone(keys + middle, generator)
         corner, queries = _corners(k)
         mistakes = {
-            "the longest key wins some queries, but not it alone": k.norm(dim=-1) == k.norm(dim=-1).max(),
-            "that asks whether a key wins where it stands; another query may suit it better": (k @ k.mT).argmax(-1)
+            "the longest key wins for some queries, but other keys win for other queries": k.norm(dim=-1)
+            == k.norm(dim=-1).max(),
+            "this tests only the query equal to the key; the key may win for another query": (k @ k.mT).argmax(-1)
             == torch.arange(len(k)),
-            "the keys at the far ends of the two axes win, but so do others between them": _extreme_keys(k),
-            "that is the opposite: these keys never win": ~corner,
-            "not every key can win: look for one inside the hull of the others": torch.ones(len(k), dtype=torch.bool),
-            "the gap between the last direction and the first counts too: they lie on a circle": corner & ~_across(k),
+            "the keys with extreme coordinates win, but other keys can win too": _extreme_keys(k),
+            "the result is inverted: these keys never win": ~corner,
+            "not every key can win: a key inside the convex hull of the others never wins": torch.ones(
+                len(k), dtype=torch.bool
+            ),
+            "the gap between the last direction and the first is missing: angles are periodic": corner & ~_across(k),
         }
         different = len({tuple(mask.tolist()) for mask in (corner, *mistakes.values())}) == 1 + len(mistakes)
         if different and int((~corner).sum()) > 1 and int((corner & _across(k)).sum()) > 1:

@@ -1,4 +1,4 @@
-"""Checks of the exercises on information."""
+"""Checks of the exercises on information theory."""
 
 import math
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from lessons_lib.analysis.information import effective_count, entropy, mutual_in
 from lessons_lib.attention.softmax import log_sum_exp, softmax
 from lessons_lib.checks import ask, check, compare, number
 
-EPSILONS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-8)  # numbers that an answer may add to a weight before the logarithm
+EPSILONS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-8)  # small numbers that a wrong answer may add to a weight before its logarithm
 
 
 @check
@@ -33,22 +33,23 @@ def _check_entropy(answer: Callable[[Tensor, float], Tensor], scores: Tensor, te
     p, s = softmax(scores, temperature=temperature), scores / temperature
     wanted = entropy(p)
     assert not (isinstance(got, Tensor) and got.shape == wanted.shape and bool(got.isnan().any())), (
-        f"entropy_from_scores holds NaN: a weight that rounds to zero has no logarithm; avoid the weights' logarithms, "
-        f"or make 0 log 0 zero ({where})"
+        f"entropy_from_scores holds NaN: a weight that rounds to zero has no logarithm; avoid logarithms of weights, "
+        f"or set 0 log 0 to zero ({where})"
     )
     assert not (isinstance(got, Tensor) and bool(got.isinf().any())), (
-        f"entropy_from_scores is infinite: exp left the range of the numbers; use log_sum_exp ({where})"
+        f"entropy_from_scores is infinite: exp overflowed; use log_sum_exp ({where})"
     )
     average = (p * scores).sum(dim=-1)
     mistakes = {
-        "that is in bits; use natural logarithms": wanted / math.log(2),
-        "the sign: an entropy is never negative": -wanted,
-        "that is the effective count; its logarithm is the entropy": wanted.exp(),
+        "the result is in bits; use natural logarithms": wanted / math.log(2),
+        "the sign is wrong: an entropy is never negative": -wanted,
+        "this is the effective count; its logarithm is the entropy": wanted.exp(),
         "the temperature is ignored": entropy(softmax(scores)),
-        "the scores are divided by the temperature, not multiplied": entropy(softmax(scores * temperature)),
-        "the temperature belongs inside, before the softmax": entropy(softmax(scores)) / temperature,
+        "divide the scores by the temperature; do not multiply them by it": entropy(softmax(scores * temperature)),
+        "divide the scores by the temperature before the softmax, not the entropy after it": entropy(softmax(scores))
+        / temperature,
         "the expected score must be divided by the temperature too": log_sum_exp(s) - average,
-        "that is the log-sum-exp alone; subtract the expected score over the temperature": log_sum_exp(s),
+        "this is the log-sum-exp alone; subtract the expected score over the temperature": log_sum_exp(s),
         "a small number inside the logarithm changes the result; leave it out": [
             -(p * (p + eps).log()).sum(dim=-1) for eps in EPSILONS
         ],
@@ -79,11 +80,11 @@ def _check_temperature(answer: Callable[[Tensor, float], float | Tensor], scores
     if _has_effective_count(t, scores, count):
         return
     mistakes = {
-        "that is 1/T": _has_effective_count(1 / t if t else 0.0, scores, count),
-        "that is the logarithm of T": _has_effective_count(math.exp(t) if abs(t) < 50 else 0.0, scores, count),
-        "there the entropy is count; its exponential should be": _is_valid(t)
+        "this is 1/T": _has_effective_count(1 / t if t else 0.0, scores, count),
+        "this is the logarithm of T": _has_effective_count(math.exp(t) if abs(t) < 50 else 0.0, scores, count),
+        "at this temperature the entropy equals count; the exponential of the entropy should equal count": _is_valid(t)
         and abs(float(entropy(softmax(scores, temperature=t))) - count) < 1e-3,
-        "there the entropy in bits is ln(count); use one logarithm for both": _is_valid(t)
+        "at this temperature the entropy in bits equals ln(count); use the same base for both logarithms": _is_valid(t)
         and abs(float(entropy(softmax(scores, temperature=t))) / math.log(2) - math.log(count)) < 1e-3,
     }
     for sentence, made in mistakes.items():
@@ -91,13 +92,13 @@ def _check_temperature(answer: Callable[[Tensor, float], float | Tensor], scores
     assert _is_valid(t), f"temperature_for must be positive and finite, got {t:.3g} ({where})"
     reached = float(_effective_count_at(scores, t))
     assert abs(reached - count) > 0.05, (
-        f"temperature_for is near and not near enough: at T={t:.6g} the row counts as {reached:.4f} keys; "
-        f"go on longer ({where})"
+        f"temperature_for is close but not close enough: at T={t:.6g} the effective count is {reached:.4f}; "
+        f"use more iterations ({where})"
     )
-    side = "more" if reached > count else "fewer"
+    side = "above" if reached > count else "below"
     raise AssertionError(
-        f"temperature_for is wrong: at T={t:.3g} the row counts as {reached:.3g} keys, {side} than asked; "
-        f"the count grows with the temperature ({where})"
+        f"temperature_for is wrong: at T={t:.3g} the effective count is {reached:.3g}, {side} the target; "
+        f"the effective count grows with the temperature ({where})"
     )
 
 
@@ -138,18 +139,18 @@ def _check_information(answer: Callable[[Tensor], Tensor], a: Tensor, where: str
     mean = a.mean(dim=-2)
     of_average, averaged = entropy(mean), entropy(a).mean(dim=-1)
     mistakes = {
-        "that is the entropy of the average row; subtract the average entropy of the rows": of_average,
-        "that is the average entropy of the rows; subtract it from the entropy of the average row": averaged,
-        "the sign: the average row is more undecided than the rows on average": -wanted,
-        "that is in bits; use natural logarithms": wanted / math.log(2),
-        "average the entropies of the rows, do not add them": of_average - n * averaged,
-        "that is the sum over the queries; each is drawn with probability 1/n": n * wanted,
+        "this is the entropy of the average row; subtract the average entropy of the rows": of_average,
+        "this is the average entropy of the rows; subtract it from the entropy of the average row": averaged,
+        "the sign is wrong: the entropy of the average row is at least the average entropy of the rows": -wanted,
+        "the result is in bits; use natural logarithms": wanted / math.log(2),
+        "average the entropies of the rows; do not add them": of_average - n * averaged,
+        "this is the sum over the queries; each query is drawn with probability 1/n": n * wanted,
         "every matrix has its own average row; do not average over leading axes": entropy(
             a.flatten(end_dim=-2).mean(dim=0)
         )
         - averaged,
         "average over the queries, the axis before the last, not over the keys": _swapped_axes(a),
-        "the divergence goes from each row to the average row, not back": _reverse_divergence(a),
+        "the arguments of the divergence are swapped: use D(row || average row)": _reverse_divergence(a),
         "a small number inside the logarithm changes the result; leave it out": [
             (a * (a + eps).log()).sum(dim=-1).mean(dim=-1) - (mean * (mean + eps).log()).sum(dim=-1) for eps in EPSILONS
         ],

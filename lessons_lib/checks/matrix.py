@@ -24,14 +24,14 @@ def walk(answer: Callable[[int, Tensor], Tensor], *, seed: int = 0, cases: int =
         product = rollout(layers, residual=0.0)
         upside_down = rollout(layers.flip(0), residual=0.0)
         mistakes = {
-            "the walker meets the last layer first": upside_down[start],
-            "the walker is a row and stands on the left, p @ a; a @ p averages values": product[:, start],
-            "the walker is a row and stands on the left, p @ a; and it meets the last layer first": upside_down[
+            "the order of the layers is reversed: the first step goes through the last layer": upside_down[start],
+            "multiply from the left, p @ a, because p is a row; a @ p averages values": product[:, start],
+            "multiply from the left, p @ a, because p is a row; and reverse the order of the layers": upside_down[
                 :, start
             ],
-            "that is one step, through the last layer; there are more layers": layers[-1, start],
-            "that is one step, through the first layer; there are more layers": layers[0, start],
-            "that walker began anywhere; this one begins on start": product.mean(dim=0),
+            "this is one step, through the last layer alone": layers[-1, start],
+            "this is one step, through the first layer alone": layers[0, start],
+            "this is the average over all starting positions; start at start": product.mean(dim=0),
         }
         compare("walk", got, product[start], mistakes, where=where)
 
@@ -55,12 +55,13 @@ def stationary(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int 
         ones, pi = torch.ones_like(a[0]), stationary_distribution(a)
         powers = torch.linalg.matrix_power(a, 1000)
         mistakes = {
-            "that is the right eigenvector, the same for every matrix; where do walkers end up?": ones / len(ones),
-            "the right eigenvector is a vector of ones; the left one is asked for, and it sums to one": ones,
-            "it has the length one; it must have the sum one": pi / pi.norm(),
-            "that is where walkers are after one step": a.mean(dim=0),
-            "walks in circles never settle, so powers of the matrix do not find it": powers.mean(dim=0),
-            "walks in circles never settle, so one walker does not find it": powers[0],
+            "this is a multiple of the right eigenvector, the vector of ones; return the left eigenvector": ones
+            / len(ones),
+            "this is the right eigenvector, the vector of ones; return the left eigenvector, which sums to one": ones,
+            "the result has norm one; divide by its sum instead": pi / pi.norm(),
+            "this is the distribution of the walkers after one step": a.mean(dim=0),
+            "a periodic walk does not converge, so powers of the matrix fail": powers.mean(dim=0),
+            "a periodic walk does not converge, so following one walker fails": powers[0],
         }
         compare("stationary", got, pi, mistakes, where=where)
 
@@ -83,20 +84,22 @@ def attention_rollout(
         mean, identity = layers.mean(dim=1), torch.eye(n, dtype=layers.dtype)
         plain = rollout(mean, residual=0.0)
         mistakes = {
-            "the first layer stands on the right of the product": rollout(mean.flip(0), residual=residual),
-            "the residual share belongs to the identity, the rest to the weights": rollout(mean, residual=1 - residual),
-            "the residual share is missing": plain,
-            "each layer passes its share on, not only the stack as a whole": residual * identity
-            + (1 - residual) * plain,
-            "rows must sum to one: the share of the identity is taken from that of the weights": _product(
-                mean + identity
+            "the order of the layers is reversed: the first layer stands on the right of the product": rollout(
+                mean.flip(0), residual=residual
             ),
-            "rows must sum to one: the weights get the share 1 - residual": _product(mean + residual * identity),
-            "average over heads first: a walker may change heads between layers": rollout(
+            "the shares are exchanged: the identity gets the share residual, the weights get the rest": rollout(
+                mean, residual=1 - residual
+            ),
+            "the residual share is missing": plain,
+            "apply the residual share in each layer, not once for the whole product": residual * identity
+            + (1 - residual) * plain,
+            "rows must sum to one: do not add the identity to the full weights": _product(mean + identity),
+            "rows must sum to one: the share of the weights is 1 - residual": _product(mean + residual * identity),
+            "average over the heads of each layer before the product, not after it": rollout(
                 layers, residual=residual
             ).mean(dim=0),
-            "that is the last layer alone": residual * identity + (1 - residual) * mean[-1],
-            "layers follow one another: multiply the matrices, not their entries": (
+            "this is the last layer alone": residual * identity + (1 - residual) * mean[-1],
+            "use the matrix product of the layers, not the product of their entries": (
                 residual * identity + (1 - residual) * mean
             ).prod(dim=0),
         }

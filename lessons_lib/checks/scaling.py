@@ -21,12 +21,13 @@ def right_scale(answer: Callable[[int, float, float], float | Tensor], *, seed: 
         where = f"d_k={d_k}, var_q={var_q:.3g}, var_k={var_k:.3g}"
         spread = math.sqrt(d_k * var_q * var_k)
         mistakes = {
-            "a factor s multiplies the variance by s², so it is the inverse of a root": 1 / spread**2,
-            "that is the standard deviation of the scores; the factor is its inverse": spread,
-            "it is right only for unit variances; where are var_q and var_k?": 1 / math.sqrt(d_k),
-            "the variances of q and k multiply, they do not add": 1 / math.sqrt(d_k * (var_q + var_k)),
-            "d_k belongs under the root": 1 / (d_k * math.sqrt(var_q * var_k)),
-            "var_q and var_k are variances already and belong under the root": 1 / (math.sqrt(d_k) * var_q * var_k),
+            "the square root is missing: a factor s multiplies the variance by s²": 1 / spread**2,
+            "this is the standard deviation of the scores; the factor is the inverse of the standard deviation": spread,
+            "var_q and var_k are ignored: this factor is right only for unit variances": 1 / math.sqrt(d_k),
+            "multiply the variances of q and k; do not add them": 1 / math.sqrt(d_k * (var_q + var_k)),
+            "take the square root of d_k too": 1 / (d_k * math.sqrt(var_q * var_k)),
+            "take the square root of var_q and var_k too: they are variances, not standard deviations": 1
+            / (math.sqrt(d_k) * var_q * var_k),
         }
         got = ask("right_scale", answer, d_k, var_q, var_k, where=where)
         compare_number("right_scale", got, 1 / spread, mistakes, where=where)
@@ -54,12 +55,13 @@ def _check_softmax(answer: Callable[[Tensor, float], Tensor], scores: Tensor, te
     where = f"{kind}, shape {tuple(scores.shape)}, temperature {temperature:.3g}"
     got = ask("stable_softmax", answer, scores, temperature, where=where)
     cause = "subtract the maximum of each row" + subtraction_hint(kind)
-    assert is_finite(got), f"exp left the range of the numbers: {cause} ({where})"
+    assert is_finite(got), f"exp overflowed or underflowed: {cause} ({where})"
     s = scores / temperature
     mistakes = {
         "the temperature is ignored": softmax(scores),
-        "the scores are divided by the temperature, not multiplied": softmax(scores * temperature),
-        "the temperature divides the scores, before the softmax": softmax(scores) / temperature,
+        "divide the scores by the temperature; do not multiply them by it": softmax(scores * temperature),
+        "divide the scores by the temperature before the softmax, not the weights after it": softmax(scores)
+        / temperature,
     } | denominator_mistakes(s)
     compare("stable_softmax", got, softmax(s), mistakes, where=where, scores=s)
 
@@ -119,7 +121,7 @@ def attention_backward(
         mistakes = _backward_mistakes(q, k, v, grad_out)
         shapes, swapped = ([tuple(getattr(x, "shape", ())) for x in gradients] for gradients in (wanted, got))
         assert shapes == swapped or sorted(shapes) != sorted(swapped), (
-            f"the gradients belong in the order grad_q, grad_k, grad_v: shapes {shapes}, got {swapped} ({where})"
+            f"the gradients must be in the order grad_q, grad_k, grad_v, with shapes {shapes}, got {swapped} ({where})"
         )
         for i, name in compared:
             compare(name, got[i], wanted[i], {why: wrong[i] for why, wrong in mistakes.items()}, where=where)
@@ -140,19 +142,21 @@ def _backward_mistakes(q: Tensor, k: Tensor, v: Tensor, grad_out: Tensor) -> dic
     grad_q, grad_k, grad_v = back(a, jacobian(a), root)
     return {
         "the scores are not divided by sqrt(d_k) before the softmax": back(unscaled, jacobian(unscaled), 1.0),
-        "did you divide by d_k instead of its root?": back(by_width, jacobian(by_width), 1 / d_k),
+        "the scores are divided by d_k instead of sqrt(d_k)": back(by_width, jacobian(by_width), 1 / d_k),
         "the softmax Jacobian is missing between the weights and the scores": back(a, grad_a, root),
-        "only the diagonal of the softmax Jacobian is there, but raising one weight lowers the others": back(
+        "the off-diagonal part of the softmax Jacobian is missing: a higher score lowers the other weights": back(
             a, a * (1 - a) * grad_a, root
         ),
         "the row sum of A * dA is not subtracted": back(a, a * grad_a, root),
-        "subtract the average of dA with the weights A, not the plain mean": back(
+        "subtract the average of dA weighted by A, not the plain mean of dA": back(
             a, a * (grad_a - grad_a.mean(dim=-1, keepdim=True)), root
         ),
         "the sum of A * dA runs over the keys of each query, the last axis": back(a, jacobian(a, over=-2), root),
-        "the factor 1/sqrt(d_k) of the scores belongs in this gradient too": back(a, jacobian(a), 1.0),
-        "the factor here is that of the forward pass, 1/sqrt(d_k), not 1/d_k": back(a, jacobian(a), 1 / d_k),
-        "the factor 1/sqrt(d_k) belongs to the scores and does not reach this gradient": (
+        "the factor 1/sqrt(d_k) of the scores is missing in this gradient": back(a, jacobian(a), 1.0),
+        "the factor of this gradient is the factor of the forward pass, 1/sqrt(d_k), not 1/d_k": back(
+            a, jacobian(a), 1 / d_k
+        ),
+        "this gradient has no factor 1/sqrt(d_k): only the scores are scaled": (
             grad_q,
             grad_k,
             root * grad_v,

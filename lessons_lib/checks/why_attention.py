@@ -30,11 +30,9 @@ def look_up(answer: Callable[[Tensor, Tensor, Tensor], Tensor], *, seed: int = 0
             got,
             wanted,
             {
-                "that is the hard look-up: the best key alone": values[scores.argmax()],
+                "this is the hard look-up: it returns the value of the best key alone": values[scores.argmax()],
                 "the weights do not sum to one; divide by the sum of the exponentials": scores.exp() @ values,
-                "weights are shares of the exponentials of the scores, not of the scores": scores
-                / scores.sum()
-                @ values,
+                "divide the exponentials of the scores by their sum, not the scores": scores / scores.sum() @ values,
                 "every key has the same weight, whatever the query": values.mean(0),
                 "no division by sqrt(d_k) here: scores are plain dot products": (scores / math.sqrt(d_k)).softmax(0)
                 @ values,
@@ -42,8 +40,8 @@ def look_up(answer: Callable[[Tensor, Tensor, Tensor], Tensor], *, seed: int = 0
                     scores / (q.norm() * keys.norm(dim=-1))
                 ).softmax(0)
                 @ values,
-                "the largest score gets the largest weight; a sign is wrong": (-scores).softmax(0) @ values,
-                "the weighted values are summed, not averaged once more": wanted / m,
+                "the largest score must get the largest weight; a sign is wrong": (-scores).softmax(0) @ values,
+                "sum the weighted values; do not average them once more": wanted / m,
             },
             where=where,
         )
@@ -62,15 +60,16 @@ def self_attention(
             ask("self_attention", answer, x, w_q, w_k, w_v, where=where),
             weights @ v,
             {
-                "the softmax belongs to the rows: each word shares out its own unit of weight": (q @ k.mT).softmax(0)
-                @ v,
-                "query and key are exchanged: row i of the scores belongs to query i": attention(k, q, v, scale=1.0),
+                "the softmax runs over the keys: the weights in each row sum to one": (q @ k.mT).softmax(0) @ v,
+                "queries and keys are exchanged: row i of the scores belongs to query i": attention(k, q, v, scale=1.0),
                 "the softmax is missing": q @ k.mT @ v,
                 "w_q is ignored: the queries are the keys": attention(k, k, v, scale=1.0),
                 "w_k is ignored: the keys are the queries": attention(q, q, v, scale=1.0),
                 "no division by sqrt(d_k) here: scores are plain dot products": attention(q, k, v),
                 "the weights are transposed: output i is the average with the weights of row i": weights.mT @ v,
-                "every word sees every word here, those that follow too": attention(q, k, v, causal(len(x)), scale=1.0),
+                "every word attends to every word here, also to later words": attention(
+                    q, k, v, causal(len(x)), scale=1.0
+                ),
                 "the rows of weights do not sum to one": (q @ k.mT).exp() @ v,
             },
             where=where,
@@ -78,29 +77,36 @@ def self_attention(
 
 
 @check
-def left_to_right(answer: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
+def causal_self_attention(
+    answer: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 4
+) -> None:
     """Check causal self-attention of a sentence."""
     for x, w_q, w_k, w_v, where in _sentence_cases(seed, cases):
         q, k, v = x @ w_q, x @ w_k, x @ w_v
-        may = causal(len(x))
+        mask = causal(len(x))
         compare(
-            "left_to_right",
-            ask("left_to_right", answer, x, w_q, w_k, w_v, where=where),
-            attention(q, k, v, may, scale=1.0),
+            "causal_self_attention",
+            ask("causal_self_attention", answer, x, w_q, w_k, w_v, where=where),
+            attention(q, k, v, mask, scale=1.0),
             {
-                "that is attention to the whole sentence": attention(q, k, v, scale=1.0),
-                "words that may not be seen still take their share; the rest of the row must sum to one": (
-                    attention_weights(q, k, scale=1.0) * may
+                "this is attention to the whole sentence; hide the later words": attention(q, k, v, scale=1.0),
+                "hidden words still count in the denominator; the visible weights of a row must sum to one": (
+                    attention_weights(q, k, scale=1.0) * mask
                 )
                 @ v,
-                "a score of zero is a score: e^0 = 1; leave these words out": (q @ k.mT * may).softmax(-1) @ v,
-                "each word sees itself and those after it": attention(q, k, v, may.mT, scale=1.0),
-                "a word sees itself too, not only those before it": attention(q, k, v, may.tril(-1), scale=1.0),
-                "a word sees itself and those before it, not the one after it": attention(
-                    q, k, v, torch.ones_like(may).tril(1), scale=1.0
+                "a score of zero does not hide a word, because e^0 = 1": (q @ k.mT * mask).softmax(-1) @ v,
+                "each word attends to itself and to the words after it; the mask is transposed": attention(
+                    q, k, v, mask.mT, scale=1.0
                 ),
-                "all that was read has the same weight; where are the scores?": v.cumsum(0) / may.sum(1, keepdim=True),
-                "no division by sqrt(d_k) here: scores are plain dot products": attention(q, k, v, may),
+                "each word attends to itself too, not only to the words before it": attention(
+                    q, k, v, mask.tril(-1), scale=1.0
+                ),
+                "each word also attends to the word after it; hide this word": attention(
+                    q, k, v, torch.ones_like(mask).tril(1), scale=1.0
+                ),
+                "all visible words have the same weight; the scores are ignored": v.cumsum(0)
+                / mask.sum(1, keepdim=True),
+                "no division by sqrt(d_k) here: scores are plain dot products": attention(q, k, v, mask),
             },
             where=where,
         )

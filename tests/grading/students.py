@@ -263,12 +263,12 @@ CLASS = {
             backward=BACKWARD.replace("math.sqrt", ""),
         ),
         (0, 0, 0),
-        "so it is the inverse of a root",
+        "the square root is missing",
     ),
     "half-right": Student(
         answers(backward=BACKWARD.replace("back_to_s @ k / root", "back_to_s @ k").replace("@ q / root", "@ q")),
         (3, 4, 2),
-        "backward-k-graded: grad_k is wrong: the factor 1/sqrt(d_k) of the scores belongs in this gradient too",
+        "backward-k-graded: grad_k is wrong: the factor 1/sqrt(d_k) of the scores is missing in this gradient",
     ),
     "takes-vjp": Student(
         answers(

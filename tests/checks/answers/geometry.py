@@ -1,4 +1,4 @@
-"""Answers to the exercises on geometry: right ones in any style, wrong ones with what they must be told."""
+"""Answers to the exercises on geometry: correct answers in any style, wrong answers with their messages."""
 
 import math
 
@@ -65,14 +65,14 @@ WRONG = {}
 
 WRONG[check.cosine_attention] = [
     (lambda q, k, v, b: attention(q, k, v, scale=b), "these are dot products"),
-    (lambda q, k, v, b: attention(unit(q), k, v, scale=b), "the keys keep their lengths"),
-    (lambda q, k, v, b: attention(q, unit(k), v, scale=b), "the queries keep their lengths"),
+    (lambda q, k, v, b: attention(unit(q), k, v, scale=b), "the keys are not normalised"),
+    (lambda q, k, v, b: attention(q, unit(k), v, scale=b), "the queries are not normalised"),
     (lambda q, k, v, b: attention(unit(q.mT).mT, unit(k.mT).mT, v, scale=b), "the last axis"),
     (lambda q, k, v, b: attention(q / q.norm(), k / k.norm(), v, scale=b), "norm of the whole tensor"),
     (lambda q, k, v, b: attention(unit(q), unit(k), v, scale=1 / b), "inverse temperature"),
     (lambda q, k, v, b: attention(unit(q), unit(k), v, scale=1.0), "beta is ignored"),
-    (lambda q, k, v, b: attention(unit(q), unit(k), v, scale=b * q.shape[-1] ** -0.5), "no further division"),
-    (lambda q, k, v, b: attention(unit(q), unit(k), unit(v), scale=b), "averaged as they are"),
+    (lambda q, k, v, b: attention(unit(q), unit(k), v, scale=b * q.shape[-1] ** -0.5), "do not divide by sqrt"),
+    (lambda q, k, v, b: attention(unit(q), unit(k), unit(v), scale=b), "do not normalise the values"),
     (lambda q, k, v, b: softmax(b * cosine_similarity(q, k)), "must have shape"),
     (lambda q, k, v, b: v.mean(-2, keepdim=True).expand(*q.shape[:-1], -1), "wrong values"),
 ]
@@ -84,10 +84,10 @@ def parts(q, k, w_q, w_k):
 
 WRONG[check.additive_scores] = [
     (lambda q, k, a, b, w: sum(parts(q, k, a, b)) @ w, "the tanh is missing"),
-    (lambda q, k, a, b, w: (sum(parts(q, k, a, b)) @ w).tanh(), "the tanh belongs inside"),
-    (lambda q, k, a, b, w: sum(part.tanh() for part in parts(q, k, a, b)) @ w, "not a sum of two"),
-    (lambda q, k, a, b, w: math.prod(parts(q, k, a, b)).tanh() @ w, "added, not multiplied"),
-    (lambda q, k, a, b, w: sum(parts(q, k, b, a)).tanh() @ w, "W_q belongs to the queries"),
+    (lambda q, k, a, b, w: (sum(parts(q, k, a, b)) @ w).tanh(), "apply the tanh before the product"),
+    (lambda q, k, a, b, w: sum(part.tanh() for part in parts(q, k, a, b)) @ w, "not one tanh to each of them"),
+    (lambda q, k, a, b, w: math.prod(parts(q, k, a, b)).tanh() @ w, "do not multiply them"),
+    (lambda q, k, a, b, w: sum(parts(q, k, b, a)).tanh() @ w, "W_q projects the queries"),
     (lambda q, k, a, b, w: sum(parts(q, k, a, b)).tanh().sum(-1), "w is missing"),
     (lambda q, k, a, b, w: additive_scores(q, k, a, b, w).mT, "one row per query and one column per key"),
     (lambda q, k, a, b, w: sum(parts(q, k, a, b)).sigmoid() @ w, "wrong values"),
@@ -110,11 +110,11 @@ def one_too_many(k):
 WRONG[check.can_win] = [
     (lambda k: torch.ones(len(k), dtype=torch.bool), "not every key can win"),
     (lambda k: k.norm(dim=-1) == k.norm(dim=-1).max(), "the longest key"),
-    (lambda k: (k @ k.T).argmax(-1) == torch.arange(len(k)), "wins where it stands"),
-    (lambda k: ((k == k.amax(0)) | (k == k.amin(0))).any(-1), "far ends of the two axes"),
-    (lambda k: ~can_win(k), "that is the opposite"),
+    (lambda k: (k @ k.T).argmax(-1) == torch.arange(len(k)), "only the query equal to the key"),
+    (lambda k: ((k == k.amax(0)) | (k == k.amin(0))).any(-1), "extreme coordinates"),
+    (lambda k: ~can_win(k), "the result is inverted"),
     (all_but_the_first_winner, r"can win: try the query \("),
-    (one_too_many, "lies in the hull of the others"),
+    (one_too_many, "lies in the convex hull of the others"),
     (lambda k: torch.zeros(len(k)), r"can win: try the query \("),
     (lambda k: can_win(k).nonzero().flatten(), "must have shape"),
     (lambda k: can_win(k).int().tolist(), "must be a tensor"),
@@ -179,10 +179,10 @@ RIGHT[check.additive_scores] += [
 ]
 RIGHT[check.can_win] += [by_gaps, by_turning_around, lambda k: by_gaps(k.float())]
 WRONG[check.cosine_attention] += [
-    (lambda q, k, v, b: (b * unit(q) @ unit(k).mT).softmax(-2) @ v, "weights of each query sum to one"),
+    (lambda q, k, v, b: (b * unit(q) @ unit(k).mT).softmax(-2) @ v, "the softmax runs over the keys"),
     (
         lambda q, k, v, b: attention(q / (q * q).sum(-1)[..., None], k / (k * k).sum(-1)[..., None], v, scale=b),
-        "root is",
+        "the square root",
     ),
     (with_eps(1e-6), "a small number added to a length"),
     (with_eps(1e-3), "a small number added to a length"),
@@ -192,8 +192,8 @@ WRONG[check.additive_scores] += [
     (lambda q, k, a, b, w: (parts(q, k, a, b)[0] - parts(q, k, a, b)[1]).tanh() @ w, "wrong values"),
 ]
 WRONG[check.can_win] += [
-    (lambda k: by_gaps(k, around=False), "they lie on a circle"),
+    (lambda k: by_gaps(k, around=False), "angles are periodic"),
     (tried_directions(3600), r"can win: try the query \("),
     (tried_directions(720), r"can win: try the query \("),
-    (lambda k: by_gaps(k - k.mean(0)).logical_or(k.norm(dim=-1) == k.norm(dim=-1).min()), "lies in the hull"),
+    (lambda k: by_gaps(k - k.mean(0)).logical_or(k.norm(dim=-1) == k.norm(dim=-1).min()), "lies in the convex hull"),
 ]

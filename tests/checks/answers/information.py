@@ -1,4 +1,4 @@
-"""Answers to the exercises on information: right ones in any style, wrong ones with what they must be told."""
+"""Answers to the exercises on information theory: correct answers in any style, wrong answers with their messages."""
 
 import math
 
@@ -82,7 +82,7 @@ WRONG[check.entropy_from_scores] = [
     (lambda s, t: -by_special_function(s, t), "never negative"),
     (lambda s, t: by_special_function(s, t).exp(), "effective count"),
     (lambda s, t: by_special_function(s, 1), "temperature is ignored"),
-    (lambda s, t: by_special_function(s, 1 / t), "not multiplied"),
+    (lambda s, t: by_special_function(s, 1 / t), "do not multiply them"),
     (lambda s, t: by_special_function(s, 1) / t, "before the softmax"),
     (lambda s, t: by_special_function(s, t)[None], "must have shape"),
     (lambda s, t: by_special_function(s, t) * 1.1, "wrong values"),
@@ -95,13 +95,13 @@ def entropy_where_it_can_be_the_count(scores, count):
 
 
 WRONG[check.temperature_for] = [
-    (lambda s, c: 1 / bisect(s, c), "that is 1/T"),
+    (lambda s, c: 1 / bisect(s, c), "this is 1/T"),
     (lambda s, c: math.log(bisect(s, c)), "logarithm of T"),
-    (entropy_where_it_can_be_the_count, "its exponential should be", 20),  # few cases are such
+    (entropy_where_it_can_be_the_count, "exponential of the entropy should equal count", 20),  # few cases are such
     (lambda s, c: bisect(s, math.log(c) * math.log(2), by_special_function), "entropy in bits"),
-    (lambda s, c: bisect(s, c, steps=12), "not near enough"),
-    (lambda s, c: 1e-3, "fewer than asked"),
-    (lambda s, c: 1e3, "more than asked"),
+    (lambda s, c: bisect(s, c, steps=12), "not close enough"),
+    (lambda s, c: 1e-3, "below the target"),
+    (lambda s, c: 1e3, "above the target"),
     (lambda s, c: 0.0, "positive and finite, got 0"),
     (lambda s, c: -1.0, "positive and finite, got -1"),
     (lambda s, c: math.inf, "positive and finite, got inf"),
@@ -133,10 +133,10 @@ def over_the_keys(a):
 WRONG[check.query_key_information] = [
     (zero_times_log_zero, "0 log 0 is zero"),
     (one_average_for_all, "its own average row"),
-    (backwards, "from each row to the average row, not back"),
+    (backwards, "arguments of the divergence are swapped"),
     (over_the_keys, "over the queries"),
-    (lambda a: torch.special.entr(a.mean(-2)).sum(-1), "that is the entropy of the average row"),
-    (lambda a: torch.special.entr(a).sum(-1).mean(-1), "that is the average entropy of the rows"),
+    (lambda a: torch.special.entr(a.mean(-2)).sum(-1), "this is the entropy of the average row"),
+    (lambda a: torch.special.entr(a).sum(-1).mean(-1), "this is the average entropy of the rows"),
     (lambda a: -query_key_information(a), "the sign"),
     (lambda a: query_key_information(a) / math.log(2), "in bits"),
     (lambda a: query_key_information(a) * a.shape[-2], "sum over the queries"),

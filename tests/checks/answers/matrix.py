@@ -1,4 +1,4 @@
-"""Answers to the exercises on the Markov chain: right ones in any style, wrong ones with what they must be told."""
+"""Answers to the exercises on the attention matrix: correct answers in any style, wrong answers with their messages."""
 
 import functools
 
@@ -84,12 +84,12 @@ def in_place(start, layers):
 
 
 WRONG[check.walk] = [
-    (forwards, "meets the last layer first"),
-    (column_forwards, "p @ a; a @ p averages values"),
-    (column, "stands on the left, p @ a; and it meets the last layer first"),
-    (lambda start, layers: layers[-1, start], "one step, through the last layer"),
-    (lambda start, layers: layers[0, start], "one step, through the first layer"),
-    (lambda start, layers: product_of(layers).mean(0), "began anywhere"),
+    (forwards, "first step goes through the last layer"),
+    (column_forwards, "a @ p averages values"),
+    (column, "and reverse the order of the layers"),
+    (lambda start, layers: layers[-1, start], "one step, through the last layer alone"),
+    (lambda start, layers: layers[0, start], "one step, through the first layer alone"),
+    (lambda start, layers: product_of(layers).mean(0), "average over all starting positions"),
     (in_place, "changed its argument"),
     (lambda start, layers: product_of(layers), "must have shape"),
     (lambda start, layers: walk(start, layers).tolist(), "must be a tensor, got list"),
@@ -104,12 +104,12 @@ def right_eigenvector(a):
 
 
 WRONG[check.stationary] = [
-    (right_eigenvector, "right eigenvector, the same for every matrix"),
-    (lambda a: torch.ones_like(a[0]), "it sums to one"),
-    (lambda a: stationary(a) / stationary(a).norm(), "it must have the sum one"),
+    (right_eigenvector, "a multiple of the right eigenvector"),
+    (lambda a: torch.ones_like(a[0]), "which sums to one"),
+    (lambda a: stationary(a) / stationary(a).norm(), "divide by its sum instead"),
     (lambda a: a.mean(0), "after one step"),
-    (lambda a: torch.linalg.matrix_power(a, 5000)[0], "one walker does not find it"),
-    (lambda a: torch.linalg.matrix_power(a, 5000).mean(0), "powers of the matrix do not find it"),
+    (lambda a: torch.linalg.matrix_power(a, 5000)[0], "following one walker fails"),
+    (lambda a: torch.linalg.matrix_power(a, 5000).mean(0), "powers of the matrix fail"),
     (lambda a: stationary(a)[None], "must have shape"),
     (lambda a: stationary(a).flip(0), "wrong values"),
     (lambda a: stationary(a.mul_(1.0).div_(2.0)), "changed its argument"),
@@ -142,14 +142,14 @@ def entries(layers, residual):
 
 WRONG[check.attention_rollout] = [
     (lambda layers, r: attention_rollout(layers.flip(0), r), "first layer stands on the right"),
-    (lambda layers, r: attention_rollout(layers, 1 - r), "belongs to the identity"),
+    (lambda layers, r: attention_rollout(layers, 1 - r), "the identity gets the share residual"),
     (lambda layers, r: attention_rollout(layers, 0.0), "residual share is missing"),
-    (share_at_the_end, "each layer passes its share on"),
-    (with_identity_added(lambda r: 1.0), "taken from that of the weights"),
-    (with_identity_added(lambda r: r), "weights get the share 1 - residual"),
-    (head_by_head, "average over heads first"),
+    (share_at_the_end, "apply the residual share in each layer"),
+    (with_identity_added(lambda r: 1.0), "do not add the identity to the full weights"),
+    (with_identity_added(lambda r: r), "the share of the weights is 1 - residual"),
+    (head_by_head, "before the product, not after it"),
     (lambda layers, r: attention_rollout(layers[-1:], r), "the last layer alone"),
-    (entries, "multiply the matrices, not their entries"),
+    (entries, "not the product of their entries"),
     (lambda layers, r: attention_rollout(layers, r).mT, "wrong values"),
     (lambda layers, r: layers.mean(1), "must have shape"),
 ]

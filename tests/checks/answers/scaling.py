@@ -1,4 +1,4 @@
-"""Answers to the exercises on scaling: right ones in any style, wrong ones with what they must be told."""
+"""Answers to the exercises on scaling: correct answers in any style, wrong answers with their messages."""
 
 import math
 
@@ -54,12 +54,12 @@ WRONG = {}
 
 
 WRONG[check.right_scale] = [
-    (lambda d, a, b: 1 / (d * a * b), "inverse of a root"),
-    (lambda d, a, b: math.sqrt(d * a * b), "the factor is its inverse"),
-    (lambda d, a, b: d**-0.5, "where are var_q and var_k"),
-    (lambda d, a, b: (d * (a + b)) ** -0.5, "multiply, they do not add"),
-    (lambda d, a, b: 1 / (d * math.sqrt(a * b)), "d_k belongs under the root"),
-    (lambda d, a, b: 1 / (math.sqrt(d) * a * b), "variances already"),
+    (lambda d, a, b: 1 / (d * a * b), "the square root is missing"),
+    (lambda d, a, b: math.sqrt(d * a * b), "the inverse of the standard deviation"),
+    (lambda d, a, b: d**-0.5, "var_q and var_k are ignored"),
+    (lambda d, a, b: (d * (a + b)) ** -0.5, "do not add them"),
+    (lambda d, a, b: 1 / (d * math.sqrt(a * b)), "square root of d_k too"),
+    (lambda d, a, b: 1 / (math.sqrt(d) * a * b), "not standard deviations"),
     (lambda d, a, b: 1.0, "is 1, wanted 0.0"),
 ]
 
@@ -84,7 +84,7 @@ WRONG[check.stable_softmax] = [
     (one_shift_for_all, "subtract the maximum of each row, not of the whole tensor"),
     (in_place, "changed its argument"),
     (lambda s, t: s.softmax(-1), "temperature is ignored"),
-    (lambda s, t: (s * t).softmax(-1), "divided by the temperature, not multiplied"),
+    (lambda s, t: (s * t).softmax(-1), "divide the scores by the temperature; do not multiply"),
     (lambda s, t: s.softmax(-1) / t, "before the softmax"),
     (lambda s, t: (s / t).softmax(-2), "over the last axis"),
     (lambda s, t: ((s - s.amax(-1, keepdim=True)) / t).exp(), "not divided by their sum"),
@@ -114,14 +114,14 @@ def scaled_values(q, k, v, grad_out):
 
 WRONG[check.attention_backward] = [
     (variant(to_scores=lambda a, g: g), "the softmax Jacobian is missing"),
-    (variant(to_scores=lambda a, g: a * (1 - a) * g), "only the diagonal of the softmax Jacobian"),
+    (variant(to_scores=lambda a, g: a * (1 - a) * g), "off-diagonal part of the softmax Jacobian"),
     (variant(to_scores=lambda a, g: a * g), "is not subtracted"),
     (variant(to_scores=lambda a, g: a * (g - (a * g).sum(-2, keepdim=True))), "over the keys of each query"),
     (variant(forward=lambda d: 1.0), "not divided by sqrt"),
-    (variant(forward=lambda d: 1 / d), "did you divide by d_k instead of its root"),
-    (variant(factor=lambda d: 1.0), "belongs in this gradient too"),
-    (variant(factor=lambda d: 1 / d), "that of the forward pass, 1/sqrt\\(d_k\\), not 1/d_k"),
-    (scaled_values, "does not reach this gradient"),
+    (variant(forward=lambda d: 1 / d), "divided by d_k instead of sqrt"),
+    (variant(factor=lambda d: 1.0), "is missing in this gradient"),
+    (variant(factor=lambda d: 1 / d), "the factor of the forward pass, 1/sqrt\\(d_k\\), not 1/d_k"),
+    (scaled_values, "this gradient has no factor"),
     (lambda *x: attention_backward(*x)[::-1], "in the order grad_q, grad_k, grad_v"),
     (lambda *x: attention_backward(*x)[0], "three gradients, grad_q, grad_k, grad_v, got one Tensor"),
     (lambda *x: attention_backward(*x)[:2], "grad_v, got 2"),

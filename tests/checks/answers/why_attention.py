@@ -1,4 +1,4 @@
-"""Answers to the exercises on why attention: right ones in any style, wrong ones with what they must be told."""
+"""Answers to the exercises on attention: correct answers in any style, wrong answers with their messages."""
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -33,12 +33,12 @@ def self_attention_by_look_ups(*given):
     return torch.stack([look_up(query, k, v) for query in q])
 
 
-def left_to_right(*given):
+def causal_self_attention(*given):
     q, k, v = projected(*given)
     return torch.stack([look_up(q[i], k[: i + 1], v[: i + 1]) for i in range(len(q))])
 
 
-def left_to_right_by_infinity(*given):
+def causal_self_attention_by_infinity(*given):
     q, k, v = projected(*given)
     return (q @ k.mT).masked_fill(~causal(len(q)), -torch.inf).softmax(-1) @ v
 
@@ -46,7 +46,7 @@ def left_to_right_by_infinity(*given):
 RIGHT = {
     check.look_up: [look_up, look_up_in_a_loop, lambda q, k, v: look_up(q, k, v).float()],
     check.self_attention: [self_attention, self_attention_by_look_ups],
-    check.left_to_right: [left_to_right, left_to_right_by_infinity],
+    check.causal_self_attention: [causal_self_attention, causal_self_attention_by_infinity],
 }
 
 # --- wrong answers ----------------------------------------------------------------------------------------------------
@@ -57,12 +57,12 @@ WRONG = {}
 WRONG[check.look_up] = [
     (lambda q, k, v: v[(k @ q).argmax()], "the hard look-up"),
     (lambda q, k, v: (k @ q).exp() @ v, "do not sum to one"),
-    (lambda q, k, v: k @ q / (k @ q).sum() @ v, "not of the scores"),
+    (lambda q, k, v: k @ q / (k @ q).sum() @ v, "not the scores"),
     (lambda q, k, v: v.mean(0), "the same weight, whatever the query"),
     (lambda q, k, v: (k @ q / len(q) ** 0.5).softmax(0) @ v, "no division by sqrt"),
     (lambda q, k, v: torch.cosine_similarity(k, q[None]).softmax(0) @ v, "do not divide by the lengths"),
     (lambda q, k, v: (-k @ q).softmax(0) @ v, "a sign is wrong"),
-    (lambda q, k, v: ((k @ q).softmax(0)[:, None] * v).mean(0), "not averaged once more"),
+    (lambda q, k, v: ((k @ q).softmax(0)[:, None] * v).mean(0), "do not average them once more"),
     (lambda q, k, v: (k @ q).softmax(0), "must have shape"),
     (lambda q, k, v: v[0], "wrong values"),
 ]
@@ -75,14 +75,14 @@ def with_projections(wrong):
 WRONG[check.self_attention] = [
     (with_projections(wrong), says)
     for wrong, says in [
-        (lambda q, k, v: (q @ k.T).softmax(0) @ v, "the softmax belongs to the rows"),
-        (lambda q, k, v: attention(k, q, v, scale=1.0), "query and key are exchanged"),
+        (lambda q, k, v: (q @ k.T).softmax(0) @ v, "the softmax runs over the keys"),
+        (lambda q, k, v: attention(k, q, v, scale=1.0), "queries and keys are exchanged"),
         (lambda q, k, v: q @ k.T @ v, "the softmax is missing"),
         (lambda q, k, v: attention(k, k, v, scale=1.0), "w_q is ignored"),
         (lambda q, k, v: attention(q, q, v, scale=1.0), "w_k is ignored"),
         (lambda q, k, v: attention(q, k, v), "no division by sqrt"),
         (lambda q, k, v: attention_weights(q, k, scale=1.0).T @ v, "the weights are transposed"),
-        (lambda q, k, v: attention(q, k, v, causal(len(q)), scale=1.0), "every word sees every word"),
+        (lambda q, k, v: attention(q, k, v, causal(len(q)), scale=1.0), "every word attends to every word"),
         (lambda q, k, v: (q @ k.T).exp() @ v, "do not sum to one"),
         (lambda q, k, v: attention_weights(q, k, scale=1.0), "must have shape"),
         (lambda q, k, v: v, "wrong values"),
@@ -91,15 +91,15 @@ WRONG[check.self_attention] = [
 ]
 
 
-WRONG[check.left_to_right] = [
+WRONG[check.causal_self_attention] = [
     (with_projections(wrong), says)
     for wrong, says in [
         (lambda q, k, v: attention(q, k, v, scale=1.0), "the whole sentence"),
-        (lambda q, k, v: attention_weights(q, k, scale=1.0).tril() @ v, "still take their share"),
-        (lambda q, k, v: (q @ k.T).tril().softmax(-1) @ v, "a score of zero is a score"),
-        (lambda q, k, v: attention(q, k, v, causal(len(q)).T, scale=1.0), "those after it"),
-        (lambda q, k, v: attention(q, k, v, causal(len(q)).tril(-1), scale=1.0), "a word sees itself too"),
-        (lambda q, k, v: v.cumsum(0) / torch.arange(1, len(v) + 1)[:, None], "where are the scores"),
+        (lambda q, k, v: attention_weights(q, k, scale=1.0).tril() @ v, "still count in the denominator"),
+        (lambda q, k, v: (q @ k.T).tril().softmax(-1) @ v, "a score of zero does not hide a word"),
+        (lambda q, k, v: attention(q, k, v, causal(len(q)).T, scale=1.0), "to the words after it"),
+        (lambda q, k, v: attention(q, k, v, causal(len(q)).tril(-1), scale=1.0), "attends to itself too"),
+        (lambda q, k, v: v.cumsum(0) / torch.arange(1, len(v) + 1)[:, None], "the scores are ignored"),
         (lambda q, k, v: attention(q, k, v, causal(len(q))), "no division by sqrt"),
         (lambda q, k, v: (q @ k.T).tril(-1).masked_fill(~causal(len(q)).tril(-1), -torch.inf).softmax(-1) @ v, "NaN"),
         (lambda q, k, v: attention(q, k, v, causal(len(q)), scale=1.0)[-1], "must have shape"),
@@ -114,17 +114,17 @@ RIGHT[check.self_attention] += [
     lambda *given: self_attention(*(x.float() for x in given)),
     lambda *given: scaled_dot_product_attention(*(x[None] for x in projected(*given)), scale=1.0)[0],
 ]
-RIGHT[check.left_to_right] += [
+RIGHT[check.causal_self_attention] += [
     lambda *given: scaled_dot_product_attention(*(x[None] for x in projected(*given)), is_causal=True, scale=1.0)[0],
-    lambda *given: left_to_right(*(x.float() for x in given)).double(),
+    lambda *given: causal_self_attention(*(x.float() for x in given)).double(),
 ]
-WRONG[check.left_to_right] += [
+WRONG[check.causal_self_attention] += [
     (
         with_projections(lambda q, k, v: attention(q, k, v, torch.ones(len(q), len(q)).tril(1) > 0, scale=1.0)),
-        "after it",
+        "also attends to the word after it",
     ),
     (with_projections(lambda q, k, v: torch.stack([v[: i + 1].mean(0) for i in range(len(v))])), "same weight"),
-    (lambda x, *w: left_to_right(x.flip(0), *w).flip(0), "those after it"),
+    (lambda x, *w: causal_self_attention(x.flip(0), *w).flip(0), "to the words after it"),
 ]
 WRONG[check.look_up] += [
     (lambda q, k, v: 2 ** (k @ q) @ v / (2 ** (k @ q)).sum(), "wrong values"),
