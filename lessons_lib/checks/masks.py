@@ -10,8 +10,8 @@ from lessons_lib.attention.softmax import softmax
 from lessons_lib.checks import ask, check, compare, compare_mask, compare_number, is_finite
 from lessons_lib.checks.scaling import subtraction_hint, with_one_outlier
 
-ONE_SIDE = "the window reaches to both sides, to positions before and after"
-BOTH_WAYS = "that i may look at j does not let j look at i: row by row, the mask has a direction"
+ONE_SIDE = "the window is two-sided: it covers positions before and after the query"
+BOTH_WAYS = "the mask has a direction: if i may attend to j, j need not attend to i"
 
 
 @check
@@ -26,24 +26,25 @@ def global_window(answer: Callable[[int, int, int], Tensor], *, seed: int = 0, c
         near, seen, seeing = (i - j).abs() < window, (j < n_global).expand(n, n), (i < n_global).expand(n, n)
         wanted = near | seen | seeing
         mistakes = {
-            "that is who is hidden; True means may attend": ~wanted,
-            "the global positions see everybody, too": near | seen,
-            "everybody sees the global positions, too": near | seeing,
-            "the global positions see everybody and are seen by everybody, not only by one another": near
+            "the result is True where a pair is hidden; True means may attend": ~wanted,
+            "the global positions also attend to all positions": near | seen,
+            "all positions also attend to the global positions": near | seeing,
+            "the global positions attend to all positions and the reverse, not only to one another": near
             | (seen & seeing),
             "the window is missing": seen | seeing,
             "the global positions are missing": near,
-            "positions `window` apart do not see each other: less than `window` places away": seen
+            "positions at distance `window` are outside the window; the distance must be less than `window`": seen
             | seeing
             | ((i - j).abs() <= window),
-            "the window counts the own position, so it reaches window - 1 places": seen
+            "the window is one too small: distances up to window - 1 are visible": seen
             | seeing
             | ((i - j).abs() < window - 1),
             ONE_SIDE: [seen | seeing | (side & near) for side in (j <= i, j >= i)],
             "the first n_global positions are global, not one more": near | (j <= n_global) | (i <= n_global),
-            "it is the first positions that are global, not the last": near | (j >= n - n_global) | (i >= n - n_global),
-            "a pair is visible if the window or a global position allows it; you demand both": near & (seen | seeing),
-            "nothing hides the future here": wanted & (j <= i),
+            "the first n_global positions are global, not the last": near | (j >= n - n_global) | (i >= n - n_global),
+            "a pair is visible if the window or a global position allows it; both are required here": near
+            & (seen | seeing),
+            "this mask is not causal: later positions are visible too": wanted & (j <= i),
         }
         where = f"n={n}, window={window}, n_global={n_global}"
         compare_mask(
@@ -66,7 +67,7 @@ def masked_softmax(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0,
         scores = torch.randn(shape, generator=generator, dtype=torch.float64)
         mask = torch.rand(shape, generator=generator) < 0.5
         mask[..., 0], mask[..., -1] = True, False  # every row has visible and hidden keys
-        _check_softmax(answer, scores, mask, "tame scores")
+        _check_softmax(answer, scores, mask, "scores near 0")
         _check_softmax(answer, scores.masked_fill(~mask, 5000.0), mask, "hidden scores of 5000")
         _check_softmax(answer, scores + 5000.0 * mask, mask, "visible scores near 5000")
         for apart, kind in with_one_outlier(scores, 1000.0, generator):
@@ -87,7 +88,7 @@ def _check_softmax(answer: Callable[[Tensor, Tensor], Tensor], scores: Tensor, m
     assert is_finite(got), f"masked_softmax is not finite: {cause} ({where})"
     late = softmax(scores) * mask
     mistakes = masking_mistakes(scores, mask) | {
-        "the small constant in the denominator takes weight away": late / (late.sum(dim=-1, keepdim=True) + 1e-8),
+        "a small constant in the denominator changes the weights": late / (late.sum(dim=-1, keepdim=True) + 1e-8),
         "the sum runs over the keys of each query, the last axis": softmax(scores.mT, mask.mT).mT,
     }
     compare("masked_softmax", got, softmax(scores, mask), mistakes, where=where, scores=scores)
@@ -131,17 +132,17 @@ def _conversation_mistakes(lengths: Sequence[int], prompts: Sequence[int]) -> tu
     past = causal(len(within))
     wanted = own & (past | prompt)
     return wanted, {
-        "that is who is hidden; True means may attend": ~wanted,
+        "the result is True where a pair is hidden; True means may attend": ~wanted,
         "rows are queries and columns keys; yours are swapped": wanted.mT,
-        "conversations see one another": past | prompt,
-        "conversations see one another's prompts": own & past | prompt,
-        "within a prompt everybody sees everybody, also later positions": own & past,
-        "an answer must not see what comes after it": own,
-        "a prompt must not see its answer": own & (past | prompt[:, None]),
-        "an answer sees what came before it, not its prompt and itself alone": own
+        "positions attend to other conversations": past | prompt,
+        "positions attend to prompts of other conversations": own & past | prompt,
+        "within a prompt every position attends to every position, also to later ones": own & past,
+        "a position of an answer must not attend to later positions": own,
+        "a prompt must not attend to its answer": own & (past | prompt[:, None]),
+        "an answer attends to all earlier positions of its conversation, not only to its prompt and itself": own
         & (prompt | torch.eye(len(within), dtype=torch.bool)),
         "the first `prompts` positions are the prompt, not one more": own & (past | longer),
-        "only the first conversation's prompt sees itself both ways": own
+        "only the prompt of the first conversation is bidirectional; every prompt is": own
         & (past | (torch.arange(len(within)) < prompts[0])),
     }
 
@@ -182,11 +183,13 @@ def _distinguishing_mask(case: int, generator: torch.Generator) -> tuple[Tensor,
 def _layer_count_mistakes(mask: Tensor) -> dict[str, int]:
     wanted = _layers_needed(mask)
     return {
-        "you counted the layer that changed nothing": wanted + 1,
-        "start from the identity: before any layer, each position knows itself": wanted - 1,
-        "the residual stream is missing: it keeps what was reached before": _layers_needed(mask, residual=False),
-        "each squaring doubles the layers": (wanted - 1).bit_length() if wanted else 0,
-        "that is the number of positions; most masks settle sooner": len(mask),
+        "the last layer counted changes nothing": wanted + 1,
+        "start from the identity: before any layer, each position reaches itself": wanted - 1,
+        "the residual connection is missing: it keeps the positions reached before": _layers_needed(
+            mask, residual=False
+        ),
+        "each squaring doubles the number of layers": (wanted - 1).bit_length() if wanted else 0,
+        "this is the number of positions; most masks need fewer layers": len(mask),
         BOTH_WAYS: _layers_needed(mask | mask.mT),
     }
 

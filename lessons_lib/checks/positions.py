@@ -21,18 +21,18 @@ def wavelengths(answer: Callable[[int, float], Tensor], *, seed: int = 0, cases:
         pair = torch.arange(d // 2, dtype=torch.float64)
         slower = base ** (2 * pair / d)
         mistakes = {
-            "that is the angle of one token; how many tokens make a whole turn?": 1 / slower,
-            "that is the share of a turn that one token makes; its inverse is wanted": 1 / (2 * math.pi * slower),
-            "that is the tokens for an angle of 1; a whole turn is 2 pi": slower,
-            "a whole turn is 2 pi radians, not pi": math.pi * slower,
+            "this is the angle per token: return the number of tokens for a full turn": 1 / slower,
+            "this is the number of turns per token, not of tokens per turn": 1 / (2 * math.pi * slower),
+            "this is the number of tokens for an angle of 1: a full turn is 2 pi": slower,
+            "a full turn is 2 pi radians, not pi": math.pi * slower,
             "the angle is in radians, not in degrees": 360 * slower,
-            "the rates fall with i; the exponent is -2i/d, with a minus": 2 * math.pi / slower,
-            "the exponent is -2i/d, and not -i/d": 2 * math.pi * base ** (pair / d),
-            "pairs are counted from 0, so the first has rate 1": 2 * math.pi * base ** (2 * (pair + 1) / d),
-            "the exponent is -2i/d; divide by d, not by d - 2": 2 * math.pi * base ** (2 * pair / (d - 2)),
-            "pair 0 comes first, the quickest": 2 * math.pi * slower.flip(0),
+            "the frequencies decrease with i: the exponent is -2i/d, with a minus": 2 * math.pi / slower,
+            "the exponent is -2i/d, not -i/d": 2 * math.pi * base ** (pair / d),
+            "pairs are counted from 0, so the first has frequency 1": 2 * math.pi * base ** (2 * (pair + 1) / d),
+            "the exponent is -2i/d: divide by d, not by d - 2": 2 * math.pi * base ** (2 * pair / (d - 2)),
+            "pair 0, the fastest, comes first": 2 * math.pi * slower.flip(0),
             "the base is ignored": 2 * math.pi * 10_000.0 ** (2 * pair / d),
-            "do not round to whole tokens": [(2 * math.pi * slower).round(decimals=n) for n in range(3)]
+            "do not round the numbers of tokens": [(2 * math.pi * slower).round(decimals=n) for n in range(3)]
             + [(2 * math.pi * slower).floor(), (2 * math.pi * slower).ceil()],
         }
         where = f"d={d}, base={base:.4g}"
@@ -62,10 +62,10 @@ def rotate(answer: Callable[[Tensor, Tensor, float], Tensor], *, seed: int = 0, 
             alike = not isinstance(turned, Tensor) or turned.dtype == of
             assert alike, f"rotate must return the type of x, {of}, got {turned.dtype} ({where})"
         right = RotaryEmbedding(2 * pairs, base=base, pairing="interleaved")
-        other_pairs = "these pairs are i and i + d/2; the paper's are neighbours, 2i and 2i + 1"
+        other_pairs = "the pairs here are i and i + d/2: pair the neighbours 2i and 2i + 1"
         apart = rearrange(right(x, positions), "... (i two) -> ... (two i)", two=2)
         mistakes = rotation_mistakes(x, positions, right, other_pairs) | {
-            "the entries of each pair belong side by side in the result": apart
+            "the two entries of each pair must be neighbours in the result": apart
         }
         compare("rotate", got, right(x, positions), mistakes, where=where, scores=positions)
 
@@ -77,20 +77,22 @@ def rotation_mistakes(x: Tensor, positions: Tensor, right: RotaryEmbedding, othe
     pair = torch.arange(d // 2, dtype=torch.float64)
     first, second = (x[..., 0::2], x[..., 1::2]) if neighbours else x.chunk(2, dim=-1)
 
-    def by_rates(rates: Tensor, *, in_turn: bool = False) -> Tensor:
-        angles = positions[:, None] * rates
+    def by_frequencies(frequencies: Tensor, *, in_turn: bool = False) -> Tensor:
+        angles = positions[:, None] * frequencies
         turned = first * angles.cos() - second * angles.sin()
         both = turned, (turned if in_turn else first) * angles.sin() + second * angles.cos()
         return torch.stack(both, dim=-1).flatten(-2) if neighbours else torch.cat(both, dim=-1)
 
     return {
         other_pairs: RotaryEmbedding(d, base=base, pairing="half" if neighbours else "interleaved")(x, positions),
-        "it turns backwards; the first of a pair is x1 cos - x2 sin": right(x, -positions),
-        "the positions are ignored; rows stand where `positions` says": right(x, torch.arange(x.shape[-2])),
-        "the exponent is -2i/d with i the number of the pair": by_rates(base ** (-pair / d)),
-        "the rates fall with i; the exponent is -2i/d, with a minus": by_rates(base ** (2 * pair / d)),
+        "it turns backwards: the first entry of a pair becomes x1 cos - x2 sin": right(x, -positions),
+        "the positions are ignored: the position of a row is its entry in `positions`": right(
+            x, torch.arange(x.shape[-2])
+        ),
+        "the exponent is -2i/d, where i is the number of the pair": by_frequencies(base ** (-pair / d)),
+        "the frequencies decrease with i: the exponent is -2i/d, with a minus": by_frequencies(base ** (2 * pair / d)),
         "the base is ignored": RotaryEmbedding(d, pairing=pairing)(x, positions),
-        "the second of a pair needs the first as it was, not as it is after turning": by_rates(
+        "the second entry needs the first entry before the rotation, not as it is after turning": by_frequencies(
             base ** (-2 * pair / d), in_turn=True
         ),
     }
@@ -115,17 +117,19 @@ def alibi(answer: Callable[[int, int, int], Tensor], *, seed: int = 0, cases: in
 
         slopes = 2 ** (-8 * head / n_heads)
         mistakes = {
-            "a distance lowers the score; the bias is not positive": -wanted,
+            "ALiBi penalises distance: the bias is not positive": -wanted,
             "the queries are the last n of the m positions, not the first": bias(
                 torch.arange(n), keys, dtype=torch.float64
             ),
-            "the slope of head h is 2^(-8h/H); did you leave H out?": with_slopes(2**-head, distance.abs()),
-            "heads are counted from 1, so that the first slope is 2^(-8/H)": with_slopes(
+            "the slope of head r is 2^(-8r/h): the number of heads h is missing": with_slopes(2**-head, distance.abs()),
+            "heads are counted from 1, so the first slope is 2^(-8/h)": with_slopes(
                 2 ** (-8 * (head - 1) / n_heads), distance.abs()
             ),
-            "the distance has no sign: keys after the query are lowered too": with_slopes(slopes, distance),
-            "the heads are in reverse: the first has the largest slope": wanted.flip(0),
-            "every head has a slope of its own": with_slopes(torch.ones_like(head), distance.abs()),
+            "the distance is an absolute value: the bias of keys after the query is negative too": with_slopes(
+                slopes, distance
+            ),
+            "the heads are in reverse order: the first head has the largest slope": wanted.flip(0),
+            "each head has its own slope": with_slopes(torch.ones_like(head), distance.abs()),
         }
         where = f"n_heads={n_heads}, n={n}, m={m}"
         compare("alibi", ask("alibi", answer, n_heads, n, m, where=where), wanted, mistakes, where=where)
@@ -140,16 +144,16 @@ def stretched_base(answer: Callable[[float, int, float], float | Tensor], *, see
         base = 10.0 ** float(2 + 3 * torch.rand((), generator=generator))
         factor = float(1.5 + 10 * torch.rand((), generator=generator))
         mistakes = {
-            "then the slowest pair is slowed by less than the factor: its exponent is (d-2)/d, not 1": base * factor,
-            "solve base'^((d-2)/d) = factor * base^((d-2)/d) for base'; the power is the inverse": base
+            "the slowest pair slows by less than the factor: its exponent is (d-2)/d, not 1": base * factor,
+            "solve base'^((d-2)/d) = factor * base^((d-2)/d) for base': the power of factor must be the inverse": base
             * factor ** ((d - 2) / d),
             "the slowest pair is i = d/2 - 1, with exponent -(d-2)/d": base * factor ** (d / (d - 1)),
             "there are d/2 pairs, and the exponent of the last is -2(d/2 - 1)/d": base
             * factor ** ((d / 2) / (d / 2 - 2))
             if d > 4
             else math.nan,
-            "a larger base makes pairs slower, a smaller one quicker": base / factor ** (d / (d - 2)),
-            "return the base itself, not what it is multiplied by": factor ** (d / (d - 2)),
+            "a larger base makes the pairs slower, a smaller base faster": base / factor ** (d / (d - 2)),
+            "return the new base, not its quotient with the old base": factor ** (d / (d - 2)),
         }
         where = f"base={base:.4g}, d_head={d}, factor={factor:.3g}"
         got = ask("stretched_base", answer, base, d, factor, where=where)

@@ -1,4 +1,4 @@
-"""Answers to the exercises on masks: right ones in any style, wrong ones with what they must be told."""
+"""Answers to the exercises on masks: correct answers in any style, wrong answers with their messages."""
 
 from itertools import pairwise
 
@@ -94,19 +94,22 @@ def is_prompt(lengths, prompts):
 WRONG[check.conversation_mask] = [
     (lambda a, p: ~conversation_mask(a, p), "True means may attend"),
     (lambda a, p: conversation_mask(a, p).mT, "yours are swapped"),
-    (lambda a, p: masks.causal(sum(a)) | is_prompt(a, p), "conversations see one another \\("),
-    (lambda a, p: masks.documents(ids_of(a)) & masks.causal(sum(a)) | is_prompt(a, p), "one another's prompts"),
-    (lambda a, p: masks.documents(ids_of(a)) & masks.causal(sum(a)), "within a prompt everybody sees everybody"),
-    (lambda a, p: masks.documents(ids_of(a)), "must not see what comes after it"),
+    (lambda a, p: masks.causal(sum(a)) | is_prompt(a, p), "positions attend to other conversations"),
+    (
+        lambda a, p: masks.documents(ids_of(a)) & masks.causal(sum(a)) | is_prompt(a, p),
+        "prompts of other conversations",
+    ),
+    (lambda a, p: masks.documents(ids_of(a)) & masks.causal(sum(a)), "within a prompt every position attends"),
+    (lambda a, p: masks.documents(ids_of(a)), "must not attend to later positions"),
     (
         lambda a, p: masks.documents(ids_of(a)) & (masks.causal(sum(a)) | is_prompt(a, p)[:, None]),
-        "a prompt must not see its answer",
+        "a prompt must not attend to its answer",
     ),
     (
         lambda a, p: masks.documents(ids_of(a)) & (is_prompt(a, p) | torch.eye(sum(a), dtype=torch.bool)),
-        "not its prompt and itself alone",
+        "not only to its prompt and itself",
     ),
-    (lambda a, p: masks.documents(ids_of(a)) & masks.prefix(sum(a), p[0]), "only the first conversation's prompt"),
+    (lambda a, p: masks.documents(ids_of(a)) & masks.prefix(sum(a), p[0]), "only the prompt of the first conversation"),
     (lambda a, p: masks.bidirectional(sum(a)), "wrong values"),
     (lambda a, p: conversation_mask(a, p).float(), "must be a Boolean tensor, got torch.float32"),
     (lambda a, p: conversation_mask(a, p).tolist(), "must be a Boolean tensor, got list"),
@@ -134,11 +137,11 @@ def eaten(mask):
 
 
 WRONG[check.layers_needed] = [
-    (lambda mask: layers_needed(mask) + 1, "the layer that changed nothing"),
-    (lambda mask: max(1, layers_needed(mask)), "the layer that changed nothing"),
+    (lambda mask: layers_needed(mask) + 1, "the last layer counted changes nothing"),
+    (lambda mask: max(1, layers_needed(mask)), "the last layer counted changes nothing"),
     (lambda mask: layers_needed(mask) - 1, "start from the identity"),
-    (without_residual, "the residual stream is missing"),
-    (by_squaring, "each squaring doubles the layers"),
+    (without_residual, "the residual connection is missing"),
+    (by_squaring, "each squaring doubles the number of layers"),
     (eaten, "changed its argument"),
     (lambda mask: 100, "is 100, wanted [0-9] "),
     (lambda mask: str(layers_needed(mask)), "must be a number, got str"),
@@ -228,10 +231,10 @@ WRONG[check.masked_softmax] += [
 WRONG[check.conversation_mask] += [
     (lambda a, p: by_slices(a, p, one_more=1), "not one more"),
     (lambda a, p: by_slices(a, [max(1, one - 1) for one in p]), "wrong values"),
-    (lambda a, p: by_slices(a, a), "must not see what comes after it"),
+    (lambda a, p: by_slices(a, a), "must not attend to later positions"),
 ]
 WRONG[check.layers_needed] += [
-    (len, "that is the number of positions"),
+    (len, "this is the number of positions"),
     (lambda mask: int(mask.sum(-1).max()), "layers_needed is "),
     (lambda mask: torch.tensor([layers_needed(mask)]), "must have shape"),
     (lambda mask: layers_needed(mask | mask.mT), "the mask has a direction"),
@@ -284,23 +287,23 @@ RIGHT[check.global_window] = [
 ]
 WRONG[check.global_window] = [
     (lambda *sizes: ~global_window(*sizes), "True means may attend"),
-    (lambda *sizes: global_window(*sizes, all_of=(True, False)), "the global positions see everybody, too"),
-    (lambda *sizes: global_window(*sizes, all_of=(False, True)), "everybody sees the global positions, too"),
+    (lambda *sizes: global_window(*sizes, all_of=(True, False)), "the global positions also attend"),
+    (lambda *sizes: global_window(*sizes, all_of=(False, True)), "all positions also attend"),
     (
         lambda n, w, g: global_window(n, w, 0) | ((torch.arange(n)[:, None] < g) & (torch.arange(n) < g)),
-        "not only by one another",
+        "not only to one another",
     ),
     (lambda n, w, g: global_window(n, 0, g), "the window is missing"),
     (lambda n, w, g: global_window(n, w, 0), "the global positions are missing"),
-    (lambda n, w, g: global_window(n, w + 1, g), "less than `window` places away"),
-    (lambda n, w, g: global_window(n, w - 1, g), "so it reaches window - 1 places"),
-    (lambda *sizes: global_window(*sizes, low=lambda window: 1), "the window reaches to both sides"),
-    (lambda *sizes: global_window(*sizes, low=lambda window: 1).mT, "the window reaches to both sides"),
+    (lambda n, w, g: global_window(n, w + 1, g), "must be less than `window`"),
+    (lambda n, w, g: global_window(n, w - 1, g), "the window is one too small"),
+    (lambda *sizes: global_window(*sizes, low=lambda window: 1), "the window is two-sided"),
+    (lambda *sizes: global_window(*sizes, low=lambda window: 1).mT, "the window is two-sided"),
     (lambda n, w, g: global_window(n, w, g + 1), "not one more"),
     (lambda *sizes: global_window(*sizes).flip(0, 1), "not the last"),
     (last_by_slices, "not the last"),
-    (lambda n, w, g: global_window(n, w, 0) & global_window(n, 0, g), "you demand both"),
-    (lambda *sizes: global_window(*sizes).tril(), "nothing hides the future here"),
+    (lambda n, w, g: global_window(n, w, 0) & global_window(n, 0, g), "both are required here"),
+    (lambda *sizes: global_window(*sizes).tril(), "this mask is not causal"),
     (lambda n, w, g: global_window(n, w, -1 % n if g == 0 else g), "in [0-9]+ places"),
     (lambda n, w, g: global_window(n, g, w), "global_window"),
     (lambda *sizes: global_window(*sizes).float(), "must be a Boolean tensor, got torch.float32"),

@@ -1,4 +1,4 @@
-"""Answers to the exercises on positions: right ones in any style, wrong ones with what they must be told."""
+"""Correct and wrong answers to the exercises on positions, the wrong ones with their message."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 
 from lessons_lib.checks import positions as check
 
-# --- right answers ----------------------------------------------------------------------------------------------------
+# --- correct answers --------------------------------------------------------------------------------------------------
 
 
 def rotate(x, at, base, *, rate=lambda pair, d: -2 * pair / d, sign=1):
@@ -82,14 +82,14 @@ def not_woven(x, at, base):
 
 
 WRONG[check.rotate] = [
-    (half_split, "the paper's are neighbours"),
-    (lambda x, at, base: rotate(x, at, base, sign=-1), "turns backwards"),
+    (half_split, "pair the neighbours"),
+    (lambda x, at, base: rotate(x, at, base, sign=-1), "it turns backwards"),
     (lambda x, at, base: rotate(x, torch.arange(x.shape[-2]), base), "positions are ignored"),
-    (lambda x, at, base: rotate(x, at, base, rate=lambda i, d: -i / d), "exponent is -2i/d with i the number"),
-    (lambda x, at, base: rotate(x, at, base, rate=lambda i, d: 2 * i / d), "rates fall with i"),
+    (lambda x, at, base: rotate(x, at, base, rate=lambda i, d: -i / d), "exponent is -2i/d, where i is the number"),
+    (lambda x, at, base: rotate(x, at, base, rate=lambda i, d: 2 * i / d), "frequencies decrease with i"),
     (lambda x, at, base: rotate(x, at, 10_000.0), "the base is ignored"),
-    (overwriting, "as it was, not as it is after turning"),
-    (not_woven, "side by side"),
+    (overwriting, "before the rotation, not as it is after turning"),
+    (not_woven, "must be neighbours in the result"),
     (in_place, "changed its argument"),
     (lambda x, at, base: x, "wrong values"),
     (lambda x, at, base: rotate(x, at, base)[..., :2], "must have shape|wrong values"),
@@ -100,27 +100,27 @@ WRONG[check.alibi] = [
     (lambda h, n, m: -alibi(h, n, m), "the bias is not positive"),
     (lambda h, n, m: alibi(h, n, m, queries=torch.arange), "the last n of the m positions, not the first"),
     (lambda h, n, m: alibi(h, n, m, first=0), "the first slope is"),
-    (lambda h, n, m: alibi(h, n, m, distance=lambda x: x), "the distance has no sign"),
-    (lambda h, n, m: alibi(h, n, m).flip(0), "heads are in reverse"),
-    (lambda h, n, m: alibi(8, n, m).repeat(2, 1, 1)[:h], "did you leave H out"),
-    (lambda h, n, m: alibi(h, n, m)[:1].expand(h, n, m) * 2 ** (8 / h), "a slope of its own"),
+    (lambda h, n, m: alibi(h, n, m, distance=lambda x: x), "the distance is an absolute value"),
+    (lambda h, n, m: alibi(h, n, m).flip(0), "heads are in reverse order"),
+    (lambda h, n, m: alibi(8, n, m).repeat(2, 1, 1)[:h], "the number of heads h is missing"),
+    (lambda h, n, m: alibi(h, n, m)[:1].expand(h, n, m) * 2 ** (8 / h), "its own slope"),
     (lambda h, n, m: alibi(h, n, m) ** 2, "wrong values"),
     (lambda h, n, m: alibi(h, m, m), "must have shape"),
 ]
 
 
 WRONG[check.stretched_base] = [
-    (lambda b, d, f: b * f, "slowed by less than the factor"),
-    (lambda b, d, f: b * f ** ((d - 2) / d), "the power is the inverse"),
+    (lambda b, d, f: b * f, "slows by less than the factor"),
+    (lambda b, d, f: b * f ** ((d - 2) / d), "must be the inverse"),
     (lambda b, d, f: b * f ** (d / (d - 1)), "the slowest pair is i = d/2 - 1"),
     (lambda b, d, f: b * f ** (d / (d - 4)), "the exponent of the last is"),
-    (lambda b, d, f: b / f ** (d / (d - 2)), "a smaller one quicker"),
-    (lambda b, d, f: f ** (d / (d - 2)), "return the base itself"),
+    (lambda b, d, f: b / f ** (d / (d - 2)), "a smaller base faster"),
+    (lambda b, d, f: f ** (d / (d - 2)), "return the new base"),
     (lambda b, d, f: b, "is [0-9.e+]+, wanted [0-9.e+]+ "),
 ]
 
 
-# --- further ones -----------------------------------------------------------------------------------------------------
+# --- more answers -----------------------------------------------------------------------------------------------------
 
 
 def rotate_by_matrices(x, at, base):
@@ -178,7 +178,7 @@ WRONG[check.stretched_base] += [
 ]
 
 
-# --- how long a turn takes --------------------------------------------------------------------------------------------
+# --- the wavelengths of RoPE ------------------------------------------------------------------------------------------
 
 
 def wavelengths(d, base, *, turn=2 * math.pi, power=2.0, first=0, below=0):
@@ -200,16 +200,16 @@ RIGHT[check.wavelengths] = [
     lambda d, base: torch.from_numpy(2 * np.pi * np.exp(np.linspace(0, 1, d // 2, endpoint=False) * np.log(base))),
 ]
 WRONG[check.wavelengths] = [
-    (lambda d, base: wavelengths(d, base, turn=1, power=-2.0), "that is the angle of one token"),
-    (lambda d, base: 1 / wavelengths(d, base), "the share of a turn that one token makes"),
-    (lambda d, base: wavelengths(d, base, turn=1), "the tokens for an angle of 1"),
+    (lambda d, base: wavelengths(d, base, turn=1, power=-2.0), "this is the angle per token"),
+    (lambda d, base: 1 / wavelengths(d, base), "number of turns per token"),
+    (lambda d, base: wavelengths(d, base, turn=1), "number of tokens for an angle of 1"),
     (lambda d, base: wavelengths(d, base, turn=math.pi), "2 pi radians, not pi"),
     (lambda d, base: wavelengths(d, base, turn=360), "not in degrees"),
     (lambda d, base: wavelengths(d, base, power=-2.0), "the exponent is -2i/d, with a minus"),
-    (lambda d, base: wavelengths(d, base, power=1.0), "and not -i/d"),
-    (lambda d, base: wavelengths(d, base, first=1), "so the first has rate 1"),
+    (lambda d, base: wavelengths(d, base, power=1.0), "not -i/d"),
+    (lambda d, base: wavelengths(d, base, first=1), "so the first has frequency 1"),
     (lambda d, base: wavelengths(d, base, below=2), "not by d - 2"),
-    (lambda d, base: wavelengths(d, base).flip(0), "pair 0 comes first"),
+    (lambda d, base: wavelengths(d, base).flip(0), "pair 0, the fastest, comes first"),
     (lambda d, base: wavelengths(d, 10_000.0), "the base is ignored"),
     (lambda d, base: wavelengths(d, base).repeat_interleave(2), "d/2 pairs, so return [3-8] numbers, not d"),
     (lambda d, base: wavelengths(d, base).round(), "do not round"),
