@@ -20,33 +20,33 @@ def n_weights(answer: Callable[[int, int, int, int, int, bool], int], *, seed: i
         got = ask("n_weights", answer, vocab, context, d, n_layers, d_ff, tied, where=where)
         right = GPTConfig(vocab, context, d, n_layers, 1, d_ff=d_ff, tied=tied).n_parameters()
         head, norm = vocab * d, 2 * d
-        without_shifts = n_layers * (4 * d + d_ff + d)
+        biases = n_layers * (4 * d + d_ff + d)
         compare_number(
             "n_weights",
             got,
             right,
             {
-                "a tied head has the embedding's weights; do not count them twice": right + tied * head,
-                "a head of its own has as many weights as the embedding": right - (not tied) * head,
-                "the positions have a vector each": right - context * d,
-                "the last norm, before the head, is missing": right - norm,
+                "a tied head shares the embedding's weights: do not count them twice": right + tied * head,
+                "an untied head has as many weights as the embedding": right - (not tied) * head,
+                "each position has a learned vector: these are missing": right - context * d,
+                "the norm before the head is missing": right - norm,
                 "a block has two norms, one before each layer": right - n_layers * norm,
-                "a layer norm has a gain and a shift": right - d * (2 * n_layers + 1),
-                "the matrices have shifts (biases): four times d in attention, d_ff and d in the feed-forward": (
-                    right - without_shifts
+                "a layer norm has a gain and a bias": right - d * (2 * n_layers + 1),
+                "the matrices have biases: four times d in attention, d_ff and d in the feed-forward layer": (
+                    right - biases
                 ),
-                "the shifts (biases) of the feed-forward are missing": right - n_layers * (d_ff + d),
-                "the shifts (biases) of the attention are missing": right - n_layers * 4 * d,
-                "attention has four matrices: W_O counts too": [
+                "the biases of the feed-forward layers are missing": right - n_layers * (d_ff + d),
+                "the biases of the attention layers are missing": right - n_layers * 4 * d,
+                "attention has four matrices: count W_O too": [
                     right - n_layers * d * d,
                     right - n_layers * (d * d + d),
                 ],
-                "the feed-forward has two matrices, up and down": right - n_layers * d * d_ff,
-                "every block has weights of its own: multiply by the number of blocks": (
+                "the feed-forward layer has two matrices, up and down": right - n_layers * d * d_ff,
+                "each block has its own weights: multiply by the number of blocks": (
                     right - (n_layers - 1) * (4 * d * d + 2 * d * d_ff + 2 * norm + 5 * d + d_ff)
                 ),
                 "d_ff need not be 4 d": right + n_layers * (4 * d - d_ff) * (2 * d + 1),
-                "the head has no shift (bias)": right + vocab,
+                "the head has no bias": right + vocab,
             },
             where=where,
         )
@@ -54,7 +54,7 @@ def n_weights(answer: Callable[[int, int, int, int, int, bool], int], *, seed: i
 
 @check
 def logit_parts(answer: Callable[[Tensor, Tensor, Tensor, float], Tensor], *, seed: int = 0, cases: int = 4) -> None:
-    """Check the contribution of each write to the residual stream to the logits, after an RMS norm."""
+    """Check the contribution to the logits of each addition to the residual stream, after an RMS norm."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         writes, n, d, vocab = (torch.randperm(8, generator=generator)[:4] + 2).tolist()
@@ -62,7 +62,7 @@ def logit_parts(answer: Callable[[Tensor, Tensor, Tensor, float], Tensor], *, se
         added = normal(writes, n, d, generator=generator)
         gain, head = normal(d, generator=generator), normal(vocab, d, generator=generator)
         eps = float(torch.rand((), generator=generator, dtype=torch.float64)) + 0.1
-        where = f"{writes} writes, n={n}, d={d}, V={vocab}, eps={eps:.3g}"
+        where = f"{writes} additions, n={n}, d={d}, V={vocab}, eps={eps:.3g}"
         got = ask("logit_parts", answer, added, gain, head, eps, where=where)
         stream = added.sum(0)
         root = (stream.square().mean(-1, keepdim=True) + eps).sqrt()
@@ -76,28 +76,31 @@ def logit_parts(answer: Callable[[Tensor, Tensor, Tensor, float], Tensor], *, se
             got,
             wanted,
             {
-                "every part is divided by the same number, the root mean square of the whole stream": added
+                "divide every contribution by the same number, the root mean square of the whole stream": added
                 / own
                 * gain
                 @ head.T,
-                "these are readings of the stream on its way; a part is what one write adds": [
+                "these are the logits of the stream at each depth: a contribution belongs to one addition": [
                     steps / root * gain @ head.T,
                     steps / (steps.square().mean(-1, keepdim=True) + eps).sqrt() * gain @ head.T,
                 ],
                 "the gain of the norm is missing": added / root @ head.T,
                 "eps is missing": added / stream.square().mean(-1, keepdim=True).sqrt() * gain @ head.T,
-                "eps belongs under the root": added
+                "eps must be added inside the root": added
                 / (stream.square().mean(-1, keepdim=True).sqrt() + eps)
                 * gain
                 @ head.T,
-                "the mean of the squares stands under the root, not their sum": added
+                "the root is of the mean of the squares, not of their sum": added
                 / (stream.square().sum(-1, keepdim=True) + eps).sqrt()
                 * gain
                 @ head.T,
                 "the root is missing: divide by the root of the mean square": added / root.square() * gain @ head.T,
                 "the norm is missing": [added @ head.T, added * gain @ head.T],
-                "an RMS norm takes no mean away": [centred / spread * gain @ head.T, centred / root * gain @ head.T],
-                "each position has a root mean square of its own": added
+                "an RMS norm does not subtract the mean": [
+                    centred / spread * gain @ head.T,
+                    centred / root * gain @ head.T,
+                ],
+                "each position has its own root mean square": added
                 / (stream.square().mean() + eps).sqrt()
                 * gain
                 @ head.T,
@@ -135,9 +138,9 @@ def norm_backward(
         wanted = (g - along) / root, (grad * hat).sum(0)
         mistakes = (
             {
-                "the root depends on x too: take away the part along the normed vector": g / root,
-                "the part along the normed vector is taken away, not added": (g + along) / root,
-                "the part along the normed vector is a mean over d entries, not a sum": (g - d * along) / root,
+                "the root depends on x too: subtract the component along the normed vector": g / root,
+                "the component along the normed vector must be subtracted, not added": (g + along) / root,
+                "the component along the normed vector is a mean over the d entries, not a sum": (g - d * along) / root,
                 "the gain is missing: it multiplies the gradient first": (
                     grad - hat * (grad * hat).mean(-1, keepdim=True)
                 )
@@ -151,12 +154,12 @@ def norm_backward(
                 "eps is missing in the normed vector": (g - bare * (g * bare).mean(-1, keepdim=True)) / root,
                 "the division by the root is missing": g - along,
                 "the projection uses the normed vector, not x": (g - x * (g * x).mean(-1, keepdim=True)) / root,
-                "an RMS norm takes no mean away": (g - g.mean(-1, keepdim=True) - along) / root,
+                "an RMS norm does not subtract the mean": (g - g.mean(-1, keepdim=True) - along) / root,
             },
             {
-                "a mean over positions is not their sum": (grad * hat).mean(0),
+                "the gradient of the gain is a sum over the positions, not a mean": (grad * hat).mean(0),
                 "the gain multiplies the normed vector, not x": (grad * x).sum(0),
-                "the gain does not meet itself: leave it out of its own gradient": (g * hat).sum(0),
+                "the gradient of the gain does not contain the gain": (g * hat).sum(0),
                 "eps is missing": (grad * bare).sum(0),
             },
         )

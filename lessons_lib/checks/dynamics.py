@@ -34,17 +34,17 @@ def spread(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4)
         over_tokens, over_entries = x.mean(-2, keepdim=True), x.mean(-1, keepdim=True)
         everything = x.flatten(0, -2).mean(0) if leading else over_tokens
         mistakes = {
-            "the mean is over the tokens, axis -2, not over the entries of each": share(x - over_entries),
-            "each sequence has a mean token of its own; do not average over the leading axes": share(x - everything),
-            "both lengths are roots of sums of squares; a root is missing": share(x - over_tokens).square(),
-            "a length adds squares; a standard deviation divides their sum by n or by n - 1": [
+            "the mean is over the tokens, axis -2, not over the entries of each token": share(x - over_entries),
+            "each sequence has its own mean token: do not average over the leading axes": share(x - everything),
+            "both norms are roots of sums of squares: a root is missing": share(x - over_tokens).square(),
+            "a norm adds the squares: a standard deviation divides their sum by n or by n - 1": [
                 x.std(-2, unbiased=unbiased).norm(dim=-1) / length * root
                 for unbiased in (True, False)
                 for root in ((1.0, math.sqrt(n)) if unbiased else (1.0,))
             ],
-            "it is not divided by the length of X": torch.linalg.matrix_norm(x - over_tokens),
-            "that is the share which all tokens have in common; asked is the rest": share(over_tokens.expand_as(x)),
-            "that is the matrix norm with the largest singular value; take the root of the sum of all squares": (
+            "divide by the norm of X": torch.linalg.matrix_norm(x - over_tokens),
+            "this is the share that all tokens have in common, not the token spread": share(over_tokens.expand_as(x)),
+            "this is the spectral norm, the largest singular value: use the root of the sum of all squares": (
                 torch.linalg.matrix_norm(x - over_tokens, 2) / torch.linalg.matrix_norm(x, 2)
             ),
         }
@@ -101,31 +101,31 @@ def schedule(answer: Callable[[int, int, int, float], float | Tensor], *, seed: 
 
         right = torch.tensor(wanted, dtype=torch.float64)
         mistakes = {
-            "after n_steps the cosine rises again; hold the progress at 1": curve(
+            "after n_steps the cosine increases again: limit the progress to 1": curve(
                 ramp, lambda s: to_floor(unclamped(s))
             ),
-            "step 0 has the rate 0 and is wasted; the ramp is (step + 1) / n_warmup": curve(late, down),
+            "the learning rate is 0 at step 0: the first step of the warm-up has 1 / n_warmup": curve(late, down),
             "the cosine begins when the warm-up ends, not at step 0": curve(ramp, lambda s: to_floor(from_zero(s))),
-            "the floor is not there": curve(ramp, cosine),
-            "the floor is added to the whole cosine, so the peak is above 1": curve(
-                ramp, lambda s, f=floor: f + cosine(s)
-            ),
-            "the floor cuts the cosine off; let the cosine end there": curve(
+            "the floor is missing": curve(ramp, cosine),
+            "the floor is added to the cosine, so the peak is above 1": curve(ramp, lambda s, f=floor: f + cosine(s)),
+            "the floor clips the cosine: the cosine must end at the floor": curve(
                 ramp, lambda s, f=floor: max(f, cosine(s))
             ),
-            "the ramp too is raised to the floor; it starts near 0": curve(lambda s: to_floor(ramp(s)), down),
-            "the floor is reached at n_steps, not one step before": curve(ramp, lambda s: to_floor(ending(s, -1))),
-            "the cosine begins at step n_warmup, not one step before": curve(ramp, lambda s: to_floor(beginning(s))),
-            "n_steps is counted from step 0, the warm-up included": curve(
-                ramp, lambda s, w=n_warmup: to_floor(ending(s, w))
+            "the floor must not change the warm-up, which starts at 1 / n_warmup": curve(
+                lambda s: to_floor(ramp(s)), down
             ),
+            "the cosine reaches the floor at n_steps, not one step before": curve(
+                ramp, lambda s: to_floor(ending(s, -1))
+            ),
+            "the cosine begins at step n_warmup, not one step before": curve(ramp, lambda s: to_floor(beginning(s))),
+            "n_steps includes the warm-up": curve(ramp, lambda s, w=n_warmup: to_floor(ending(s, w))),
         }
         given = [number("schedule", share, where) for share in got]
         compare("schedule", torch.tensor(given, dtype=torch.float64), right, mistakes, where=where, of_numbers=True)
 
 
 @check
-def fair_entropy(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
+def normalised_entropy(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check the entropy of causal heads relative to the maximum, over the rows with at least two visible keys."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
@@ -137,32 +137,32 @@ def fair_entropy(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: in
         if case == 0:
             weights[0] = torch.eye(n, dtype=torch.float64)  # a head with one-hot rows
             where += ", of 0 and 1 in another"
-        got = ask("fair_entropy", answer, weights, where=where)
+        got = ask("normalised_entropy", answer, weights, where=where)
         assert not (isinstance(got, Tensor) and bool(got.isnan().any())), (
-            f"fair_entropy holds NaN: 0 log 0 counts as 0, and the first row has no choice to divide by ({where})"
+            f"normalised_entropy holds NaN: 0 log 0 counts as 0, the largest entropy of the first row is 0 ({where})"
         )
         rows, most = entropy(weights), torch.arange(1, n + 1, dtype=torch.float64).log()
         mistakes = {
-            "that is in nats; divide each row by the largest entropy it can have": rows[:, 1:].mean(-1),
-            "a causal row sees only the keys up to its own: divide by log of their number, not by log n": (
+            "this is the entropy in nats: divide each row by the largest entropy that it can have": rows[:, 1:].mean(
+                -1
+            ),
+            "a causal row has only the keys up to its own position: divide by the log of their number, not by log n": (
                 (rows[:, 1:] / most[-1]).mean(-1)
             ),
-            "divide by the log of the number of keys that a row may see, whether or not it gives them weight": (
+            "divide by the log of the number of visible keys, including keys of weight 0": (
                 (rows / (weights > 0).double().sum(-1).log().clamp_min(1e-9))[:, 1:].mean(-1)
             ),
-            "a small number inside the logarithm changes the result; leave it out": [
+            "a small number inside the logarithm changes the result: remove it": [
                 (-(weights * (weights + eps).log()).sum(-1) / most.clamp_min(1e-9))[:, 1:].mean(-1) for eps in EPSILONS
             ],
-            "the first row has no choice; leave it out of the mean": (rows / most.clamp_min(1e-9)).mean(-1),
-            "take the share row by row and then the mean, not the mean of entropies over the mean of largest": (
-                rows.sum(-1) / most.sum()
-            ),
-            "the heads are to be told apart: one number each": (rows[:, 1:] / most[1:]).mean().expand(h),
-            "the heads were averaged before the entropy was taken, which hides sharp ones": (
+            "the first row has only one key: leave it out of the mean": (rows / most.clamp_min(1e-9)).mean(-1),
+            "divide row by row before the mean: a quotient of two means is another number": (rows.sum(-1) / most.sum()),
+            "return one number per head, not a mean over the heads": (rows[:, 1:] / most[1:]).mean().expand(h),
+            "compute the entropy of each head before any average over heads": (
                 (entropy(weights.mean(0))[1:] / most[1:]).mean().expand(h)
             ),
         }
-        compare("fair_entropy", got, attention_entropy(weights[None], causal(n)), mistakes, where=where)
+        compare("normalised_entropy", got, attention_entropy(weights[None], causal(n)), mistakes, where=where)
 
 
 def _with_one_key_removed(weights: Tensor, generator: torch.Generator) -> Tensor:

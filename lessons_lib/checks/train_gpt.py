@@ -10,7 +10,9 @@ from lessons_lib.checks import ask, check, compare, normal, number
 
 
 @check
-def pairs(answer: Callable[[Tensor, list[int], int], tuple[Tensor, Tensor]], *, seed: int = 0, cases: int = 5) -> None:
+def inputs_and_targets(
+    answer: Callable[[Tensor, list[int], int], tuple[Tensor, Tensor]], *, seed: int = 0, cases: int = 5
+) -> None:
     """Check the split of a long text into inputs and targets."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
@@ -23,13 +25,13 @@ def pairs(answer: Callable[[Tensor, list[int], int], tuple[Tensor, Tensor]], *, 
         starts[-1] = length - n - 1  # the last target is the last token of the text
         where = f"a text of {length}, starts={starts}, n={n}"
         returns = "the pair (inputs, targets)"
-        inputs, targets = ask("pairs", answer, tokens, starts, n, where=where, returns=returns, parts=2)
+        inputs, targets = ask("inputs_and_targets", answer, tokens, starts, n, where=where, returns=returns, parts=2)
         rows = torch.stack([tokens[start : start + n + 1] for start in starts]).double()
         right, later = rows[:, :-1], rows[:, 1:]
         before = torch.stack([tokens.roll(1)[start : start + n] for start in starts]).double()
         cut_off = isinstance(inputs, Tensor) and inputs.shape == (b - 1, n)
         assert not cut_off, (
-            f"one row is missing: where the last start is, {n} words and the one after them are left ({where})"
+            f"one row is missing: after the last start the text still has {n} inputs and one more token ({where})"
         )
         compare(
             "inputs",
@@ -37,8 +39,10 @@ def pairs(answer: Callable[[Tensor, list[int], int], tuple[Tensor, Tensor]], *, 
             right,
             {
                 "inputs and targets are exchanged: the inputs begin at the starts": later,
-                "a row begins at its start, not one before": before,
-                "the rows lie one after the other in the text: use the starts": tokens[: b * n].reshape(b, n).double(),
+                "a row begins at its start, not one token earlier": before,
+                "the rows are consecutive pieces of the text: each row must begin at its start": tokens[: b * n]
+                .reshape(b, n)
+                .double(),
             },
             where=where,
         )
@@ -47,9 +51,9 @@ def pairs(answer: Callable[[Tensor, list[int], int], tuple[Tensor, Tensor]], *, 
             targets,
             later,
             {
-                "these are the inputs again: shift them by one, or the model learns to repeat": right,
-                "the shift goes the wrong way: the target is the word that comes next, not the one before": before,
-                "the last target is the next word of the text, not the first of the row": right.roll(-1, 1),
+                "the targets equal the inputs: shift the targets by one, or the model learns to copy its input": right,
+                "the shift has the wrong direction: the target is the next token, not the previous one": before,
+                "the last target is the next token of the text, not the first token of the row": right.roll(-1, 1),
             },
             where=where,
         )
@@ -64,7 +68,7 @@ def merge(answer: Callable[[list[int], list[tuple[int, int]]], list[int]], *, se
         where = f"tokens={tokens}, merges={merges}"
         got = ask("merge", answer, tokens, merges, where=where, returns="the list of tokens")
         got = got.tolist() if isinstance(got, Tensor) else got
-        assert isinstance(got, (list, tuple)), f"merge must be a list, got {type(got).__name__} ({where})"
+        assert isinstance(got, (list, tuple)), f"merge must return a list, got {type(got).__name__} ({where})"
         found = [number("a token", token, where) for token in got]
         if found == (wanted := _merged(tokens, merges)):
             continue
@@ -128,16 +132,18 @@ def _merge_mistakes(tokens: list[int], merges: list[tuple[int, int]]) -> dict[st
         from_the_last = _joined(from_the_last, pair, 256 + i)
     of_bytes = [pair if max(pair) < 256 else (-1, -1) for pair in merges]
     return {
-        "nothing has been merged": [tokens],
+        "no merge was applied": [tokens],
         "apply the merges in the order in which they were learned, the first one first": [from_the_last],
         "a merge joins every occurrence of its pair, not only the first": [_merged(tokens, merges, once=True)],
-        "go from left to right: of three equal tokens the first two are joined": [_merged(tokens[::-1], swapped)[::-1]],
-        "both tokens of a pair are replaced by the new one": [_merged(tokens, merges, keep=True)],
+        "replace from left to right: of three equal tokens the first two are joined": [
+            _merged(tokens[::-1], swapped)[::-1]
+        ],
+        "both tokens of a pair must be replaced by the new token": [_merged(tokens, merges, keep=True)],
         "merge i, counted from 0, makes the token 256 + i": [
             _merged(tokens, merges, first=first) for first in (0, 1, 255, 257)
         ],
-        "a new token can be joined by the merges after it": [_merged(tokens, of_bytes)],
-        "a pair has an order: its left token comes first": [_merged(tokens, swapped)],
+        "a later merge can also join a token that an earlier merge made": [_merged(tokens, of_bytes)],
+        "the order of a pair matters: its first token stands on the left": [_merged(tokens, swapped)],
         "apply one merge after the other, do not search for the longest token": [_longest(tokens, merges)],
     }
 
@@ -157,7 +163,7 @@ def _longest(tokens: list[int], merges: list[tuple[int, int]]) -> list[int]:
 
 
 @check
-def leaning(answer: Callable[[Tensor, float, Tensor], Tensor], *, seed: int = 0, cases: int = 5) -> None:
+def interpolated_bigrams(answer: Callable[[Tensor, float, Tensor], Tensor], *, seed: int = 0, cases: int = 5) -> None:
     """Check bigram probabilities with a discount, interpolated with unigram probabilities."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
@@ -166,65 +172,70 @@ def leaning(answer: Callable[[Tensor, float, Tensor], Tensor], *, seed: int = 0,
         counts[0, :2] = torch.tensor([1.0, 4.0])
         unseen = int(torch.randint(1, words, (), generator=generator))
         counts[unseen] = 0.0
-        below = normal(words, generator=generator).softmax(-1)
+        unigram = normal(words, generator=generator).softmax(-1)
         discount = 0.2 + 0.7 * float(torch.rand((), generator=generator, dtype=torch.float64))
         where = f"V={words}, discount={discount:.3g}"
-        got = ask("leaning", answer, counts, discount, below, where=where)
+        got = ask("interpolated_bigrams", answer, counts, discount, unigram, where=where)
         total, seen = counts.sum(-1, keepdim=True), counts > 0
         kinds = seen.double().sum(-1, keepdim=True)
         total = total.where(total > 0, torch.ones_like(total))
         taken = (counts - discount).clamp_min(0) / total
         saved = discount * kinds / total
 
-        def full(q: Tensor, empty: Tensor = below, which: Tensor = kinds == 0) -> Tensor:
+        def full(q: Tensor, empty: Tensor = unigram, which: Tensor = kinds == 0) -> Tensor:
             """Return the probabilities with a given treatment of unseen contexts."""
             return torch.where(which, empty, q)
 
-        wanted = full(taken + saved * below)
+        wanted = full(taken + saved * unigram)
         empty_rows = isinstance(got, Tensor) and got.shape == wanted.shape and bool(got[kinds[:, 0] == 0].isnan().any())
-        alone = "a context that was never seen leaves everything to the single words"
-        assert not empty_rows, f"leaning is wrong: {alone}, got NaN ({where})"
-        even, backed = torch.full_like(below, 1 / words), taken + saved * below
+        alone = "after a word that was never seen, the unigram probabilities are needed"
+        assert not empty_rows, f"interpolated_bigrams is wrong: {alone}, got NaN ({where})"
+        even, backed = torch.full_like(unigram, 1 / words), taken + saved * unigram
         columns = counts.T
         total_of_columns = columns.sum(-1, keepdim=True).clamp_min(1.0)
         kinds_of_columns = (columns > 0).double().sum(-1, keepdim=True)
         turned = (columns - discount).clamp_min(0) / total_of_columns
-        turned = turned + discount * kinds_of_columns / total_of_columns * below
+        turned = turned + discount * kinds_of_columns / total_of_columns * unigram
         left, followed = (counts - discount).clamp_min(0), (columns > 0).double().sum(-1)
         if_followed = columns.sum(-1).clamp_min(1.0)
-        of_followed = (left + discount * followed * below) / if_followed
+        of_followed = (left + discount * followed * unigram) / if_followed
         compare(
-            "leaning",
+            "interpolated_bigrams",
             got,
             wanted,
             {
                 alone: [backed, full(backed, even)],
-                "what is saved is missing: give it out as the single words would": [full(taken), taken],
-                "the single words have chances of their own; do not give out what is saved evenly": [
+                "the saved probability is missing: distribute it in proportion to the unigram probabilities": [
+                    full(taken),
+                    taken,
+                ],
+                "the saved probability is distributed by the unigram probabilities, not evenly": [
                     full(taken + saved * even),
                     full(taken + saved * even, even),
                 ],
                 "the discount is missing": [full(counts / total), counts / total],
-                "nothing is taken from a count of zero": full((counts - discount) / total + saved * below),
-                "what is saved grows with the number of different words seen after the context, not with all words": (
-                    full(taken + discount * words / total * below)
+                "the discount must not be subtracted from a count of zero": full(
+                    (counts - discount) / total + saved * unigram
                 ),
-                "what is saved is the discount once for each different word seen after the context": [
-                    full(taken + discount / total * below),
-                    full(taken + discount * below),
+                "the saved probability depends on the number of different words seen after the context, not on V": (
+                    full(taken + discount * words / total * unigram)
+                ),
+                "the saved count is the discount times the number of different words seen after the context": [
+                    full(taken + discount / total * unigram),
+                    full(taken + discount * unigram),
                 ],
-                "divide by how often the context was seen": full((taken + saved * below) * total),
-                "a row is a context, and a column what followed": [
-                    torch.where(kinds_of_columns == 0, below, turned),
+                "divide by the number of times the context was seen": full((taken + saved * unigram) * total),
+                "rows and columns are exchanged: a row is a context, and a column is the word that followed": [
+                    torch.where(kinds_of_columns == 0, unigram, turned),
                     full(of_followed),
-                    torch.where(followed == 0, below, of_followed),
+                    torch.where(followed == 0, unigram, of_followed),
                 ],
-                "u counts the different words that were seen after the context, along its row": full(
-                    (left + discount * followed * below) / total
+                "u is the number of different words seen after the context: count along the row": full(
+                    (left + discount * followed * unigram) / total
                 ),
-                "the total is how often the context was seen, the sum of its row": [
-                    full((left + discount * kinds * below) / if_followed),
-                    torch.where(followed == 0, below, (left + discount * kinds * below) / if_followed),
+                "the denominator is the number of times the context was seen: the sum of its row": [
+                    full((left + discount * kinds * unigram) / if_followed),
+                    torch.where(followed == 0, unigram, (left + discount * kinds * unigram) / if_followed),
                 ],
             },
             where=where,
@@ -275,20 +286,24 @@ def _min_p_and_mistakes(logits: Tensor, p: float, temperature: float) -> tuple[T
     other_way, down = (logits * temperature).softmax(-1), (logits / temperature).softmax(0)
     kept_down = torch.where(down >= p * down.amax(0), down, 0.0)
     return drawn(bent >= p * best), {
-        "the chances of the words that stay must sum to one": torch.where(bent >= p * best, bent, 0.0),
-        "compare the chances at the temperature: divide the logits by it first": drawn(plain >= p * best_plain),
+        "the probabilities of the kept words must sum to one": torch.where(bent >= p * best, bent, 0.0),
+        "compare the probabilities at the temperature: divide the logits by the temperature first": drawn(
+            plain >= p * best_plain
+        ),
         "the temperature is missing": drawn(plain >= p * best_plain, plain),
-        "the chances are those at the temperature too": drawn(bent >= p * best, plain),
-        "the logits are divided by the temperature once, not twice": drawn(twice >= p * twice.amax(-1, True), twice),
-        "a word stays if it has p times the chance of the best one, not a chance of p": drawn(bent >= p),
-        "a word stays from p times the chance of the best one on, not from 1 - p times": drawn(bent >= (1 - p) * best),
-        "that is top-p: min-p compares each word with the best one": drawn(nucleus),
-        "the best word is that of the same row": drawn(bent >= p * best.max()),
-        "the words of one row share out the chances: the last axis": kept_down / kept_down.sum(0),
-        "a logit of zero is a chance: what goes needs minus infinity": torch.where(
+        "the returned probabilities must also be at the temperature": drawn(bent >= p * best, plain),
+        "the logits must be divided by the temperature once, not twice": drawn(
+            twice >= p * twice.amax(-1, True), twice
+        ),
+        "the threshold is p times the largest probability of the row, not p itself": drawn(bent >= p),
+        "the threshold is p times the largest probability of the row, not 1 - p times": drawn(bent >= (1 - p) * best),
+        "this is top-p: min-p compares each word with the most probable one": drawn(nucleus),
+        "the threshold uses the largest probability of the same row, not of all rows": drawn(bent >= p * best.max()),
+        "the probabilities sum to one along the last axis": kept_down / kept_down.sum(0),
+        "a logit of zero has a positive probability: a removed word needs the logit minus infinity": torch.where(
             bent >= p * best, logits / temperature, 0.0
         ).softmax(-1),
         "the temperature divides the logits": drawn(other_way >= p * other_way.amax(-1, keepdim=True), other_way),
-        "these are the words that go": drawn(bent < p * best).nan_to_num(),
-        "nothing has been cut": bent,
+        "the kept and the removed words are exchanged": drawn(bent < p * best).nan_to_num(),
+        "no word was removed": bent,
     }

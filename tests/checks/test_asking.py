@@ -520,7 +520,7 @@ def test_single_precision_with_large_scores_passes_or_is_named(check, answer, se
         (multi_head.decode_step, lambda *x: by_group(*x, scale=1 / single_root(x[0].shape[-1]))),
         (build_attention.rotate, answers_of_build_attention.rotate_as_the_text_says),
         (build_attention.layer, answers_of_build_attention.layer_with_single_angles),
-        (dynamics.fair_entropy, answers_of_dynamics.with_single_logarithms),
+        (dynamics.normalised_entropy, answers_of_dynamics.with_single_logarithms),
     ],
 )
 def test_root_logarithm_and_angles_in_single_precision_pass(check, answer, seed):

@@ -1,4 +1,4 @@
-"""Answers to the exercises on the block: right ones in any style, wrong ones with what they must be told."""
+"""Correct and wrong answers to the exercises on the block, the wrong ones with the message they must get."""
 
 import torch
 from torch.nn.functional import rms_norm
@@ -6,7 +6,7 @@ from torch.nn.functional import rms_norm
 from lessons_lib.checks import block as check
 from lessons_lib.transformer.gpt import GPT, GPTConfig
 
-# --- right answers ----------------------------------------------------------------------------------------------------
+# --- correct answers --------------------------------------------------------------------------------------------------
 
 
 def n_weights(vocab, n_context, d, n_layers, d_ff, tied):
@@ -83,19 +83,19 @@ WRONG = {}
 
 WRONG[check.n_weights] = [
     (lambda v, n, d, m, f, tied: n_weights(v, n, d, m, f, False), "do not count them twice"),
-    (lambda v, n, d, m, f, tied: n_weights(v, n, d, m, f, True), "as many weights as the embedding"),
-    (lambda v, n, d, m, f, tied: n_weights(v, 0, d, m, f, tied), "the positions have a vector each"),
-    (lambda v, n, d, m, f, tied: n_weights(v, n, d, m, f, tied) - 2 * d, "the last norm"),
+    (lambda v, n, d, m, f, tied: n_weights(v, n, d, m, f, True), "an untied head has as many weights"),
+    (lambda v, n, d, m, f, tied: n_weights(v, 0, d, m, f, tied), "each position has a learned vector"),
+    (lambda v, n, d, m, f, tied: n_weights(v, n, d, m, f, tied) - 2 * d, "the norm before the head"),
     (lambda v, n, d, m, f, tied: n_weights(v, n, d, m, f, tied) - 2 * m * d, "two norms"),
-    (lambda v, n, d, m, f, tied: n_weights(v, n, d, m, f, tied) - (2 * m + 1) * d, "a gain and a shift"),
-    (lambda v, n, d, m, f, tied: n_weights(v, n, d, m, f, tied) - m * (5 * d + f), "the matrices have shifts"),
-    (lambda v, n, d, m, f, tied: n_weights(v, n, d, m, f, tied) - m * (d + f), "of the feed-forward are missing"),
-    (lambda v, n, d, m, f, tied: n_weights(v, n, d, m, f, tied) - m * 4 * d, "of the attention are missing"),
-    (lambda v, n, d, m, f, tied: n_weights(v, n, d, m, f, tied) - m * d * (d + 1), "W_O counts too"),
+    (lambda v, n, d, m, f, tied: n_weights(v, n, d, m, f, tied) - (2 * m + 1) * d, "a gain and a bias"),
+    (lambda v, n, d, m, f, tied: n_weights(v, n, d, m, f, tied) - m * (5 * d + f), "the matrices have biases"),
+    (lambda v, n, d, m, f, tied: n_weights(v, n, d, m, f, tied) - m * (d + f), "biases of the feed-forward layers"),
+    (lambda v, n, d, m, f, tied: n_weights(v, n, d, m, f, tied) - m * 4 * d, "biases of the attention layers"),
+    (lambda v, n, d, m, f, tied: n_weights(v, n, d, m, f, tied) - m * d * (d + 1), "count W_O too"),
     (lambda v, n, d, m, f, tied: n_weights(v, n, d, m, f, tied) - m * d * f, "two matrices, up and down"),
-    (lambda v, n, d, m, f, tied: n_weights(v, n, d, 1, f, tied), "every block has weights of its own"),
+    (lambda v, n, d, m, f, tied: n_weights(v, n, d, 1, f, tied), "each block has its own weights"),
     (lambda v, n, d, m, f, tied: n_weights(v, n, d, m, 4 * d, tied), "need not be 4 d"),
-    (lambda v, n, d, m, f, tied: n_weights(v, n, d, m, f, tied) + v, "the head has no shift"),
+    (lambda v, n, d, m, f, tied: n_weights(v, n, d, m, f, tied) + v, "the head has no bias"),
     (lambda v, n, d, m, f, tied: v * d + 12 * m * d * d, ", wanted "),
     (lambda v, n, d, m, f, tied: [n_weights(v, n, d, m, f, tied)], "must be a number, got list"),
 ]
@@ -110,18 +110,24 @@ def mean_square(stream):
 
 
 WRONG[check.logit_parts] = [
-    (lambda a, g, h, e: scaled(a, g, h, (mean_square(a) + e).sqrt()), "divided by the same number"),
-    (lambda a, g, h, e: scaled(a.cumsum(0), g, h, (mean_square(a.sum(0)) + e).sqrt()), "readings of the stream"),
-    (lambda a, g, h, e: scaled(a.cumsum(0), g, h, (mean_square(a.cumsum(0)) + e).sqrt()), "readings of the stream"),
+    (lambda a, g, h, e: scaled(a, g, h, (mean_square(a) + e).sqrt()), "divide every contribution by the same number"),
+    (
+        lambda a, g, h, e: scaled(a.cumsum(0), g, h, (mean_square(a.sum(0)) + e).sqrt()),
+        "a contribution belongs to one addition",
+    ),
+    (
+        lambda a, g, h, e: scaled(a.cumsum(0), g, h, (mean_square(a.cumsum(0)) + e).sqrt()),
+        "a contribution belongs to one addition",
+    ),
     (lambda a, g, h, e: logit_parts(a, 1.0, h, e), "the gain of the norm is missing"),
     (lambda a, g, h, e: logit_parts(a, g, h, 0.0), "eps is missing"),
-    (lambda a, g, h, e: scaled(a, g, h, mean_square(a.sum(0)).sqrt() + e), "eps belongs under the root"),
-    (lambda a, g, h, e: scaled(a, g, h, (a.sum(0).square().sum(-1, True) + e).sqrt()), "not their sum"),
+    (lambda a, g, h, e: scaled(a, g, h, mean_square(a.sum(0)).sqrt() + e), "inside the root"),
+    (lambda a, g, h, e: scaled(a, g, h, (a.sum(0).square().sum(-1, True) + e).sqrt()), "not of their sum"),
     (lambda a, g, h, e: scaled(a, g, h, mean_square(a.sum(0)) + e), "the root is missing"),
     (lambda a, g, h, e: a * g @ h.T, "the norm is missing"),
     (lambda a, g, h, e: a @ h.T, "the norm is missing"),
-    (lambda a, g, h, e: logit_parts(a - a.mean(-1, keepdim=True), g, h, e), "takes no mean away"),
-    (lambda a, g, h, e: scaled(a, g, h, (a.sum(0).square().mean() + e).sqrt()), "of its own"),
+    (lambda a, g, h, e: logit_parts(a - a.mean(-1, keepdim=True), g, h, e), "does not subtract the mean"),
+    (lambda a, g, h, e: scaled(a, g, h, (a.sum(0).square().mean() + e).sqrt()), "its own root mean square"),
     (lambda a, g, h, e: logit_parts(a, g, h, e).sum(0), "must have shape"),
     (lambda a, g, h, e: logit_parts(a, g, h, e).softmax(-1), "wrong values"),
     (lambda a, g, h, e: None, "did you forget to return"),
@@ -157,11 +163,11 @@ def by_autograd(x, gain, grad, eps):
 
 
 WRONG[check.norm_backward] = [
-    (with_x(lambda hat, grad, gain, root: grad * gain / root), "take away the part along"),
+    (with_x(lambda hat, grad, gain, root: grad * gain / root), "subtract the component along"),
     (with_x(lambda hat, grad, gain, root: (2 * grad * gain - across(hat, grad * gain)) / root), "not added"),
     (
         with_x(lambda hat, g, gain, root: (g * gain - hat * (g * gain * hat).sum(-1, keepdim=True)) / root),
-        "a mean over d entries",
+        "a mean over the d entries",
     ),
     (with_x(lambda hat, grad, gain, root: across(hat, grad) / root), "the gain is missing"),
     (with_x(lambda hat, grad, gain, root: across(hat, grad) * gain / root), "before the projection"),
@@ -178,13 +184,13 @@ WRONG[check.norm_backward] = [
     (with_x(lambda hat, grad, gain, root: across(hat * root, grad * gain) / root), "not x"),
     (
         with_x(lambda hat, g, gain, root: (across(hat, g * gain) - (g * gain).mean(-1, keepdim=True)) / root),
-        "takes no mean away",
+        "does not subtract the mean",
     ),
     (with_x(lambda hat, grad, gain, root: across(hat, grad * gain) * root), "wrong values"),
     (with_gain(lambda x, gain, grad, eps: grad * normed(x, eps)), "sum over the positions"),
-    (with_gain(lambda x, gain, grad, eps: (grad * normed(x, eps)).mean(0)), "a mean over positions"),
+    (with_gain(lambda x, gain, grad, eps: (grad * normed(x, eps)).mean(0)), "not a mean"),
     (with_gain(lambda x, gain, grad, eps: (grad * x).sum(0)), "not x"),
-    (with_gain(lambda x, gain, grad, eps: (grad * gain * normed(x, eps)).sum(0)), "does not meet itself"),
+    (with_gain(lambda x, gain, grad, eps: (grad * gain * normed(x, eps)).sum(0)), "does not contain the gain"),
     (with_gain(lambda x, gain, grad, eps: (grad * normed(x, 0.0)).sum(0)), "eps is missing"),
     (with_gain(lambda x, gain, grad, eps: (grad * normed(x, eps)).sum(-1)), "must have shape"),
     (lambda x, gain, grad, eps: norm_backward(x, gain, grad, eps)[0], "return the pair"),

@@ -1,4 +1,4 @@
-"""Answers to the exercises on how training breaks: right ones in any style, wrong ones with what they must be told."""
+"""Correct and wrong answers to the exercises on training dynamics, the wrong ones with their message."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 
 from lessons_lib.checks import dynamics as check
 
-# --- right answers ----------------------------------------------------------------------------------------------------
+# --- correct answers --------------------------------------------------------------------------------------------------
 
 
 def spread(x):
@@ -22,7 +22,7 @@ def schedule(step, n_warmup, n_steps, floor):
     return floor + (1 - floor) * (1 + math.cos(math.pi * progress)) / 2
 
 
-def fair_entropy(weights):
+def normalised_entropy(weights):
     rows = torch.special.entr(weights).sum(-1)
     visible = torch.arange(1, weights.shape[-1] + 1, dtype=weights.dtype)
     return (rows[:, 1:] / visible[1:].log()).mean(-1)
@@ -34,9 +34,9 @@ RIGHT = {
         lambda x: (x - x.mean(-2, keepdim=True)).flatten(-2).norm(dim=-1) / x.flatten(-2).norm(dim=-1),
     ],
     check.schedule: [schedule, lambda *x: torch.tensor(schedule(*x))],
-    check.fair_entropy: [
-        fair_entropy,
-        lambda weights: torch.stack([fair_entropy(w[None])[0] for w in weights]).float(),
+    check.normalised_entropy: [
+        normalised_entropy,
+        lambda weights: torch.stack([normalised_entropy(w[None])[0] for w in weights]).float(),
     ],
 }
 
@@ -56,10 +56,13 @@ def in_place(x):
 
 WRONG[check.spread] = [
     (lambda x: frobenius(x - x.mean(-1, keepdim=True)) / frobenius(x), "over the tokens, axis -2"),
-    (lambda x: frobenius(x - x.flatten(0, -2).mean(0)) / frobenius(x), "a mean token of its own"),
+    (lambda x: frobenius(x - x.flatten(0, -2).mean(0)) / frobenius(x), "its own mean token"),
     (lambda x: spread(x) ** 2, "a root is missing"),
-    (lambda x: frobenius(x - x.mean(-2, keepdim=True)), "not divided by the length of X"),
-    (lambda x: frobenius(x.mean(-2, keepdim=True).expand_as(x)) / frobenius(x), "all tokens have in common"),
+    (lambda x: frobenius(x - x.mean(-2, keepdim=True)), "divide by the norm of X"),
+    (
+        lambda x: frobenius(x.mean(-2, keepdim=True).expand_as(x)) / frobenius(x),
+        "all tokens have in common, not the token spread",
+    ),
     (
         lambda x: torch.linalg.matrix_norm(x - x.mean(-2, keepdim=True), 2) / torch.linalg.matrix_norm(x, 2),
         "largest singular value",
@@ -71,7 +74,7 @@ WRONG[check.spread] = [
 
 
 def variant(*, clamp=True, late=False, begin=None, floor=lambda f, c: f + (1 - f) * c, raised=False):
-    """A schedule with one ingredient replaced."""
+    """A schedule with one part replaced."""
 
     def answer(step, n_warmup, n_steps, low):
         if step < n_warmup:
@@ -85,13 +88,13 @@ def variant(*, clamp=True, late=False, begin=None, floor=lambda f, c: f + (1 - f
 
 
 WRONG[check.schedule] = [
-    (variant(clamp=False), "rises again"),
-    (variant(late=True), "step 0 has the rate 0"),
+    (variant(clamp=False), "increases again"),
+    (variant(late=True), "learning rate is 0 at step 0"),
     (variant(begin=0), "begins when the warm-up ends"),
-    (variant(floor=lambda f, c: c), "floor is not there"),
-    (variant(floor=lambda f, c: f + c), "added to the whole cosine"),
-    (variant(floor=max), "cuts the cosine off"),
-    (variant(raised=True), "the ramp too is raised"),
+    (variant(floor=lambda f, c: c), "the floor is missing"),
+    (variant(floor=lambda f, c: f + c), "added to the cosine"),
+    (variant(floor=max), "clips the cosine"),
+    (variant(raised=True), "must not change the warm-up"),
     (lambda *x: 1.0, "is 1, wanted 0"),
     (lambda step, n_warmup, *rest: schedule(step, n_warmup, *rest) if n_warmup else 1.0, "is 1, wanted 0.9"),
 ]
@@ -110,27 +113,27 @@ def without_hidden_keys(weights):
     return (rows[:, 1:] / largest(weights)[1:]).mean(-1)
 
 
-WRONG[check.fair_entropy] = [
+WRONG[check.normalised_entropy] = [
     (without_hidden_keys, "holds NaN"),
     (lambda w: -(w * w.log()).sum(-1)[:, 1:].mean(-1), "holds NaN"),
     (lambda w: (rows_of(w) / largest(w)).mean(-1), "holds NaN"),
     (lambda w: rows_of(w)[:, 1:].mean(-1), "in nats"),
     (lambda w: rows_of(w)[:, 1:].mean(-1) / math.log(w.shape[-1]), "not by log n"),
     (lambda w: (rows_of(w) / largest(w).clamp_min(1e-9)).mean(-1), "leave it out"),
-    (lambda w: rows_of(w).sum(-1) / largest(w).sum(), "row by row"),
-    (lambda w: fair_entropy(w).mean().expand(len(w)), "heads are to be told apart"),
-    (lambda w: fair_entropy(w.mean(0, keepdim=True)).expand(len(w)), "averaged before the entropy"),
-    (lambda w: fair_entropy(w).mean(), "must have shape"),
-    (lambda w: fair_entropy(w).tolist(), "must be a tensor, got list"),
-    (lambda w: 1 - fair_entropy(w), "wrong values"),
+    (lambda w: rows_of(w).sum(-1) / largest(w).sum(), "divide row by row before the mean"),
+    (lambda w: normalised_entropy(w).mean().expand(len(w)), "one number per head"),
+    (lambda w: normalised_entropy(w.mean(0, keepdim=True)).expand(len(w)), "before any average over heads"),
+    (lambda w: normalised_entropy(w).mean(), "must have shape"),
+    (lambda w: normalised_entropy(w).tolist(), "must be a tensor, got list"),
+    (lambda w: 1 - normalised_entropy(w), "wrong values"),
 ]
 
 
-# --- further ones -----------------------------------------------------------------------------------------------------
+# --- more answers -----------------------------------------------------------------------------------------------------
 
 
 def by_pythagoras(x):
-    """What is common and what is not are at right angles."""
+    """The common part and the difference part are orthogonal."""
     common = x.shape[-2] * x.mean(-2).square().sum(-1) / x.square().sum((-2, -1))
     return (1 - common).sqrt()
 
@@ -148,7 +151,7 @@ def schedule_as_a_table(step, n_warmup, n_steps, floor):
 
 
 def between(first, last):
-    """A cosine that begins and ends at other steps, which are told those of the exercise."""
+    """A cosine that begins and ends at other steps, computed from those of the exercise."""
 
     def answer(step, n_warmup, n_steps, floor):
         if step < n_warmup:
@@ -180,7 +183,7 @@ def by_the_number_above_zero(weights):
 
 RIGHT[check.spread] += [by_pythagoras, by_centring, lambda x: spread(x.float())]
 RIGHT[check.schedule] += [schedule_as_a_table, lambda *x: np.float32(schedule(*x))]
-RIGHT[check.fair_entropy] += [row_by_row, with_single_logarithms]
+RIGHT[check.normalised_entropy] += [row_by_row, with_single_logarithms]
 WRONG[check.spread] += [
     (lambda x: x.std(-2).norm(dim=-1) * x.shape[-2] ** 0.5 / frobenius(x), "a standard deviation divides"),
     (lambda x: x.std(-2).norm(dim=-1) / frobenius(x), "a standard deviation divides"),
@@ -189,13 +192,13 @@ WRONG[check.spread] += [
 WRONG[check.schedule] += [
     (between(lambda w: w, lambda w, n: n - 1), "not one step before"),
     (between(lambda w: max(0, w - 1), lambda w, n: n), "at step n_warmup, not one step before"),
-    (between(lambda w: w, lambda w, n: n + w), "the warm-up included"),
+    (between(lambda w: w, lambda w, n: n + w), "n_steps includes the warm-up"),
     (lambda *x: torch.tensor([schedule(*x)]), r"must have shape \(\), got \(1,\)"),
     (lambda *x: str(schedule(*x)), "must be a number, got str"),
     (lambda step, w, n, f: schedule(min(step, n - 1), w, n, f), "is 0.[0-9]+, wanted 0.[0-9]+, at [0-9]+"),
 ]
-WRONG[check.fair_entropy] += [
+WRONG[check.normalised_entropy] += [
     (lambda w: (-(w * (w + 1e-6).log()).sum(-1)[:, 1:] / largest(w)[1:]).mean(-1), "inside the logarithm"),
-    (by_the_number_above_zero, "whether or not it gives them weight"),
+    (by_the_number_above_zero, "including keys of weight 0"),
     (lambda w: (rows_of(w) / largest(w).clamp_min(1e-9))[:, 2:].mean(-1), "wrong values"),
 ]

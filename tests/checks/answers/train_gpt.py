@@ -1,4 +1,4 @@
-"""Answers to the exercises on training a GPT: right ones in any style, wrong ones with what they must be told."""
+"""Correct and wrong answers to the exercises on training a GPT, the wrong ones with the message they must get."""
 
 from itertools import pairwise
 
@@ -7,10 +7,10 @@ from torch.nn.functional import softmax
 
 from lessons_lib.checks import train_gpt as check
 
-# --- right answers ----------------------------------------------------------------------------------------------------
+# --- correct answers --------------------------------------------------------------------------------------------------
 
 
-def pairs(tokens, starts, n):
+def inputs_and_targets(tokens, starts, n):
     rows = tokens[torch.tensor(starts)[:, None] + torch.arange(n + 1)]
     return rows[:, :-1], rows[:, 1:]
 
@@ -67,32 +67,32 @@ def by_recursion(tokens, merges, made=256):
     return by_recursion(out, merges[1:], made + 1)
 
 
-def leaning(counts, discount, below):
+def interpolated_bigrams(counts, discount, unigram):
     total = counts.sum(-1, keepdim=True)
-    q = (counts - discount).clamp_min(0) + discount * (counts > 0).sum(-1, keepdim=True) * below
-    return torch.where(total > 0, q / total.clamp_min(1), below)
+    q = (counts - discount).clamp_min(0) + discount * (counts > 0).sum(-1, keepdim=True) * unigram
+    return torch.where(total > 0, q / total.clamp_min(1), unigram)
 
 
-def in_a_loop(counts, discount, below):
+def in_a_loop(counts, discount, unigram):
     rows = []
     for row in counts:
         if row.sum() == 0:
-            rows.append(below.clone())
+            rows.append(unigram.clone())
             continue
         seen = (row > 0).sum()
         rows.append(
             torch.stack(
-                [(max(c - discount, 0) + discount * seen * b) / row.sum() for c, b in zip(row, below, strict=True)]
+                [(max(c - discount, 0) + discount * seen * b) / row.sum() for c, b in zip(row, unigram, strict=True)]
             )
         )
     return torch.stack(rows)
 
 
-def saved_first(counts, discount, below):
+def saved_first(counts, discount, unigram):
     kept = torch.relu(counts - discount)
     total = counts.sum(1)
     share = torch.where(total > 0, kept.sum(1) / total.clamp(min=1), 0.0)
-    return kept / total.clamp(min=1)[:, None] + (1 - share)[:, None] * below
+    return kept / total.clamp(min=1)[:, None] + (1 - share)[:, None] * unigram
 
 
 def min_p(logits, p, temperature):
@@ -117,7 +117,12 @@ def row_by_row(logits, p, temperature):
 
 
 RIGHT = {
-    check.pairs: [pairs, by_slices, by_windows, lambda *given: tuple(part.int() for part in pairs(*given))],
+    check.inputs_and_targets: [
+        inputs_and_targets,
+        by_slices,
+        by_windows,
+        lambda *given: tuple(part.int() for part in inputs_and_targets(*given)),
+    ],
     check.merge: [
         merge,
         by_first_merge,
@@ -125,7 +130,12 @@ RIGHT = {
         by_recursion,
         lambda *given: torch.tensor(merge(*given)),
     ],
-    check.leaning: [leaning, in_a_loop, saved_first, lambda *given: leaning(*given).float()],
+    check.interpolated_bigrams: [
+        interpolated_bigrams,
+        in_a_loop,
+        saved_first,
+        lambda *given: interpolated_bigrams(*given).float(),
+    ],
     check.min_p: [
         min_p,
         by_logits,
@@ -144,13 +154,13 @@ def cut(tokens, starts, n, first=0, second=1):
     return tuple(torch.stack([tokens[s + shift : s + shift + n] for s in starts]) for shift in (first, second))
 
 
-WRONG[check.pairs] = [
-    (lambda t, s, n: cut(t, s, n, 0, 0), "these are the inputs again"),
-    (lambda t, s, n: cut(t, s, n, 0, -1), "the shift goes the wrong way"),
+WRONG[check.inputs_and_targets] = [
+    (lambda t, s, n: cut(t, s, n, 0, 0), "the targets equal the inputs"),
+    (lambda t, s, n: cut(t, s, n, 0, -1), "the shift has the wrong direction"),
     (lambda t, s, n: cut(t, s, n, 1, 0), "inputs and targets are exchanged"),
     (lambda t, s, n: cut(t, s, n, -1, 0), "a row begins at its start"),
-    (lambda t, s, n: (cut(t, s, n)[0], cut(t, s, n)[0].roll(-1, 1)), "not the first of the row"),
-    (lambda t, s, n: (t[: len(s) * n].reshape(-1, n), cut(t, s, n)[1]), "use the starts"),
+    (lambda t, s, n: (cut(t, s, n)[0], cut(t, s, n)[0].roll(-1, 1)), "not the first token of the row"),
+    (lambda t, s, n: (t[: len(s) * n].reshape(-1, n), cut(t, s, n)[1]), "each row must begin at its start"),
     (lambda t, s, n: cut(t, [begin for begin in s if begin + n + 1 < len(t)] or s, n), "one row is missing"),
     (lambda t, s, n: cut(t, [min(begin, len(t) - n - 2) for begin in s], n), "right shape and wrong values"),
     (lambda t, s, n: cut(t, [max(1, begin) for begin in s], n), "right shape and wrong values"),
@@ -197,22 +207,22 @@ def swapped(merges):
 
 
 WRONG[check.merge] = [
-    (lambda t, m: list(t), "nothing has been merged"),
+    (lambda t, m: list(t), "no merge was applied"),
     (lambda t, m: joined(t, m, order=lambda m: reversed(list(enumerate(m)))), "in the order in which they were"),
     (lambda t, m: joined(t, m, once=True), "not only the first"),
     (lambda t, m: joined(t[::-1], swapped(m))[::-1], "from left to right"),
-    (lambda t, m: joined(t, m, step=1), "both tokens of a pair are replaced"),
+    (lambda t, m: joined(t, m, step=1), "both tokens of a pair must be replaced"),
     (lambda t, m: joined(t, m, made=lambda i: 257 + i), "makes the token 256"),
     (lambda t, m: joined(t, m, made=lambda i: i), "makes the token 256"),
-    (lambda t, m: joined(t, [pair if max(pair) < 256 else None for pair in m]), "joined by the merges after it"),
-    (lambda t, m: joined(t, swapped(m)), "a pair has an order"),
+    (lambda t, m: joined(t, [pair if max(pair) < 256 else None for pair in m]), "a later merge can also join"),
+    (lambda t, m: joined(t, swapped(m)), "the order of a pair matters"),
     (by_longest, "do not search for the longest"),
     (lambda t, m: merge(t, m[:-1]), "wanted"),
     (lambda t, m: merge(t, m)[1:], "wanted"),
     (lambda t, m: [float("nan") for _ in merge(t, m)], "wanted"),
-    (lambda t, m: " ".join(map(str, merge(t, m))), "must be a list, got str"),
+    (lambda t, m: " ".join(map(str, merge(t, m))), "must return a list, got str"),
     (lambda t, m: [(token,) for token in merge(t, m)], "must be a number, got tuple"),
-    (lambda t, m: len(merge(t, m)), "must be a list, got int"),
+    (lambda t, m: len(merge(t, m)), "must return a list, got int"),
     (lambda t, m: t.clear() or t, "changed its arguments"),
     (lambda t, m: None, "did you forget to return"),
 ]
@@ -226,54 +236,56 @@ def parts(counts, discount):
 
 
 def with_rows(way):
-    """A wrong mixture of what is taken and what is saved; unseen contexts are right."""
+    """A wrong interpolation; contexts that were never seen are right."""
 
-    def answer(counts, discount, below):
+    def answer(counts, discount, unigram):
         total, taken, saved = parts(counts, discount)
-        return torch.where(total > 0, way(counts, taken, saved, below, total.clamp_min(1), discount), below)
+        return torch.where(total > 0, way(counts, taken, saved, unigram, total.clamp_min(1), discount), unigram)
 
     return answer
 
 
 def unseen_as(row):
-    """Right but for contexts that were never seen."""
+    """A correct answer except for contexts that were never seen."""
 
-    def answer(counts, discount, below):
-        return torch.where(counts.sum(-1, keepdim=True) > 0, leaning(counts, discount, below), row(below))
+    def answer(counts, discount, unigram):
+        return torch.where(
+            counts.sum(-1, keepdim=True) > 0, interpolated_bigrams(counts, discount, unigram), row(unigram)
+        )
 
     return answer
 
 
-def by_columns(counts, discount, below, *, kinds=1, totals=1):
-    """Right but for the axis over which words are counted, or over which times are."""
+def by_columns(counts, discount, unigram, *, kinds=1, totals=1):
+    """A correct answer except for the axis of the different words, or of the total."""
     total = counts.sum(totals, keepdim=True)
-    q = (counts - discount).clamp_min(0) + discount * (counts > 0).sum(kinds, keepdim=True) * below
-    return torch.where(total > 0, q / total.clamp_min(1), below)
+    q = (counts - discount).clamp_min(0) + discount * (counts > 0).sum(kinds, keepdim=True) * unigram
+    return torch.where(total > 0, q / total.clamp_min(1), unigram)
 
 
-WRONG[check.leaning] = [
-    (unseen_as(torch.zeros_like), "never seen leaves everything"),
-    (unseen_as(lambda below: torch.full_like(below, 1 / len(below))), "never seen leaves everything"),
+WRONG[check.interpolated_bigrams] = [
+    (unseen_as(torch.zeros_like), "after a word that was never seen"),
+    (unseen_as(lambda unigram: torch.full_like(unigram, 1 / len(unigram))), "after a word that was never seen"),
     (
         lambda c, d, b: ((c - d).clamp_min(0) + d * (c > 0).sum(-1, keepdim=True) * b) / c.sum(-1, keepdim=True),
-        "never seen leaves everything",
+        "after a word that was never seen",
     ),
-    (with_rows(lambda c, t, s, b, n, d: t), "what is saved is missing"),
-    (with_rows(lambda c, t, s, b, n, d: t + s / len(b)), "do not give out what is saved evenly"),
+    (with_rows(lambda c, t, s, b, n, d: t), "the saved probability is missing"),
+    (with_rows(lambda c, t, s, b, n, d: t + s / len(b)), "by the unigram probabilities, not evenly"),
     (with_rows(lambda c, t, s, b, n, d: c / n), "the discount is missing"),
-    (with_rows(lambda c, t, s, b, n, d: (c - d) / n + s * b), "nothing is taken from a count of zero"),
-    (with_rows(lambda c, t, s, b, n, d: t + d * len(b) / n * b), "not with all words"),
-    (with_rows(lambda c, t, s, b, n, d: t + d / n * b), "once for each different word"),
-    (with_rows(lambda c, t, s, b, n, d: t + d * b), "once for each different word"),
-    (with_rows(lambda c, t, s, b, n, d: (t + s * b) * n), "divide by how often"),
-    (lambda c, d, b: leaning(c.T, d, b), "a row is a context"),
-    (lambda c, d, b: by_columns(c, d, b, kinds=0), "u counts the different words that were seen after"),
-    (lambda c, d, b: by_columns(c, d, b, totals=0), "how often the context was seen, the sum of its row"),
-    (lambda c, d, b: by_columns(c, d, b, kinds=0, totals=0), "a row is a context"),
-    (lambda c, d, b: leaning(c, d, b).T, "right shape and wrong values"),
-    (lambda c, d, b: leaning(c, d, b)[0], "must have shape"),
-    (lambda c, d, b: leaning(c, d, b).tolist(), "must be a tensor, got list"),
-    (lambda c, d, b: leaning(c.sub_(d), d, b), "changed its arguments"),
+    (with_rows(lambda c, t, s, b, n, d: (c - d) / n + s * b), "must not be subtracted from a count of zero"),
+    (with_rows(lambda c, t, s, b, n, d: t + d * len(b) / n * b), "not on V"),
+    (with_rows(lambda c, t, s, b, n, d: t + d / n * b), "the discount times the number of different words"),
+    (with_rows(lambda c, t, s, b, n, d: t + d * b), "the discount times the number of different words"),
+    (with_rows(lambda c, t, s, b, n, d: (t + s * b) * n), "divide by the number of times"),
+    (lambda c, d, b: interpolated_bigrams(c.T, d, b), "rows and columns are exchanged"),
+    (lambda c, d, b: by_columns(c, d, b, kinds=0), "u is the number of different words seen after"),
+    (lambda c, d, b: by_columns(c, d, b, totals=0), "the number of times the context was seen: the sum of its row"),
+    (lambda c, d, b: by_columns(c, d, b, kinds=0, totals=0), "rows and columns are exchanged"),
+    (lambda c, d, b: interpolated_bigrams(c, d, b).T, "right shape and wrong values"),
+    (lambda c, d, b: interpolated_bigrams(c, d, b)[0], "must have shape"),
+    (lambda c, d, b: interpolated_bigrams(c, d, b).tolist(), "must be a tensor, got list"),
+    (lambda c, d, b: interpolated_bigrams(c.sub_(d), d, b), "changed its arguments"),
     (lambda c, d, b: None, "did you forget to return"),
 ]
 
@@ -303,28 +315,28 @@ WRONG[check.min_p] = [
     ),
     (
         lambda z, p, t: kept(z, p, t, z.softmax(-1) >= p * z.softmax(-1).amax(-1, keepdim=True)),
-        "compare the chances at the temperature",
+        "compare the probabilities at the temperature",
     ),
     (lambda z, p, t: min_p(z, p, 1.0), "the temperature is missing"),
-    (lambda z, p, t: kept(z, p, t, shown=z.softmax(-1)), "those at the temperature too"),
-    (lambda z, p, t: kept(z, p, t, (z / t).softmax(-1) >= p), "not a chance of p"),
-    (nucleus, "that is top-p"),
+    (lambda z, p, t: kept(z, p, t, shown=z.softmax(-1)), "must also be at the temperature"),
+    (lambda z, p, t: kept(z, p, t, (z / t).softmax(-1) >= p), "not p itself"),
+    (nucleus, "this is top-p"),
     (lambda z, p, t: kept(z, p, t, (z / t).softmax(-1) >= p * (z / t).softmax(-1).max()), "of the same row"),
     (lambda z, p, t: min_p(z, p, 1 / t), "the temperature divides the logits"),
     (
         lambda z, p, t: kept(
             z, p, t, (z / t).softmax(-1) < p * (z / t).softmax(-1).amax(-1, keepdim=True)
         ).nan_to_num(),
-        "the words that go",
+        "the kept and the removed words are exchanged",
     ),
-    (lambda z, p, t: (z / t).softmax(-1), "nothing has been cut"),
+    (lambda z, p, t: (z / t).softmax(-1), "no word was removed"),
     (lambda z, p, t: min_p(z, p, t * t), "once, not twice"),
-    (lambda z, p, t: min_p(z.T, p, t).T, "the words of one row share out the chances"),
-    (lambda z, p, t: filled_with(0.0, z, p, t), "what goes needs minus infinity"),
+    (lambda z, p, t: min_p(z.T, p, t).T, "along the last axis"),
+    (lambda z, p, t: filled_with(0.0, z, p, t), "needs the logit minus infinity"),
     (lambda z, p, t: filled_with(-10.0, z - z.amax(-1, keepdim=True), p, t), "where it must be 0"),
     (
         lambda z, p, t: kept(z, p, t, (z / t).softmax(-1) >= (1 - p) * (z / t).softmax(-1).amax(-1, True)),
-        "not from 1 - p",
+        "not 1 - p times",
     ),
     (lambda z, p, t: min_p(z, p, t).roll(1, -1), "wrong values"),
     (lambda z, p, t: min_p(z, p, t)[0], "must have shape"),
