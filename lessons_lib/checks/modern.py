@@ -20,7 +20,7 @@ def balance_loss(answer: Callable[[Tensor, int], float], *, seed: int = 0, cases
         logits = 2 * normal(n, n_experts, generator=generator)
         logits[:, -1] -= 20.0 if case % 5 == 1 else 0.0  # no token chooses the last expert
         p = logits.softmax(-1)
-        where = f"{n} words, {n_experts} experts, k={k}" + ", the last one chosen by nobody" * (case % 5 == 1)
+        where = f"{n} tokens, {n_experts} experts, k={k}" + ", no token chooses the last expert" * (case % 5 == 1)
         got = ask("balance_loss", answer, p, k, where=where)
         choices = torch.zeros_like(p).scatter(-1, p.topk(k, dim=-1).indices, 1.0)
         firsts = torch.zeros_like(p).scatter(-1, p.argmax(-1, keepdim=True), 1.0)
@@ -31,26 +31,32 @@ def balance_loss(answer: Callable[[Tensor, int], float], *, seed: int = 0, cases
             got,
             right,
             {
-                "f counts choices, of which each word makes k": k * right,
+                "f is a share of all n k choices: each token makes k choices": k * right,
                 "the factor E, the number of experts, is missing": right / n_experts,
-                "P is a mean over the words, not a sum": n * right,
+                "P is a mean over the tokens, not a sum": n * right,
                 "f is a share, not a count": n * k * right,
                 "the factor is the number of experts, not k": right * k / n_experts,
-                "f counts choices; this squares the mean probabilities": (n_experts * (mean * mean).sum()).item(),
-                "P is the mean probability; this squares the shares": (n_experts * (f * f).sum()).item(),
-                "each word makes k choices, not one": (n_experts * (firsts.mean(0) * mean).sum()).item(),
-                "P is the mean over all words, chosen or not": (n_experts * (f * (p * choices).mean(0)).sum()).item(),
-                "P is made of the probabilities as they are, not divided by the sum of the chosen ones": (
+                "f is the share of the choices: this result squares the mean probabilities": (
+                    n_experts * (mean * mean).sum()
+                ).item(),
+                "P is the mean probability: this result squares the shares": (n_experts * (f * f).sum()).item(),
+                "each token makes k choices, not one": (n_experts * (firsts.mean(0) * mean).sum()).item(),
+                "P is the mean over all tokens, also over those that did not choose the expert": (
+                    n_experts * (f * (p * choices).mean(0)).sum()
+                ).item(),
+                "P is the mean of the given probabilities, not of probabilities renormalised over the chosen experts": (
                     n_experts * (f * (p * choices / (p * choices).sum(-1, keepdim=True)).mean(0)).sum()
                 ).item(),
-                "sum f times P over the experts, then multiply by E": (f.sum() * mean.sum() * n_experts).item(),
+                "sum the products f_i P_i over the experts, then multiply by E": (
+                    f.sum() * mean.sum() * n_experts
+                ).item(),
             },
             where=where,
         )
 
 
 @check
-def words_per_call(answer: Callable[[float, int], float], *, seed: int = 0, cases: int = 8) -> None:
+def tokens_per_call(answer: Callable[[float, int], float], *, seed: int = 0, cases: int = 8) -> None:
     """Check the expected number of tokens per call of the large model in speculative decoding."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
@@ -63,23 +69,26 @@ def words_per_call(answer: Callable[[float, int], float], *, seed: int = 0, case
         elif case in (4, 5):
             k = case - 4
         where = f"alpha={alpha:.3g}, k={k}"
-        got = ask("words_per_call", answer, alpha, k, where=where)
+        got = ask("tokens_per_call", answer, alpha, k, where=where)
         right = math.fsum(alpha**j for j in range(k + 1))
         compare_number(
-            "words_per_call",
+            "tokens_per_call",
             got,
             right,
             {
-                "the large model adds a word of its own": right - 1,
-                "all k may be kept, and then there are k + 1 words": right - alpha**k,
-                "the words are kept from the first on: a word counts only if all before it were kept": 1 + k * alpha,
-                "a word counts only if all before it were kept, and the large model adds one of its own": k * alpha,
-                "only k words are drafted: the sum ends": 1 / (1 - alpha) if alpha < 1 else 0.0,
-                "a power stands for each number of kept words; this is the chance that all are kept": (
+                "the large model adds a token of its own": right - 1,
+                "all k tokens may be accepted, and then there are k + 1 tokens": right - alpha**k,
+                "a drafted token counts only if all drafted tokens before it were accepted": 1 + k * alpha,
+                "a drafted token counts only if all before it were accepted, and the large model adds a token": k
+                * alpha,
+                "only k tokens are drafted: the sum is finite": 1 / (1 - alpha) if alpha < 1 else 0.0,
+                "this is the probability that all k tokens are accepted: the mean is a sum of several powers": (
                     alpha**k if alpha < 1 else math.nan
                 ),
-                "this is as if one refused word spoilt them all": 1 + k * alpha**k,
-                "a word is kept with probability alpha, not refused": math.fsum((1 - alpha) ** j for j in range(k + 1)),
+                "a rejected token does not discard the accepted tokens before it": 1 + k * alpha**k,
+                "a token is accepted with probability alpha, not rejected": math.fsum(
+                    (1 - alpha) ** j for j in range(k + 1)
+                ),
                 "there are k + 1 terms, from the power 0 on": right + alpha ** (k + 1),
             },
             where=where,
@@ -112,7 +121,7 @@ def _draft_case(case: int, generator: torch.Generator) -> tuple[float, float, in
         }
         alpha, c, most = special.get(case, (alpha, c, most))
         right, mistakes = _best_draft_and_mistakes(alpha, c, most)
-        gains = sorted(_mean_words(alpha, k) / (1 + k * c) for k in range(most + 1))
+        gains = sorted(_mean_tokens(alpha, k) / (1 + k * c) for k in range(most + 1))
         apart = gains[-1] - gains[-2] > 1e-5  # the same choice in single precision
         by_itself = [made for made in mistakes.values() if isinstance(made, int) and made != right]
         told_apart = len(set(by_itself)) == len(by_itself) == len(mistakes) - 4
@@ -120,7 +129,7 @@ def _draft_case(case: int, generator: torch.Generator) -> tuple[float, float, in
             return alpha, c, most, right, mistakes
 
 
-def _mean_words(alpha: float, k: int) -> float:
+def _mean_tokens(alpha: float, k: int) -> float:
     return math.fsum(alpha**j for j in range(k + 1))
 
 
@@ -128,34 +137,34 @@ def _best_draft_and_mistakes(alpha: float, c: float, most: int) -> tuple[int, di
     """Return the best number of tokens to draft, and the number with each mistake."""
 
     def best(gain: Callable[[float, int], float], drafts: Sequence[int] = range(most + 1)) -> int:
-        return max(drafts, key=lambda k: gain(_mean_words(alpha, k), k))
+        return max(drafts, key=lambda k: gain(_mean_tokens(alpha, k), k))
 
-    def rate(words: float, k: int) -> float:
-        return words / (1 + k * c)
+    def rate(tokens: float, k: int) -> float:
+        return tokens / (1 + k * c)
 
     right = best(rate)
     return right, {
-        "the drafts take time too": best(lambda words, k: words),
-        "of two that are equal the smaller one is asked for": best(rate, range(most, -1, -1)),
-        "to draft nothing is allowed": best(rate, range(1, most + 1)),
-        "the large model takes time too: a round takes 1 + k c": best(
-            lambda words, k: words / (k * c) if k and c else 0.0
+        "the calls of the small model take time too": best(lambda tokens, k: tokens),
+        "if two numbers are equally good, return the smaller one": best(rate, range(most, -1, -1)),
+        "k = 0 is allowed": best(rate, range(1, most + 1)),
+        "the call of the large model takes time too: a round takes 1 + k c": best(
+            lambda tokens, k: tokens / (k * c) if k and c else 0.0
         ),
-        "the large model's own word counts too": best(lambda words, k: rate(words - 1, k)),
-        "words for each unit of time are a quotient, not a difference": best(lambda words, k: words - 1 - k * c),
-        "k words take k calls of the small model, not k + 1: a round takes 1 + k c": best(
-            lambda words, k: words / (1 + (k + 1) * c)
+        "the large model's own token counts too": best(lambda tokens, k: rate(tokens - 1, k)),
+        "tokens per unit of time are a quotient, not a difference": best(lambda tokens, k: tokens - 1 - k * c),
+        "k tokens take k calls of the small model, not k + 1: a round takes 1 + k c": best(
+            lambda tokens, k: tokens / (1 + (k + 1) * c)
         ),
-        "the range ends at most, itself included": best(rate, range(max(1, most))),
-        "return the number of words to draft, not the gain": [
-            rate(_mean_words(alpha, right), right),
-            _mean_words(alpha, right),
+        "the range includes most": best(rate, range(max(1, most))),
+        "return the number of tokens to draft, not the tokens or the tokens per unit of time": [
+            rate(_mean_tokens(alpha, right), right),
+            _mean_tokens(alpha, right),
         ],
     }
 
 
 @check
-def ask_latent(
+def latent_attention(
     answer: Callable[[Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]],
     *,
     seed: int = 0,
@@ -172,7 +181,7 @@ def ask_latent(
         w_uk, w_uv = normal(h, d, width, generator=generator), normal(h, d_v, width, generator=generator)
         where = f"h={h}, d={d}, m={m}, d_c={width}, d_v={d_v}"
         returns = "the pair (absorbed queries, outputs)"
-        got = ask("ask_latent", answer, q, c, w_uk, w_uv, where=where, returns=returns, parts=2)
+        got = ask("latent_attention", answer, q, c, w_uk, w_uv, where=where, returns=returns, parts=2)
         carried = torch.einsum("hd,hdc->hc", q, w_uk)
         scores = carried @ c.T
 
@@ -182,24 +191,25 @@ def ask_latent(
         wanted = carried, mixed((scores / math.sqrt(d)).softmax(-1))
         mistakes = (
             {
-                "the queries are carried over as they are; the root belongs to the scores": carried / math.sqrt(d),
-                "each head has a matrix of its own": torch.einsum("hd,dc->hc", q, w_uk[0]),
-                "each head carries its own query over": torch.einsum("d,hdc->hc", q[0], w_uk),
-                "each head's query meets its own matrix, not all of them": torch.einsum("hd,gdc->hc", q, w_uk),
-                "carry the query over by the keys' matrix alone": carried.softmax(-1),
+                "divide the scores by the root of d, not the absorbed queries": carried / math.sqrt(d),
+                "each head has its own key matrix": torch.einsum("hd,dc->hc", q, w_uk[0]),
+                "each head has its own query": torch.einsum("d,hdc->hc", q[0], w_uk),
+                "multiply each head's query with the matrix of this head only": torch.einsum("hd,gdc->hc", q, w_uk),
+                "the absorbed queries are linear in the queries, without a softmax": carried.softmax(-1),
             },
             {
-                "the scores are divided by the root of d": mixed(scores.softmax(-1)),
+                "the scores must be divided by the root of d": mixed(scores.softmax(-1)),
                 "divide by the root of d, the width of a query, not of d_c": mixed(
                     (scores / math.sqrt(width)).softmax(-1)
                 ),
                 "divide by the root of d, not of the number of heads": mixed((scores / math.sqrt(h)).softmax(-1)),
                 "divide by the root of d, not by d": mixed((scores / d).softmax(-1)),
-                "the softmax runs over the words, not over the heads": mixed((scores / math.sqrt(d)).softmax(0)),
-                "the weights come out of a softmax": mixed(scores / math.sqrt(d)),
-                "the weights are not all alike": mixed(torch.full_like(scores, 1 / m)),
-                "a softmax makes the weights sum to one: do not divide by the number of words": wanted[1] / m,
-                "each head has a matrix of its own for the values": torch.einsum(
+                "the softmax runs over the tokens, not over the heads": mixed((scores / math.sqrt(d)).softmax(0)),
+                "the attention weights need a softmax": mixed(scores / math.sqrt(d)),
+                "the attention weights must not be uniform": mixed(torch.full_like(scores, 1 / m)),
+                "the softmax already makes the weights sum to one: do not divide by the number of tokens": wanted[1]
+                / m,
+                "each head has its own value matrix": torch.einsum(
                     "hm,mc,vc->hv", (scores / math.sqrt(d)).softmax(-1), c, w_uv[0]
                 ),
             },

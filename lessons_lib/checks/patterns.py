@@ -12,7 +12,7 @@ Score = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @check
 def pattern_score(answer: Score, *, seed: int = 0, cases: int = 5) -> None:
-    """Check the share of weight on a pattern's targets above the chance level."""
+    """Check the normalised weight above chance on a pattern's targets."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         n = int(torch.randint(5, 12, (), generator=generator))
@@ -35,30 +35,30 @@ def pattern_score(answer: Score, *, seed: int = 0, cases: int = 5) -> None:
             got,
             right,
             {
-                "chance is missing: take away what a head without preference gives to the targets": [
+                "subtract the chance level, the weight that a uniform head gives to the targets": [
                     on[has].mean().item(),
                     on.mean().item(),
                     (on[has].sum() / (1 - chance)[has].sum()).item(),
                 ],
-                "divide by what there could be beyond chance, the sum of 1 - u": [
+                "divide by the largest possible weight above chance, the sum of 1 - u": [
                     (on - chance)[has].mean().item(),
                     (on - chance)[has].sum().item(),
                     (on - chance).mean().item(),
                 ],
-                "a row without targets must not count in the lower sum either": (
+                "leave rows without targets out of the denominator too": (
                     (on - chance).sum() / (1 - chance).sum()
                 ).item(),
-                "it is one sum over another, not a mean of the rows' own quotients": (
+                "the score is a quotient of two sums, not a mean of the rows' quotients": (
                     ((on - chance) / (1 - chance))[has & (chance < 1)].mean().item()
                 ),
-                "a target that may not be seen is none": [
+                "a target that the query may not attend to does not count": [
                     ((on - of_all)[target.any(-1)].sum() / (1 - of_all)[target.any(-1)].sum()).item(),
                     ((on - of_all)[has].sum() / (1 - of_all)[has].sum()).item(),
                 ],
-                "chance counts the keys that the query may see, not all": (
+                "the chance level is computed over the keys that the query may attend to, not over all keys": (
                     ((on - wanted.sum(-1) / n)[has].sum() / (1 - wanted.sum(-1) / n)[has].sum()).item()
                 ),
-                "do not cut the score off at zero": 0.0 if right < 0 else float("nan"),
+                "do not clip the score at zero": 0.0 if right < 0 else float("nan"),
             },
             where=where,
             least=1.0,
@@ -87,30 +87,28 @@ def circuit_scores(answer: Score, *, seed: int = 0, cases: int = 4) -> None:
             got,
             right,
             {
-                "the keys are made from the stream after layer 1, which holds e too: the layer adds": (
+                "the keys are made from the stream after layer 1, which also contains e: the layer adds its output": (
                     e @ w_qk @ (before @ w_ov).T
                 ),
-                "the first layer's note is missing in the keys": e @ w_qk @ e.T,
+                "the output of layer 1 is missing in the keys": e @ w_qk @ e.T,
                 "the queries are made from the embeddings alone": stream @ w_qk @ stream.T,
-                "the notes belong in the keys, not in the queries": stream @ w_qk @ e.T,
-                "rows are queries, columns keys: it came out transposed": right.T,
+                "the output of layer 1 belongs in the keys, not in the queries": stream @ w_qk @ e.T,
+                "the scores are transposed: rows are queries, columns are keys": right.T,
                 "a row stands to the left of its matrix: q W_QK k^T, not with W_QK transposed": e @ w_qk.T @ stream.T,
                 "a row stands to the left of its matrix: e W_OV, not with W_OV transposed": (
                     e @ w_qk @ (e + before @ w_ov.T).T
                 ),
-                "the note is of the token before, not of the one after": [
+                "layer 1 attends to the previous token, not to the next one": [
                     e @ w_qk @ (e + after @ w_ov).T,
                     e @ w_qk @ (e + e.roll(-1, 0) @ w_ov).T,
                 ],
-                "the first token looks at itself, not at the last": e @ w_qk @ (e + e.roll(1, 0) @ w_ov).T,
-                "the first token looks at itself, not at nothing": e @ w_qk @ (e + none_first @ w_ov).T,
-                "W_OV is missing: the note is the earlier embedding times W_OV": e @ w_qk @ (e + before).T,
-                "no scaling was asked for": right / d**0.5,
-                "roll moves all numbers as one long row, if it is not told the axis: dims=0": (
-                    e @ w_qk @ (e + e.roll(1) @ w_ov).T
-                ),
-                "return the scores: no softmax was asked for": right.softmax(-1),
-                "nothing is hidden here: no mask": [right.tril(), right.masked_fill(~past, -torch.inf)],
+                "the first token attends to itself, not to the last token": e @ w_qk @ (e + e.roll(1, 0) @ w_ov).T,
+                "the first token attends to itself, not to nothing": e @ w_qk @ (e + none_first @ w_ov).T,
+                "W_OV is missing: layer 1 adds the previous embedding times W_OV": e @ w_qk @ (e + before).T,
+                "do not scale the scores": right / d**0.5,
+                "without dims=0, roll shifts the flattened tensor": (e @ w_qk @ (e + e.roll(1) @ w_ov).T),
+                "return the scores, without a softmax": right.softmax(-1),
+                "do not apply a mask": [right.tril(), right.masked_fill(~past, -torch.inf)],
             },
             where=where,
         )
@@ -118,7 +116,7 @@ def circuit_scores(answer: Score, *, seed: int = 0, cases: int = 4) -> None:
 
 @check
 def other_weights(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
-    """Check other weights with the same average of the values, one of them zero."""
+    """Check different weights with the same average of the values, at least one of them zero."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
         d = int(torch.randint(1, 7, (), generator=generator))
@@ -133,10 +131,14 @@ def other_weights(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0, 
         rounding = 1e-8 if got.dtype == torch.float64 else 1e-4
         w = got.detach().double()
         assert bool(w.isfinite().all()), f"other_weights holds a NaN or an infinity ({where})"
-        assert float((w - a).abs().max()) > 1e-6, f"these are the weights that were given; others are wanted ({where})"
+        assert float((w - a).abs().max()) > 1e-6, f"these are the given weights: return different ones ({where})"
         assert float(w.min()) >= -1e-9, f"no weight may be negative, got {float(w.min()):.2g} ({where})"
         total = float(w.sum())
-        assert abs(total - 1) < rounding, f"the weights must sum to one, got {total:.6g}: sum of delta zero ({where})"
+        assert abs(total - 1) < rounding, (
+            f"the weights must sum to one, got {total:.6g}: the entries of delta must sum to zero ({where})"
+        )
         off = float((w @ v - a @ v).abs().max())
-        assert off < 10 * rounding, f"the average of the values changed, by up to {off:.2g} ({where})"
-        assert float(w.min()) <= 1e-9, f"no weight is zero, the smallest is {float(w.min()):.2g}: go farther ({where})"
+        assert off < 10 * rounding, f"the weighted average of the values changed by up to {off:.2g} ({where})"
+        assert float(w.min()) <= 1e-9, (
+            f"no weight is zero, the smallest is {float(w.min()):.2g}: move farther along delta ({where})"
+        )

@@ -1,4 +1,4 @@
-"""Answers to the exercises on what changed since 2017: right ones in any style, wrong ones with what they are told."""
+"""Correct and wrong answers to the exercises on the modern Transformer, the wrong ones with their message."""
 
 import math
 
@@ -8,7 +8,7 @@ import torch
 from lessons_lib.checks import modern as check
 from lessons_lib.transformer.feedforward import Router
 
-# --- right answers ----------------------------------------------------------------------------------------------------
+# --- correct answers --------------------------------------------------------------------------------------------------
 
 
 def balance_loss(p, k):
@@ -19,44 +19,44 @@ def balance_loss(p, k):
 
 def balance_in_a_loop(p, k):
     n, n_experts = p.shape
-    asked = [0] * n_experts
+    chosen = [0] * n_experts
     for row in p.tolist():
         for i in sorted(range(n_experts), key=lambda i: -row[i])[:k]:
-            asked[i] += 1
-    return n_experts * sum(asked[i] / (n * k) * p[:, i].mean().item() for i in range(n_experts))
+            chosen[i] += 1
+    return n_experts * sum(chosen[i] / (n * k) * p[:, i].mean().item() for i in range(n_experts))
 
 
 def balance_of_a_router(p, k):
     return Router(p.shape[-1], k, capacity_factor=None, renormalise=False)(p.log()).balance_loss
 
 
-def words_per_call(alpha, k):
+def tokens_per_call(alpha, k):
     return sum(alpha**j for j in range(k + 1))
 
 
-def words_by_chances(alpha, k):
+def by_probabilities(alpha, k):
     exactly = [alpha**j * (1 - alpha) for j in range(k)] + [alpha**k]
     return sum((j + 1) * chance for j, chance in enumerate(exactly))
 
 
-def words_by_formula(alpha, k):
+def by_formula(alpha, k):
     return k + 1 if alpha == 1 else (1 - alpha ** (k + 1)) / (1 - alpha)
 
 
 def best_draft(alpha, c, most):
-    gains = [words_per_call(alpha, k) / (1 + k * c) for k in range(most + 1)]
+    gains = [tokens_per_call(alpha, k) / (1 + k * c) for k in range(most + 1)]
     return gains.index(max(gains))
 
 
 def best_by_steps(alpha, c, most):
     """Go on while another word pays: it adds alpha to the k, and c, and the gain has one hill."""
     k = 0
-    while k < most and alpha ** (k + 1) * (1 + k * c) > c * words_per_call(alpha, k):
+    while k < most and alpha ** (k + 1) * (1 + k * c) > c * tokens_per_call(alpha, k):
         k += 1
     return k
 
 
-def ask_latent(q, c, w_uk, w_uv):
+def latent_attention(q, c, w_uk, w_uv):
     absorbed = torch.einsum("hd,hdc->hc", q, w_uk)
     weights = (absorbed @ c.T / math.sqrt(q.shape[-1])).softmax(-1)
     return absorbed, torch.einsum("hvc,hc->hv", w_uv, weights @ c)
@@ -82,23 +82,25 @@ RIGHT = {
         lambda p, k: balance_loss(p.float(), k),
         lambda p, k: np.float64(balance_loss(p, k)),
     ],
-    check.words_per_call: [
-        words_per_call,
-        words_by_chances,
-        words_by_formula,
+    check.tokens_per_call: [
+        tokens_per_call,
+        by_probabilities,
+        by_formula,
         lambda alpha, k: torch.tensor([alpha**j for j in range(k + 1)], dtype=torch.float64).sum(),
     ],
     check.best_draft: [
         best_draft,
         best_by_steps,
         lambda *given: float(best_draft(*given)),
-        lambda alpha, c, most: torch.tensor([words_per_call(alpha, k) / (1 + k * c) for k in range(most + 1)]).argmax(),
+        lambda alpha, c, most: torch.tensor(
+            [tokens_per_call(alpha, k) / (1 + k * c) for k in range(most + 1)]
+        ).argmax(),
     ],
-    check.ask_latent: [
-        ask_latent,
+    check.latent_attention: [
+        latent_attention,
         head_by_head,
         with_keys_made,
-        lambda *given: [part.float() for part in ask_latent(*given)],
+        lambda *given: [part.float() for part in latent_attention(*given)],
     ],
 }
 
@@ -117,24 +119,24 @@ def balance_without_those_whom_nobody_chose(p, k):
 
 
 WRONG[check.balance_loss] = [
-    (lambda p, k: k * balance_loss(p, k), "of which each word makes k"),
+    (lambda p, k: k * balance_loss(p, k), "each token makes k choices"),
     (lambda p, k: balance_loss(p, k) / p.shape[1], "the factor E"),
     (lambda p, k: len(p) * balance_loss(p, k), "not a sum"),
     (lambda p, k: len(p) * k * balance_loss(p, k), "not a count"),
     (lambda p, k: k * balance_loss(p, k) / p.shape[1], "not k"),
-    (lambda p, k: p.shape[1] * p.mean(0).square().sum(), "squares the mean probabilities"),
-    (lambda p, k: p.shape[1] * (shares(p, k).mean(0) / k).square().sum(), "squares the shares"),
+    (lambda p, k: p.shape[1] * p.mean(0).square().sum(), "this result squares the mean probabilities"),
+    (lambda p, k: p.shape[1] * (shares(p, k).mean(0) / k).square().sum(), "this result squares the shares"),
     (lambda p, k: balance_loss(p, 1), "not one"),
     (
         lambda p, k: p.shape[1] * (shares(p, k).mean(0) / k * (p * shares(p, k)).mean(0)).sum(),
-        "chosen or not",
+        "that did not choose the expert",
     ),
     (
         lambda p, k: (
             p.shape[1]
             * ((shares(p, k).mean(0) / k) * (p * shares(p, k) / (p * shares(p, k)).sum(-1, keepdim=True)).mean(0)).sum()
         ),
-        "not divided by the sum",
+        "renormalised over the chosen experts",
     ),
     (lambda p, k: p.shape[1], "then multiply by E"),
     (lambda p, k: 1.0, ", wanted "),
@@ -144,24 +146,24 @@ WRONG[check.balance_loss] = [
     (lambda p, k: None, "did you forget to return"),
 ]
 
-WRONG[check.words_per_call] = [
-    (lambda alpha, k: words_per_call(alpha, k) - 1, "a word of its own"),
-    (lambda alpha, k: words_per_call(alpha, k - 1), "all k may be kept"),
-    (lambda alpha, k: 1 + k * alpha, "kept from the first on"),
-    (lambda alpha, k: k * alpha, "and the large model adds one of its own"),
-    (lambda alpha, k: 1 / (1 - alpha) if alpha < 1 else math.inf, "the sum ends"),
-    (lambda alpha, k: alpha**k, "the chance that all are kept"),
-    (lambda alpha, k: 1 + k * alpha**k, "spoilt them all"),
-    (lambda alpha, k: words_per_call(1 - alpha, k), "not refused"),
-    (lambda alpha, k: words_per_call(alpha, k + 1), "terms, from the power 0 on"),
+WRONG[check.tokens_per_call] = [
+    (lambda alpha, k: tokens_per_call(alpha, k) - 1, "the large model adds a token of its own"),
+    (lambda alpha, k: tokens_per_call(alpha, k - 1), "all k tokens may be accepted"),
+    (lambda alpha, k: 1 + k * alpha, "only if all drafted tokens before it were accepted"),
+    (lambda alpha, k: k * alpha, "and the large model adds a token"),
+    (lambda alpha, k: 1 / (1 - alpha) if alpha < 1 else math.inf, "the sum is finite"),
+    (lambda alpha, k: alpha**k, "the probability that all k tokens are accepted"),
+    (lambda alpha, k: 1 + k * alpha**k, "does not discard the accepted tokens"),
+    (lambda alpha, k: tokens_per_call(1 - alpha, k), "not rejected"),
+    (lambda alpha, k: tokens_per_call(alpha, k + 1), "terms, from the power 0 on"),
     (lambda alpha, k: k + 1, ", wanted "),
-    (lambda alpha, k: words_per_call(alpha, k) if alpha < 1 else 2.5, ", wanted "),
-    (lambda alpha, k: [words_per_call(alpha, k)], "must be a number, got list"),
+    (lambda alpha, k: tokens_per_call(alpha, k) if alpha < 1 else 2.5, ", wanted "),
+    (lambda alpha, k: [tokens_per_call(alpha, k)], "must be a number, got list"),
 ]
 
 
 def best(gain):
-    return lambda alpha, c, most: max(range(most + 1), key=lambda k: gain(words_per_call(alpha, k), k, c))
+    return lambda alpha, c, most: max(range(most + 1), key=lambda k: gain(tokens_per_call(alpha, k), k, c))
 
 
 def best_by_a_formula_that_divides(alpha, c, most):
@@ -169,22 +171,25 @@ def best_by_a_formula_that_divides(alpha, c, most):
 
 
 def largest_of_equal(alpha, c, most):
-    return max(range(most, -1, -1), key=lambda k: words_per_call(alpha, k) / (1 + k * c))
+    return max(range(most, -1, -1), key=lambda k: tokens_per_call(alpha, k) / (1 + k * c))
 
 
 WRONG[check.best_draft] = [
-    (best(lambda words, k, c: words), "the drafts take time too"),
-    (lambda alpha, c, most: max(1, best_draft(alpha, c, most)), "nothing is allowed"),
-    (best(lambda words, k, c: words / (k * c) if k else 0.0), "the large model takes time too"),
-    (best(lambda words, k, c: (words - 1) / (1 + k * c)), "own word counts too"),
-    (best(lambda words, k, c: words / (1 + c)), "the drafts take time too"),
-    (best(lambda words, k, c: words - 1 - k * c), "not a difference"),
-    (lambda alpha, c, most: best_draft(alpha, c, most - 1), "itself included"),
-    (lambda alpha, c, most: words_per_call(alpha, best_draft(alpha, c, most)), "not the gain"),
-    (best(lambda words, k, c: words / (1 + (k + 1) * c)), "not k \\+ 1: a round takes 1 \\+ k c"),
-    (largest_of_equal, "of two that are equal the smaller"),
+    (best(lambda tokens, k, c: tokens), "calls of the small model take time too"),
+    (lambda alpha, c, most: max(1, best_draft(alpha, c, most)), "k = 0 is allowed"),
+    (best(lambda tokens, k, c: tokens / (k * c) if k else 0.0), "call of the large model takes time too"),
+    (best(lambda tokens, k, c: (tokens - 1) / (1 + k * c)), "own token counts too"),
+    (best(lambda tokens, k, c: tokens / (1 + c)), "calls of the small model take time too"),
+    (best(lambda tokens, k, c: tokens - 1 - k * c), "not a difference"),
+    (lambda alpha, c, most: best_draft(alpha, c, most - 1), "the range includes most"),
+    (
+        lambda alpha, c, most: tokens_per_call(alpha, best_draft(alpha, c, most)),
+        "not the tokens or the tokens per unit of time",
+    ),
+    (best(lambda tokens, k, c: tokens / (1 + (k + 1) * c)), "not k \\+ 1: a round takes 1 \\+ k c"),
+    (largest_of_equal, "if two numbers are equally good"),
     (lambda alpha, c, most: best_draft(alpha, c, most) if alpha < 1 else 1, "best_draft is "),
-    (lambda alpha, c, most: best_draft(alpha, c, most) if alpha > 0 else 1, ", wanted |nothing is allowed"),
+    (lambda alpha, c, most: best_draft(alpha, c, most) if alpha > 0 else 1, ", wanted |k = 0 is allowed"),
     (lambda alpha, c, most: 0, ", wanted "),
     (lambda alpha, c, most: best_draft(alpha, c, 50 * most), ", wanted "),
     (lambda alpha, c, most: [best_draft(alpha, c, most)], "must be a number, got list"),
@@ -194,7 +199,7 @@ WRONG[check.best_draft] = [
 
 def carried_by(way):
     """Wrong absorbed queries beside right outputs."""
-    return lambda q, c, w_uk, w_uv: (way(q, w_uk), ask_latent(q, c, w_uk, w_uv)[1])
+    return lambda q, c, w_uk, w_uv: (way(q, w_uk), latent_attention(q, c, w_uk, w_uv)[1])
 
 
 def averaged(weights):
@@ -208,31 +213,34 @@ def averaged(weights):
     return answer
 
 
-WRONG[check.ask_latent] = [
-    (carried_by(lambda q, w: torch.einsum("hd,hdc->hc", q, w) / q.shape[-1] ** 0.5), "the root belongs to the scores"),
-    (carried_by(lambda q, w: q @ w[0]), "a matrix of its own"),
+WRONG[check.latent_attention] = [
+    (
+        carried_by(lambda q, w: torch.einsum("hd,hdc->hc", q, w) / q.shape[-1] ** 0.5),
+        "divide the scores by the root of d",
+    ),
+    (carried_by(lambda q, w: q @ w[0]), "its own key matrix"),
     (carried_by(lambda q, w: torch.einsum("d,hdc->hc", q[0], w)), "its own query"),
-    (carried_by(lambda q, w: torch.einsum("hd,gdc->hc", q, w)), "not all of them"),
-    (carried_by(lambda q, w: torch.einsum("hd,hdc->hc", q, w).softmax(-1)), "by the keys' matrix alone"),
+    (carried_by(lambda q, w: torch.einsum("hd,gdc->hc", q, w)), "the matrix of this head only"),
+    (carried_by(lambda q, w: torch.einsum("hd,hdc->hc", q, w).softmax(-1)), "without a softmax"),
     (carried_by(lambda q, w: q), "must have shape"),
-    (averaged(lambda s, d, width: s.softmax(-1)), "divided by the root of d"),
+    (averaged(lambda s, d, width: s.softmax(-1)), "must be divided by the root of d"),
     (averaged(lambda s, d, width: (s / width**0.5).softmax(-1)), "not of d_c"),
     (averaged(lambda s, d, width: (s / d).softmax(-1)), "not by d"),
     (averaged(lambda s, d, width: (s / len(s) ** 0.5).softmax(-1)), "not of the number of heads"),
     (averaged(lambda s, d, width: (s / d**0.5).softmax(0)), "not over the heads"),
-    (averaged(lambda s, d, width: s / d**0.5), "come out of a softmax"),
-    (averaged(lambda s, d, width: torch.full_like(s, 1 / s.shape[-1])), "not all alike"),
+    (averaged(lambda s, d, width: s / d**0.5), "need a softmax"),
+    (averaged(lambda s, d, width: torch.full_like(s, 1 / s.shape[-1])), "must not be uniform"),
     (averaged(lambda s, d, width: (s / d**0.5).softmax(-1) / s.shape[-1]), "do not divide by the number"),
     (
         lambda q, c, w_uk, w_uv: (
-            ask_latent(q, c, w_uk, w_uv)[0],
+            latent_attention(q, c, w_uk, w_uv)[0],
             torch.einsum(
                 "hm,mc,vc->hv", ((q[:, None] @ w_uk)[:, 0] @ c.T / q.shape[-1] ** 0.5).softmax(-1), c, w_uv[0]
             ),
         ),
-        "for the values",
+        "its own value matrix",
     ),
-    (lambda *given: ask_latent(*given)[1], "return the pair"),
-    (lambda *given: (*ask_latent(*given), given[1]), "got 3 things"),
-    (lambda q, c, w_uk, w_uv: (ask_latent(q, c, w_uk, w_uv)[0], c), "must have shape"),
+    (lambda *given: latent_attention(*given)[1], "return the pair"),
+    (lambda *given: (*latent_attention(*given), given[1]), "got 3 things"),
+    (lambda q, c, w_uk, w_uv: (latent_attention(q, c, w_uk, w_uv)[0], c), "must have shape"),
 ]

@@ -1,10 +1,10 @@
-"""Answers to the exercises on what a head does: right ones in any style, wrong ones with what they must be told."""
+"""Correct and wrong answers to the exercises on patterns, the wrong ones with the message they must get."""
 
 import torch
 
 from lessons_lib.checks import patterns as check
 
-# --- right answers ----------------------------------------------------------------------------------------------------
+# --- correct answers --------------------------------------------------------------------------------------------------
 
 
 def parts(weights, target, visible):
@@ -177,51 +177,51 @@ def too_far(a, v):
 
 WRONG = {
     check.pattern_score: [
-        (from_parts(lambda on, u, has: on[has].mean()), "chance is missing"),
-        (from_parts(lambda on, u, has: on.mean()), "chance is missing"),
-        (from_parts(lambda on, u, has: (on - u)[has].mean()), "beyond chance, the sum of 1 - u"),
-        (from_parts(lambda on, u, has: (on - u)[has].sum()), "beyond chance, the sum of 1 - u"),
-        (from_parts(lambda on, u, has: (on - u).sum() / (1 - u).sum()), "without targets must not count"),
+        (from_parts(lambda on, u, has: on[has].mean()), "subtract the chance level"),
+        (from_parts(lambda on, u, has: on.mean()), "subtract the chance level"),
+        (from_parts(lambda on, u, has: (on - u)[has].mean()), "above chance, the sum of 1 - u"),
+        (from_parts(lambda on, u, has: (on - u)[has].sum()), "above chance, the sum of 1 - u"),
+        (from_parts(lambda on, u, has: (on - u).sum() / (1 - u).sum()), "leave rows without targets out"),
         (
             from_parts(lambda on, u, has: ((on - u) / (1 - u))[has & (u < 1)].mean()),
-            "not a mean of the rows' own quotients",
+            "not a mean of the rows' quotients",
         ),
-        (all_targets, "a target that may not be seen is none"),
-        (of_all_keys, "chance counts the keys that the query may see"),
-        (lambda *given: max(0.0, float(pattern_score(*given))), "do not cut the score off"),
+        (all_targets, "the query may not attend to does not count"),
+        (of_all_keys, "the keys that the query may attend to, not over all"),
+        (lambda *given: max(0.0, float(pattern_score(*given))), "do not clip the score"),
         (lambda *given: 1 - pattern_score(*given), ", wanted "),
         (lambda *given: pattern_score(*given) * torch.ones(2), "a tensor must have shape"),
         (lambda w, t, v: None, "did you forget to return"),
     ],
     check.circuit_scores: [
-        (with_notes(lambda e, b, ov, qk: e @ qk @ (b @ ov).T), "the layer adds"),
-        (with_notes(lambda e, b, ov, qk: e @ qk @ e.T), "note is missing in the keys"),
+        (with_notes(lambda e, b, ov, qk: e @ qk @ (b @ ov).T), "the layer adds its output"),
+        (with_notes(lambda e, b, ov, qk: e @ qk @ e.T), "layer 1 is missing in the keys"),
         (with_notes(lambda e, b, ov, qk: (e + b @ ov) @ qk @ (e + b @ ov).T), "queries are made from the embeddings"),
         (with_notes(lambda e, b, ov, qk: (e + b @ ov) @ qk @ e.T), "in the keys, not in the queries"),
-        (lambda *given: circuit_scores(*given).T, "it came out transposed"),
+        (lambda *given: circuit_scores(*given).T, "the scores are transposed"),
         (with_notes(lambda e, b, ov, qk: e @ qk.T @ (e + b @ ov).T), "not with W_QK transposed"),
         (with_notes(lambda e, b, ov, qk: e @ qk @ (e + b @ ov.T).T), "not with W_OV transposed"),
-        (after_note, "not of the one after"),
-        (lambda e, ov, qk: e @ qk @ (e + e.roll(1, 0) @ ov).T, "not at the last"),
-        (nothing_first, "not at nothing"),
+        (after_note, "not to the next one"),
+        (lambda e, ov, qk: e @ qk @ (e + e.roll(1, 0) @ ov).T, "not to the last token"),
+        (nothing_first, "not to nothing"),
         (with_notes(lambda e, b, ov, qk: e @ qk @ (e + b).T), "W_OV is missing"),
-        (lambda e, ov, qk: circuit_scores(e, ov, qk) / e.shape[1] ** 0.5, "no scaling was asked for"),
-        (lambda *given: circuit_scores(*given).softmax(-1), "no softmax was asked for"),
-        (lambda *given: circuit_scores(*given).tril(), "no mask"),
+        (lambda e, ov, qk: circuit_scores(e, ov, qk) / e.shape[1] ** 0.5, "do not scale the scores"),
+        (lambda *given: circuit_scores(*given).softmax(-1), "without a softmax"),
+        (lambda *given: circuit_scores(*given).tril(), "do not apply a mask"),
         (
             lambda *given: circuit_scores(*given).masked_fill(
                 ~torch.ones(len(given[0]), len(given[0])).bool().tril(), -torch.inf
             ),
-            "no mask",
+            "do not apply a mask",
         ),
-        (lambda e, ov, qk: e @ qk @ (e + e.roll(1) @ ov).T, "is not told the axis: dims=0"),
+        (lambda e, ov, qk: e @ qk @ (e + e.roll(1) @ ov).T, "without dims=0"),
         (lambda *given: circuit_scores(*given).exp(), "wrong values"),
         (lambda *given: circuit_scores(*given)[0], "must have shape"),
     ],
     check.other_weights: [
-        (lambda a, v: a, "the weights that were given"),
+        (lambda a, v: a, "these are the given weights"),
         (not_far, "no weight is zero"),
-        (sparse, "the average of the values changed"),
+        (sparse, "the weighted average of the values changed"),
         (sum_forgotten, "the weights must sum to one"),
         (too_far, "no weight may be negative"),
         (lambda a, v: other_weights(a, v)[:-1], "must have shape"),
@@ -229,7 +229,7 @@ WRONG = {
         (lambda a, v: (other_weights(a, v) * 1000).long(), "must be floating point"),
         (lambda a, v: other_weights(a, v) * torch.nan, "a NaN"),
         (lambda a, v: None, "did you forget to return"),
-        (lambda a, v: a.flip(0), "the average of the values changed"),
-        (lambda a, v: torch.full_like(a, 1 / len(a)), "the average of the values changed"),
+        (lambda a, v: a.flip(0), "the weighted average of the values changed"),
+        (lambda a, v: torch.full_like(a, 1 / len(a)), "the weighted average of the values changed"),
     ],
 }
