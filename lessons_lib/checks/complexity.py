@@ -1,4 +1,4 @@
-"""Checks of the exercises on the cost of attention."""
+"""Checks of the exercises on the complexity of attention."""
 
 import math
 from collections.abc import Callable
@@ -18,10 +18,10 @@ def crossing(answer: Callable[[int, int, int, int, int, bool, bool], float], *, 
     for case in range(cases):
         g, group = (torch.randperm(7, generator=generator)[:2] + 3).tolist()
         d_k, d, d_ff = (torch.randperm(99, generator=generator)[:3] + 9).tolist()
-        h, gated, skips = g * group, case % 2 == 0, case % 3 == 1
-        where = f"d={d}, h={h}, g={g}, d_k={d_k}, d_ff={d_ff}, gated={gated}, skips={skips}"
-        got = ask("crossing", answer, d, h, g, d_k, d_ff, gated, skips, where=where)
-        once = 2.0 if skips else 1.0
+        h, gated, causal = g * group, case % 2 == 0, case % 3 == 1
+        where = f"d={d}, h={h}, g={g}, d_k={d_k}, d_ff={d_ff}, gated={gated}, causal={causal}"
+        got = ask("crossing", answer, d, h, g, d_k, d_ff, gated, causal, where=where)
+        once = 2.0 if causal else 1.0
 
         def at(attention: int, feedforward: int, pairs: int = h * d_k, factor: float = once) -> float:
             return factor * (attention + feedforward) / (2 * pairs)
@@ -32,17 +32,17 @@ def crossing(answer: Callable[[int, int, int, int, int, bool, bool], float], *, 
             got,
             at(in_attention, after),
             {
-                "a kernel that skips does half of the pairs: the crossing moves to twice the length": [
-                    at(in_attention, after, factor=once / 2) if skips else math.nan,
-                    at(in_attention, after, factor=once / 4) if skips else math.nan,
+                "a causal kernel computes half of the pairs, so the crossing moves to twice the length": [
+                    at(in_attention, after, factor=once / 2) if causal else math.nan,
+                    at(in_attention, after, factor=once / 4) if causal else math.nan,
                 ],
-                "each weight costs two FLOPs for each token, too": at(in_attention, after, factor=once / 2),
-                "that is twice the length: only a kernel that skips does half of the pairs, and each pair costs two "
-                "products, a score and a share of the average": at(in_attention, after, factor=2 * once),
-                "a gated layer has three matrices, another two": at(in_attention, (5 * d * d_ff) - after),
+                "each weight costs two FLOPs for each token": at(in_attention, after, factor=once / 2),
+                "you return twice the length: only a causal kernel computes half of the pairs, and each pair "
+                "costs two products, a score and a weighted value": at(in_attention, after, factor=2 * once),
+                "a gated layer has three matrices, an ordinary layer two": at(in_attention, (5 * d * d_ff) - after),
                 "keys and values have g heads, not h": at(4 * d * h * d_k, after),
                 "queries and outputs have h heads; only keys and values have g": at(4 * d * g * d_k, after),
-                "every query head has its pairs, also where keys are shared": at(in_attention, after, g * d_k),
+                "every query head has its own pairs, even if heads share keys": at(in_attention, after, g * d_k),
                 "the heads need not add up to d: the pairs cost h d_k, not d": at(in_attention, after, d),
                 "the heads need not add up to d: the matrices are d by h d_k and d by g d_k": [
                     at(2 * d * d + 2 * d * g * d_k, after),
@@ -57,7 +57,9 @@ def crossing(answer: Callable[[int, int, int, int, int, bool, bool], float], *, 
 
 
 @check
-def enough_texts(answer: Callable[[float, float, float, float, float], int], *, seed: int = 0, cases: int = 8) -> None:
+def smallest_batch_size(
+    answer: Callable[[float, float, float, float, float], int], *, seed: int = 0, cases: int = 8
+) -> None:
     """Check the batch size in decoding from which a device is limited by arithmetic."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
@@ -81,16 +83,17 @@ def enough_texts(answer: Callable[[float, float, float, float, float], int], *, 
             fetched, added = weights / r_bytes / 64, 0.0
         kept, flops = fetched * r_bytes, (fetched + added) * r_flops
         where = (
-            f"weights={weights:.4g}, kept={kept:.4g}, flops={flops:.4g}, r_flops={r_flops:.4g}, r_bytes={r_bytes:.4g}"
+            f"weight_bytes={weights:.4g}, cache_bytes={kept:.4g}, flops={flops:.4g}, "
+            f"flops_per_second={r_flops:.4g}, bytes_per_second={r_bytes:.4g}"
         )
-        got = ask("enough_texts", answer, weights, kept, flops, r_flops, r_bytes, where=where)
+        got = ask("smallest_batch_size", answer, weights, kept, flops, r_flops, r_bytes, where=where)
         per_text = flops / r_flops - kept / r_bytes
         right = 0 if never else wanted
         exact = weights / r_bytes / per_text if per_text else -1.0
         without_cache = weights / r_bytes * r_flops / flops
         together = (weights + kept) / r_bytes * r_flops / flops
         mistakes = {
-            "each text brings keys and values of its own, and those of every text are fetched": [
+            "each text has its own KV cache, and the caches of all texts are loaded": [
                 math.ceil(without_cache),
                 without_cache,
                 math.floor(without_cache),
@@ -100,7 +103,8 @@ def enough_texts(answer: Callable[[float, float, float, float, float], int], *, 
         }
         if never:
             mistakes |= {
-                "fetching a text's keys and values takes longer than its arithmetic: no number is enough, return 0": [
+                "loading a text's KV cache takes at least as long as its arithmetic: no batch size is enough, "
+                "return 0": [
                     math.ceil(exact),
                     exact,
                     math.floor(exact),
@@ -112,19 +116,19 @@ def enough_texts(answer: Callable[[float, float, float, float, float], int], *, 
             }
         else:
             mistakes |= {
-                "the number of texts is whole: round up": exact,
-                "with this number arithmetic is still the shorter: round up": wanted - 1,
-                "with one text fewer arithmetic takes as long already": wanted + 1,
-                "there is such a number": 0,
-                "a rate divides: FLOPs by FLOPs a second, bytes by bytes a second": [
+                "the batch size is an integer: round up": exact,
+                "with this batch size arithmetic still takes less time than loading: round up": wanted - 1,
+                "a batch with one text fewer is already enough": wanted + 1,
+                "some batch size is enough here, so the result is not 0": 0,
+                "divide by the rates: FLOPs by FLOPs per second, bytes by bytes per second": [
                     math.ceil(weights * r_bytes / (flops * r_flops - kept * r_bytes)),
                 ],
             }
-        compare_number("enough_texts", got, right, mistakes, where=where)
+        compare_number("smallest_batch_size", got, right, mistakes, where=where)
 
 
 @check
-def join(answer: Callable[[Step, Step], Step], *, seed: int = 0, cases: int = 5) -> None:
+def compose(answer: Callable[[Step, Step], Step], *, seed: int = 0, cases: int = 5) -> None:
     """Check the composition of two steps of a linear recurrence with matrices."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
@@ -134,7 +138,7 @@ def join(answer: Callable[[Step, Step], Step], *, seed: int = 0, cases: int = 5)
         a_1, a_2 = (normal(*leading, d, d, generator=generator) for _ in range(2))
         b_1, b_2 = (normal(*leading, d, generator=generator) for _ in range(2))
         where = f"A {(*leading, d, d)}, b {(*leading, d)}"
-        got = ask("join", answer, (a_1, b_1), (a_2, b_2), where=where, returns="the pair (A, b)", parts=2)
+        got = ask("compose", answer, (a_1, b_1), (a_2, b_2), where=where, returns="the pair (A, b)", parts=2)
 
         def times(a: Tensor, b: Tensor) -> Tensor:
             return (a @ b[..., None])[..., 0]
@@ -144,10 +148,10 @@ def join(answer: Callable[[Step, Step], Step], *, seed: int = 0, cases: int = 5)
             got[0],
             a_2 @ a_1,
             {
-                "the second step is applied to the first's result: its matrix stands on the left": a_1 @ a_2,
-                "matrices are multiplied, not their entries": a_2 * a_1,
-                "one after the other multiplies the matrices; it does not add them": a_1 + a_2,
-                "that is the transpose": (a_2 @ a_1).mT,
+                "the second step is applied to the result of the first step: its matrix is the left factor": a_1 @ a_2,
+                "use the matrix product, not the product of the entries": a_2 * a_1,
+                "composing two steps multiplies the matrices; it does not add them": a_1 + a_2,
+                "you return the transpose": (a_2 @ a_1).mT,
             },
             where=where,
         )
@@ -156,17 +160,17 @@ def join(answer: Callable[[Step, Step], Step], *, seed: int = 0, cases: int = 5)
             got[1],
             times(a_2, b_1) + b_2,
             {
-                "what the first step adds goes through the second's matrix": b_1 + b_2,
-                "it is the second's matrix that what the first step adds goes through": [
+                "the b of the first step is multiplied by the matrix of the second step": b_1 + b_2,
+                "multiply the b of the first step by the matrix of the second step, and no other b by a matrix": [
                     times(a_1, b_1) + b_2,
                     times(a_1, b_2) + b_1,
                 ],
-                "what the second step adds comes after its matrix": [
+                "the b of the second step is added after its matrix is applied": [
                     times(a_2, b_1 + b_2),
                     times(a_2, b_2) + b_1,
                 ],
-                "what the second step adds is missing": times(a_2, b_1),
-                "a matrix meets a vector from the left: A b, not b A": times(a_2.mT, b_1) + b_2,
+                "the b of the second step is missing": times(a_2, b_1),
+                "the matrix multiplies the vector from the left: A b, not b A": times(a_2.mT, b_1) + b_2,
             },
             where=where,
         )

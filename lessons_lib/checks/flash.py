@@ -1,4 +1,4 @@
-"""Checks of the exercises on flash attention."""
+"""Checks of the exercises on FlashAttention."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -14,8 +14,10 @@ Pieces = Iterable[tuple[Tensor, Tensor]]
 
 
 @check
-def least_seconds(answer: Callable[[int, int, float, float], float | Tensor], *, seed: int = 0, cases: int = 5) -> None:
-    """Check the lower bound on the time of flash attention, with inputs limited by arithmetic and by bandwidth."""
+def minimum_seconds(
+    answer: Callable[[int, int, float, float], float | Tensor], *, seed: int = 0, cases: int = 5
+) -> None:
+    """Check the lower bound on the time of FlashAttention, with inputs limited by arithmetic and by bandwidth."""
     generator = torch.Generator().manual_seed(seed)
     for _ in range(cases):
         n, d = (2 ** int(torch.randint(low, high, (), generator=generator)) for low, high in ((9, 14), (5, 8)))
@@ -37,20 +39,26 @@ def _check_time(
     arithmetic, traffic = 4 * n * n * d / rate, 8 * n * d / bandwidth
     matrix = n * n / bandwidth  # seconds to move the scores once, with one byte each
     mistakes = {
-        "the slower of the two takes all the time there is; you return the quicker": min(arithmetic, traffic),
-        "both go on at the same time, so their times do not add up": arithmetic + traffic,
-        "a product of matrices takes a multiplication and an addition for each pair of numbers": arithmetic / 2,
-        "there are two products, scores and averages, of n * n * d pairs of numbers each": arithmetic / 4,
-        "numbers take two bytes": [traffic / 2, 2 * traffic],
-        "queries, keys, values and outputs all cross, four times n * d numbers": [traffic / 4, 3 * traffic / 4],
+        "arithmetic and traffic overlap, so the slower one determines the time; you return the faster one": min(
+            arithmetic, traffic
+        ),
+        "arithmetic and traffic happen at the same time, so their times are not added": arithmetic + traffic,
+        "a matrix product takes a multiplication and an addition for each pair of numbers": arithmetic / 2,
+        "there are two matrix products, scores and weighted averages, of n * n * d pairs of numbers each": arithmetic
+        / 4,
+        "each number takes two bytes": [traffic / 2, 2 * traffic],
+        "queries, keys, values and outputs are all moved, four times n * d numbers": [traffic / 4, 3 * traffic / 4],
         "the matrix of scores never leaves the fast memory": [traffic + count * matrix for count in (1, 2, 4, 8)],
-        "every query meets every key, in both products": arithmetic / n,
-        "a score takes d multiplications, and so does a key's share of an average": arithmetic / d,
-        "FLOPs and bytes are divided by what the machine does of them in a second": [1 / arithmetic, 1 / traffic],
+        "both products run over all n * n pairs of a query and a key": arithmetic / n,
+        "a score takes d multiplications, and so does adding a weighted value": arithmetic / d,
+        "the time is the FLOPs divided by the FLOPs per second, or the bytes divided by the bytes per second": [
+            1 / arithmetic,
+            1 / traffic,
+        ],
     }
     where = f"n={n}, d={d}, rate={rate:.3g}, bandwidth={bandwidth:.3g}, limited by {slower}"
-    got = ask("least_seconds", answer, n, d, rate, bandwidth, where=where)
-    compare_number("least_seconds", got, max(arithmetic, traffic), mistakes, where=where)
+    got = ask("minimum_seconds", answer, n, d, rate, bandwidth, where=where)
+    compare_number("minimum_seconds", got, max(arithmetic, traffic), mistakes, where=where)
 
 
 @check
@@ -93,9 +101,9 @@ def _check_stream(
     scores = q @ k.mT / math.sqrt(q.shape[-1])
     lse, peak = log_sum_exp(scores), scores.amax(dim=-1)
     causes = {
-        "near 0": "is a piece used after the next came?",
-        "thousands": "subtract the largest score so far",
-        "-2000": "before the first piece the largest score is -inf, not 0",
+        "near 0": "did you use a piece after you requested the next one?",
+        "thousands": "subtract the largest score so far before exp",
+        "-2000": "start the running maximum at -inf, not at 0",
     }
     cause = next(cause for kind, cause in causes.items() if kind in where)
     for i, name in compared:
@@ -106,19 +114,19 @@ def _check_stream(
     mistakes = (
         {
             "the scores are not divided by sqrt(d_k)": attention(q, k, v, scale=1.0),
-            "the pieces are averaged as if they counted alike": torch.stack(outs).mean(dim=0),
-            "only the last piece counts": outs[-1],
-            "only the first piece counts": outs[0],
-            "when a larger score arrives, the running total has to shrink too": states["summed only"],
-            "when a larger score arrives, the running sum of values has to shrink too": states["total only"],
-            "when a larger score arrives, what was summed before has to shrink": states["neither"],
+            "the outputs of the pieces are averaged with equal weights": torch.stack(outs).mean(dim=0),
+            "only the last piece is used": outs[-1],
+            "only the first piece is used": outs[0],
+            "when a larger score arrives, the running sum of exponentials must be rescaled too": states["summed only"],
+            "when a larger score arrives, the running sum of values must be rescaled too": states["total only"],
+            "when a larger score arrives, both running sums must be rescaled": states["neither"],
         },
         {
             "the scores are not divided by sqrt(d_k)": log_sum_exp(scores * math.sqrt(q.shape[-1])),
-            "the largest score has to be added back": lse - peak,
-            "that is the largest score; the logarithm of the total is missing": peak,
-            "it is a natural logarithm": lse / math.log(2),
-            "only the last piece counts": log_sum_exp(q @ pieces[-1][0].mT / math.sqrt(q.shape[-1])),
+            "the largest score must be added back": lse - peak,
+            "you return the largest score; the logarithm of the sum of exponentials is missing": peak,
+            "lse is a natural logarithm": lse / math.log(2),
+            "only the last piece is used": log_sum_exp(q @ pieces[-1][0].mT / math.sqrt(q.shape[-1])),
         },
     )
     for i, name in compared:
@@ -185,26 +193,27 @@ def _traffic_case(case: int, generator: torch.Generator) -> tuple[int, int, int,
         visited = sum(keys_until(stop) for _, stop in blocks)
         whole = [(start, stop) for start, stop in blocks if stop - start == block_q]
         mistakes = {
-            "tiles that are hidden as a whole are skipped": len(blocks) * n * 2 * d + fixed,
-            "tiles on the diagonal are loaded too, they are hidden only in part": fixed
+            "tiles whose keys are all masked are skipped": len(blocks) * n * 2 * d + fixed,
+            "tiles on the diagonal are loaded too, because they are masked only in part": fixed
             + 2 * d * sum(start // block_k * block_k for start, _ in blocks),
-            "a tile that only the later queries of a block see is loaded too": fixed
+            "a tile to which only the later queries of a block attend is loaded too": fixed
             + 2 * d * sum((start + 1) // block_k * block_k for start, _ in blocks),
-            "a tile is loaded whole, even if only some of its keys are visible": fixed
+            "a tile is loaded whole, even if only some of its keys are unmasked": fixed
             + 2 * d * sum(stop for _, stop in blocks),
-            "the last tile of keys is shorter, it ends at n": fixed
+            "the last tile of keys ends at n, so it may be shorter": fixed
             + 2 * d * sum(math.ceil(stop / block_k) * block_k for _, stop in blocks),
-            "the last block of queries is shorter, but it is there": fixed
+            "the last block of queries counts too, even if it is shorter": fixed
             + 2 * d * sum(keys_until(stop) for _, stop in whole),
             "values are loaded as well as keys": visited * d + fixed,
-            "one log-sum-exp a query is stored too": visited * 2 * d + 2 * n * d,
+            "one log-sum-exp for each query is stored too": visited * 2 * d + 2 * n * d,
             "the output is stored too": visited * 2 * d + n * d + n,
-            "queries are loaded once for a block, they stay in fast memory": visited * 2 * d
+            "the queries of a block are loaded once and stay in fast memory": visited * 2 * d
             + n * d
             + n
             + sum((stop - start) * d * math.ceil(stop / block_k) for start, stop in blocks),
             "no score leaves the fast memory": visited * 2 * d + fixed + 2 * n * n,
-            "half of all tiles is not exact: the diagonal is visited": len(blocks) * n * d + fixed,
+            "half of all tiles is not exact, because the tiles on the diagonal are loaded whole": len(blocks) * n * d
+            + fixed,
         }
         wanted = visited * 2 * d + fixed
         if case or len({wanted, *mistakes.values()}) == 1 + len(mistakes):
@@ -232,10 +241,11 @@ def merge_backward(
         far = f"near {height:.0f}" if case % 4 == 2 or not height else f"from {height:.0f} to -{height:.0f}"
         where = f"out over {(*rows, d)}, log-sum-exps {far}"
         with without_autograd():
-            returns = "four gradients, those of out_a, lse_a, out_b, lse_b"
+            returns = "four gradients, for out_a, lse_a, out_b, lse_b"
             got = ask("merge_backward", answer, *given, where=where, returns=returns, parts=4)
         assert is_finite(*(got[i] for i, _ in compared)) or not height, (
-            f"exp left the range of the numbers: the shares need only a difference ({where})"
+            f"exp overflowed or underflowed: the merge weights depend only on the difference of the log-sum-exps "
+            f"({where})"
         )
         wanted, mistakes = _merge_gradients(*given)
         for i, name in compared:
@@ -247,35 +257,35 @@ def _merge_gradients(
     out_a: Tensor, lse_a: Tensor, out_b: Tensor, lse_b: Tensor, grad_out: Tensor, grad_lse: Tensor
 ) -> tuple[tuple[Tensor, ...], dict[str, tuple[Tensor, ...]]]:
     """Return the four gradients, and the gradients with each likely mistake."""
-    share_a, share_b = torch.stack([lse_a, lse_b]).softmax(dim=0)
-    out = share_a[..., None] * out_a + share_b[..., None] * out_b
+    weight_a, weight_b = torch.stack([lse_a, lse_b]).softmax(dim=0)
+    out = weight_a[..., None] * out_a + weight_b[..., None] * out_b
 
     def gradients(
         *, own: float = 1.0, from_lse: float = 1.0, swapped: bool = False, shared: bool = True, weighed: bool = True
     ) -> tuple[Tensor, ...]:
         result = []
-        for part, share in ((out_a, share_b if swapped else share_a), (out_b, share_a if swapped else share_b)):
+        for part, weight in ((out_a, weight_b if swapped else weight_a), (out_b, weight_a if swapped else weight_b)):
             to_lse = (grad_out * (part - own * out)).sum(dim=-1) + from_lse * grad_lse
-            result += [share[..., None] * grad_out if shared else grad_out, share * to_lse if weighed else to_lse]
+            result += [weight[..., None] * grad_out if shared else grad_out, weight * to_lse if weighed else to_lse]
         return tuple(result)
 
-    a_to_a, b_to_b = share_a * (1 - share_a), share_b * (1 - share_b)
+    a_to_a, b_to_b = weight_a * (1 - weight_a), weight_b * (1 - weight_b)
     return gradients(), {
-        "the shares sum to one, so raising one lowers the other: subtract the merged output": gradients(own=0.0),
-        "what arrives at the merged log-sum-exp goes on to both parts": gradients(from_lse=0.0),
-        "the shares of a and b are swapped": gradients(swapped=True),
-        "a part's output gets its share of the gradient": gradients(shared=False),
-        "a part's log-sum-exp gets its share of the gradient": gradients(weighed=False),
-        "the shares depend on the log-sum-exps, so they are no constants": (
-            share_a[..., None] * grad_out,
-            share_a * grad_lse,
-            share_b[..., None] * grad_out,
-            share_b * grad_lse,
+        "the merge weights sum to one, so raising one lowers the other: subtract the merged output": gradients(own=0.0),
+        "grad_lse must reach the log-sum-exps of both parts": gradients(from_lse=0.0),
+        "the merge weights of a and b are swapped": gradients(swapped=True),
+        "multiply the gradient of a part's output by the merge weight of the part": gradients(shared=False),
+        "multiply the gradient of a part's log-sum-exp by the merge weight of the part": gradients(weighed=False),
+        "the merge weights depend on the log-sum-exps, so they are not constants": (
+            weight_a[..., None] * grad_out,
+            weight_a * grad_lse,
+            weight_b[..., None] * grad_out,
+            weight_b * grad_lse,
         ),
-        "only the part's own share is differentiated; the other one moves too": (
-            share_a[..., None] * grad_out,
-            a_to_a * (grad_out * out_a).sum(dim=-1) + share_a * grad_lse,
-            share_b[..., None] * grad_out,
-            b_to_b * (grad_out * out_b).sum(dim=-1) + share_b * grad_lse,
+        "only the part's own merge weight is differentiated; the other merge weight changes too": (
+            weight_a[..., None] * grad_out,
+            a_to_a * (grad_out * out_a).sum(dim=-1) + weight_a * grad_lse,
+            weight_b[..., None] * grad_out,
+            b_to_b * (grad_out * out_b).sum(dim=-1) + weight_b * grad_lse,
         ),
     }

@@ -9,7 +9,7 @@ from lessons_lib.checks import ask, check, compare, compare_number, normal
 
 
 @check
-def keys_first(answer: Callable[[Tensor, Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 5) -> None:
+def linear_attention(answer: Callable[[Tensor, Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 5) -> None:
     """Check linear attention from given features."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
@@ -17,8 +17,8 @@ def keys_first(answer: Callable[[Tensor, Tensor, Tensor], Tensor], *, seed: int 
         n, m = {3: (1, m), 4: (n, 1)}.get(case % 5, (n, m))
         a, b = (normal(rows, r, generator=generator).exp() for rows in (n, m))
         v = normal(m, d_v, generator=generator)
-        where = f"a {(n, r)}, b {(m, r)}, v {(m, d_v)}"
-        got = ask("keys_first", answer, a, b, v, where=where)
+        where = f"phi_q {(n, r)}, phi_k {(m, r)}, v {(m, d_v)}"
+        got = ask("linear_attention", answer, a, b, v, where=where)
         weights = a @ b.T
         summed = weights @ v
         total = weights.sum(-1, keepdim=True)
@@ -28,26 +28,31 @@ def keys_first(answer: Callable[[Tensor, Tensor, Tensor], Tensor], *, seed: int 
             got,
             summed / total,
             {
-                "the sum of the weights is not divided out": summed,
+                "divide by the sum of the weights": summed,
                 "divide by the sum of the weights, not by the number of keys": summed / m,
-                "one sum for all queries: each query has its own": summed / weights.sum(),
-                "the mean of all sums: each query has its own": summed / total.mean(),
-                "the weights of a query sum to one, not those of a key": (weights / weights.sum(0)) @ v,
-                "no softmax: the products of features are the weights": weights.softmax(-1) @ v,
-                "divide by the sum of the weights, not by its root": summed / total.sqrt(),
-                "no cosine: the features are taken as they are": [
+                "you divide by one sum for all queries; each query has its own sum": summed / weights.sum(),
+                "you divide by the mean of all sums; each query has its own sum": summed / total.mean(),
+                "the weights sum to one over the keys of a query, not over the queries of a key": (
+                    weights / weights.sum(0)
+                )
+                @ v,
+                "do not use softmax: the weights are proportional to the products of features": weights.softmax(-1) @ v,
+                "divide by the sum of the weights, not by its square root": summed / total.sqrt(),
+                "do not use cosines: the features are not normalised": [
                     (weights / lengths) @ v / (weights / lengths).sum(-1, keepdim=True),
                     (weights / lengths) @ v,
                 ],
-                "that is the plain average: the query is not used": v.mean(0).expand(n, d_v),
-                "the sum goes over keys, not over features": summed / a.sum(-1, keepdim=True),
+                "you return the plain average of the values; the query is not used": v.mean(0).expand(n, d_v),
+                "sum the weights over the keys, not the features of the query": summed / a.sum(-1, keepdim=True),
             },
             where=where,
         )
 
 
 @check
-def write(answer: Callable[[Tensor, Tensor, Tensor, float, float], Tensor], *, seed: int = 0, cases: int = 5) -> None:
+def delta_update(
+    answer: Callable[[Tensor, Tensor, Tensor, float, float], Tensor], *, seed: int = 0, cases: int = 5
+) -> None:
     """Check one write to the state with decay and the delta rule."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
@@ -57,34 +62,36 @@ def write(answer: Callable[[Tensor, Tensor, Tensor, float, float], Tensor], *, s
         key, value = normal(d_k, generator=generator), normal(d_v, generator=generator)
         beta, decay = (0.2 + 0.6 * torch.rand(2, generator=generator, dtype=torch.float64)).tolist()
         where = f"state {(d_k, d_v)}, beta={beta:.2f}, decay={decay:.2f}"
-        got = ask("write", answer, state, key, value, beta, decay, where=where)
-        faded, unit = decay * state, key / key.norm()
+        got = ask("delta_update", answer, state, key, value, beta, decay, where=where)
+        decayed, unit = decay * state, key / key.norm()
 
         def written(old: Tensor, u: Tensor, k: Tensor = key, beta: float = beta) -> Tensor:
             return old + beta * torch.outer(k, u)
 
-        missing = value - faded.T @ key
+        missing = value - decayed.T @ key
         compare(
             "the state",
             got,
-            written(faded, missing),
+            written(decayed, missing),
             {
-                "compare with what the state says after it has faded": written(faded, value - state.T @ key),
-                "the state fades first": [
+                "compare the value with what the decayed state returns, not the old state": written(
+                    decayed, value - state.T @ key
+                ),
+                "multiply the state by decay first": [
                     written(state, value - state.T @ key),
                     written(state, missing),
                 ],
-                "the whole state fades, not what is written": decay * written(state, value - state.T @ key),
-                "write the difference, not the value": [written(faded, value), written(faded, value, beta=1.0)],
-                "only the share beta of the difference is written": written(faded, missing, beta=1.0),
-                "beta is missing on what is taken away": faded + torch.outer(key, beta * value - faded.T @ key),
-                "beta is missing on what is added": faded + torch.outer(key, value - beta * (faded.T @ key)),
-                "write the difference, value less what is recalled": written(faded, -missing),
-                "what is recalled is taken away, not added": written(faded, value + faded.T @ key),
+                "decay multiplies the old state, not the new pair": decay * written(state, value - state.T @ key),
+                "write the difference, not the value": [written(decayed, value), written(decayed, value, beta=1.0)],
+                "the difference is multiplied by beta": written(decayed, missing, beta=1.0),
+                "multiply the recalled value by beta too": decayed + torch.outer(key, beta * value - decayed.T @ key),
+                "multiply the given value by beta too": decayed + torch.outer(key, value - beta * (decayed.T @ key)),
+                "the difference is the value minus the recalled value": written(decayed, -missing),
+                "the recalled value is subtracted, not added": written(decayed, value + decayed.T @ key),
                 "the key is not normalised": [
-                    written(faded, value - faded.T @ unit, unit),
-                    written(faded, missing, unit),
-                    written(faded, value - faded.T @ unit),
+                    written(decayed, value - decayed.T @ unit, unit),
+                    written(decayed, missing, unit),
+                    written(decayed, value - decayed.T @ unit),
                 ],
                 "the old state is missing": written(torch.zeros_like(state), missing),
             },
@@ -118,8 +125,8 @@ def count_pairs(answer: Callable[[int, int, int], int], *, seed: int = 0, cases:
         near = past & (i[:, None] - i < w)
         first = i < g
 
-        def total(seen: Tensor) -> int:
-            return int(seen.sum())
+        def total(mask: Tensor) -> int:
+            return int(mask.sum())
 
         def in_closed_form(s: int, n: int = n) -> int:
             return s * (s + 1) // 2 + (n - s) * s
@@ -129,28 +136,28 @@ def count_pairs(answer: Callable[[int, int, int], int], *, seed: int = 0, cases:
             got,
             total(past & (near | first)),
             {
-                "a pair that two rules allow counts once": total(near) + total(past & first),
-                "the future is hidden, also for the first words": [
+                "a pair that both rules allow counts once": total(near) + total(past & first),
+                "the mask is causal, also for the first g tokens": [
                     total(near | first),
                     total(near | first | first[:, None]),
                     total((i[:, None] - i).abs() < w) + 2 * n * g,
                     total(((i[:, None] - i).abs() < w) | first),
                 ],
-                "the first g words are seen besides the window": total(near) if g else -1,
-                "the window is seen besides the first g words": total(past & first),
-                "one word too many or too few: w counts the word itself, and the first g words are no more than g": [
+                "each token also attends to the first g tokens": total(near) if g else -1,
+                "each token also attends to its window": total(past & first),
+                "one token too many or too few: w counts the token itself, and only the first g tokens are global": [
                     total(past & ((i[:, None] - i <= w) | first)),
                     total(past & ((i[:, None] - i < w - 1) | first)),
                 ],
-                "no word sees more words than there are up to it: cut w + g off at n, not one of them or neither": [
+                "no token attends to more tokens than there are up to it: limit the sum w + g to n": [
                     in_closed_form(w + g),
                     in_closed_form(min(w, n) + g),
                     in_closed_form(w + min(g, n)),
                 ],
-                "a word sees itself": total((past & (near | first)) & (i[:, None] != i)),
-                "the first words of the text have fewer before them": [n * w, n * (w + g)],
-                "these are all pairs up to each word: most of them are not seen": total(past) if w + g < n else -1,
-                "these are all pairs, the future among them": n * n,
+                "each token attends to itself": total((past & (near | first)) & (i[:, None] != i)),
+                "the first tokens of the text have fewer tokens before them": [n * w, n * (w + g)],
+                "you count all causal pairs; most of them are masked": total(past) if w + g < n else -1,
+                "you count all pairs, including future keys": n * n,
             },
             where=where,
         )

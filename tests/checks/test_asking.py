@@ -409,7 +409,7 @@ def test_checks_draw_more_than_one_size(check, answer):
     [
         (modern.balance_loss, answers_of_modern.balance_without_those_whom_nobody_chose),
         (modern.best_draft, answers_of_modern.best_by_a_formula_that_divides),
-        (complexity.join, answers_of_complexity.without_axes_of_one),
+        (complexity.compose, answers_of_complexity.without_axes_of_one),
     ],
 )
 def test_checks_draw_edge_cases(check, answer):

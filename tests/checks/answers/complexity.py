@@ -1,4 +1,4 @@
-"""Answers to the exercises on what attention costs: right ones in any style, wrong ones with what they must be told."""
+"""Answers to the exercises on the complexity of attention: correct in several styles, and wrong with their message."""
 
 import math
 
@@ -6,19 +6,19 @@ import torch
 
 from lessons_lib.checks import complexity as check
 
-# --- right answers ----------------------------------------------------------------------------------------------------
+# --- correct answers --------------------------------------------------------------------------------------------------
 
 
-def crossing(d, h, g, d_k, d_ff, gated, skips):
+def crossing(d, h, g, d_k, d_ff, gated, causal):
     weights = 2 * d * (h + g) * d_k + (3 if gated else 2) * d * d_ff
-    return weights * (2 if skips else 1) / (2 * h * d_k)
+    return weights * (2 if causal else 1) / (2 * h * d_k)
 
 
-def by_search(d, h, g, d_k, d_ff, gated, skips):
+def by_search(d, h, g, d_k, d_ff, gated, causal):
     """Both counts for a text of one token, which grow by one factor of n and by two."""
     matrices = [(d, h * d_k), (h * d_k, d), (d, g * d_k), (d, g * d_k), (d, d_ff), (d_ff, d), *[(d, d_ff)] * gated]
     with_weights = sum(2 * a * b for a, b in matrices)
-    between = sum(2 * 2 * d_k for _ in range(h)) / (1 + skips)
+    between = sum(2 * 2 * d_k for _ in range(h)) / (1 + causal)
     low, high = 0.0, 1e12
     for _ in range(200):
         middle = (low + high) / 2
@@ -26,7 +26,7 @@ def by_search(d, h, g, d_k, d_ff, gated, skips):
     return high
 
 
-def enough_texts(weights, kept, flops, r_flops, r_bytes):
+def smallest_batch_size(weights, kept, flops, r_flops, r_bytes):
     gained = flops / r_flops - kept / r_bytes
     return math.ceil(weights / r_bytes / gained) if gained > 0 else 0
 
@@ -44,7 +44,7 @@ def by_intensity(weights, kept, flops, r_flops, r_bytes):
     return 0 if missing <= 0 else -int(-needed * weights // missing)
 
 
-def join(first, second):
+def compose(first, second):
     (a, b), (c, d) = first, second
     return c @ a, torch.einsum("...ij,...j->...i", c, b) + d
 
@@ -82,18 +82,18 @@ RIGHT = {
         lambda *given: torch.tensor(crossing(*given)),
         lambda *given: torch.tensor(crossing(*given), dtype=torch.float64),
     ],
-    check.enough_texts: [
-        enough_texts,
+    check.smallest_batch_size: [
+        smallest_batch_size,
         one_by_one,
         by_intensity,
-        lambda *given: float(enough_texts(*given)),
-        lambda *given: torch.tensor(enough_texts(*given)),
+        lambda *given: float(smallest_batch_size(*given)),
+        lambda *given: torch.tensor(smallest_batch_size(*given)),
     ],
-    check.join: [
-        join,
+    check.compose: [
+        compose,
         as_one_matrix,
         by_trying,
-        lambda *given: [part.float() for part in join(*given)],
+        lambda *given: [part.float() for part in compose(*given)],
     ],
 }
 
@@ -102,59 +102,80 @@ RIGHT = {
 WRONG = {}
 
 WRONG[check.crossing] = [
-    (lambda d, h, g, w, f, gated, skips: crossing(d, h, g, w, f, gated, False), "moves to twice the length"),
-    (lambda d, h, g, w, f, gated, skips: crossing(d, h, g, w, f, gated, False) / (1 + skips), "to twice the length"),
-    (lambda d, h, g, w, f, gated, skips: crossing(d, h, g, w, f, gated, True), "only a kernel that skips"),
-    (lambda d, h, g, w, f, gated, skips: crossing(d, h, g, w, f, not gated, skips), "three matrices, another two"),
-    (lambda d, h, g, w, f, gated, skips: crossing(d, h, h, w, f, gated, skips), "g heads, not h"),
-    (lambda d, h, g, w, f, gated, skips: crossing(d, g, g, w, f, gated, skips) * g / h, "only keys and values have g"),
-    (lambda d, h, g, w, f, gated, skips: crossing(d, h, g, w, f, gated, skips) * h / g, "every query head"),
-    (lambda d, h, g, w, f, gated, skips: crossing(d, h, g, w, f, gated, skips) * h * w / d, "cost h d_k, not d"),
-    (lambda d, h, g, w, f, gated, skips: crossing(d, h, g, w, 0, gated, skips), "feed-forward layer is missing"),
+    (lambda d, h, g, w, f, gated, causal: crossing(d, h, g, w, f, gated, False), "so the crossing moves to twice"),
+    (lambda d, h, g, w, f, gated, causal: crossing(d, h, g, w, f, gated, False) / (1 + causal), "to twice the length"),
+    (lambda d, h, g, w, f, gated, causal: crossing(d, h, g, w, f, gated, True), "only a causal kernel"),
     (
-        lambda d, h, g, w, f, gated, skips: (2 + gated) * d * f * (1 + skips) / (2 * h * w),
+        lambda d, h, g, w, f, gated, causal: crossing(d, h, g, w, f, not gated, causal),
+        "three matrices, an ordinary layer two",
+    ),
+    (lambda d, h, g, w, f, gated, causal: crossing(d, h, h, w, f, gated, causal), "g heads, not h"),
+    (
+        lambda d, h, g, w, f, gated, causal: crossing(d, g, g, w, f, gated, causal) * g / h,
+        "only keys and values have g",
+    ),
+    (
+        lambda d, h, g, w, f, gated, causal: crossing(d, h, g, w, f, gated, causal) * h / g,
+        "every query head has its own pairs",
+    ),
+    (lambda d, h, g, w, f, gated, causal: crossing(d, h, g, w, f, gated, causal) * h * w / d, "cost h d_k, not d"),
+    (lambda d, h, g, w, f, gated, causal: crossing(d, h, g, w, 0, gated, causal), "feed-forward layer is missing"),
+    (
+        lambda d, h, g, w, f, gated, causal: (2 + gated) * d * f * (1 + causal) / (2 * h * w),
         "the matrices of attention are missing",
     ),
     (
-        lambda d, h, g, w, f, gated, skips: (
-            (2 * d * d + 2 * d * g * w + (2 + gated) * d * f) * (1 + skips) / (2 * h * w)
+        lambda d, h, g, w, f, gated, causal: (
+            (2 * d * d + 2 * d * g * w + (2 + gated) * d * f) * (1 + causal) / (2 * h * w)
         ),
         "the matrices are d by h d_k",
     ),
     (
-        lambda d, h, g, w, f, gated, skips: crossing(d, h, g, w, f, gated, skips) - (1 + skips) * d / 2,
+        lambda d, h, g, w, f, gated, causal: crossing(d, h, g, w, f, gated, causal) - (1 + causal) * d / 2,
         "W_O among them",
     ),
-    (lambda d, h, g, w, f, gated, skips: 2 * crossing(d, h, g, w, f, gated, skips), "that is twice the length"),
-    (lambda d, h, g, w, f, gated, skips: crossing(d, h, g, w, f, gated, skips) / 2, "two FLOPs for each token"),
-    (lambda d, h, g, w, f, gated, skips: 6 * d, "crossing is "),
+    (lambda d, h, g, w, f, gated, causal: 2 * crossing(d, h, g, w, f, gated, causal), "you return twice the length"),
+    (lambda d, h, g, w, f, gated, causal: crossing(d, h, g, w, f, gated, causal) / 2, "two FLOPs for each token"),
+    (lambda d, h, g, w, f, gated, causal: 6 * d, "crossing is "),
     (lambda *given: [crossing(*given)], "must be a number, got list"),
     (lambda *given: torch.tensor([crossing(*given)]), "a tensor must have shape"),
 ]
 
-WRONG[check.enough_texts] = [
-    (lambda w, k, f, rf, rb: math.ceil(w / rb * rf / f), "keys and values of its own"),
-    (lambda w, k, f, rf, rb: w / rb * rf / f, "keys and values of its own"),
-    (lambda w, k, f, rf, rb: math.ceil((w + k) / rb * rf / f), "those of every text are fetched"),
-    (lambda w, k, f, rf, rb: math.ceil(w / rb / (f / rf - k / rb)), "no number is enough"),
-    (lambda w, k, f, rf, rb: math.ceil(w / rb / abs(f / rf - k / rb)), "no number is enough"),
-    (lambda *given: max(1, enough_texts(*given)), "no number is enough"),
+WRONG[check.smallest_batch_size] = [
+    (lambda w, k, f, rf, rb: math.ceil(w / rb * rf / f), "each text has its own KV cache"),
+    (lambda w, k, f, rf, rb: w / rb * rf / f, "each text has its own KV cache"),
+    (lambda w, k, f, rf, rb: math.ceil((w + k) / rb * rf / f), "the caches of all texts are loaded"),
+    (lambda w, k, f, rf, rb: math.ceil(w / rb / (f / rf - k / rb)), "no batch size is enough"),
+    (lambda w, k, f, rf, rb: math.ceil(w / rb / abs(f / rf - k / rb)), "no batch size is enough"),
+    (lambda *given: max(1, smallest_batch_size(*given)), "no batch size is enough"),
     (
         lambda w, k, f, rf, rb: 0 if f / rf < k / rb else math.ceil(w / rb / max(f / rf - k / rb, 1e-30)),
-        "enough_texts is ",
+        "smallest_batch_size is ",
     ),
-    (lambda *given: enough_texts(*given) or math.inf, "wanted 0"),
-    (lambda w, k, f, rf, rb: max(0.0, w / rb / (f / rf - k / rb)), "the number of texts is whole"),
-    (lambda w, k, f, rf, rb: max(0, math.floor(w / rb / (f / rf - k / rb))), "arithmetic is still the shorter"),
-    (lambda w, k, f, rf, rb: max(0, math.floor(w / rb / (f / rf - k / rb)) + 2), "with one text fewer"),
-    (lambda w, k, f, rf, rb: max(0, math.floor(w / rb / (f / rf - k / rb)) + 1), "with one text fewer"),
-    (lambda *given: 0, "there is such a number"),
-    (lambda *given: enough_texts(*given) if enough_texts(*given) <= 1000 else 0, "there is such a number"),
-    (lambda *given: max(2, enough_texts(*given)) if enough_texts(*given) else 0, "with one text fewer"),
-    (lambda w, k, f, rf, rb: math.ceil(w * rb / (f * rf - k * rb)), "a rate divides"),
-    (lambda w, k, f, rf, rb: 64, "enough_texts is 64, wanted "),
-    (lambda *given: None, "enough_texts"),
-    (lambda *given: str(enough_texts(*given)), "must be a number, got str"),
+    (lambda *given: smallest_batch_size(*given) or math.inf, "wanted 0"),
+    (lambda w, k, f, rf, rb: max(0.0, w / rb / (f / rf - k / rb)), "the batch size is an integer"),
+    (lambda w, k, f, rf, rb: max(0, math.floor(w / rb / (f / rf - k / rb))), "arithmetic still takes less time"),
+    (
+        lambda w, k, f, rf, rb: max(0, math.floor(w / rb / (f / rf - k / rb)) + 2),
+        "with one text fewer is already enough",
+    ),
+    (
+        lambda w, k, f, rf, rb: max(0, math.floor(w / rb / (f / rf - k / rb)) + 1),
+        "with one text fewer is already enough",
+    ),
+    (lambda *given: 0, "some batch size is enough"),
+    (
+        lambda *given: smallest_batch_size(*given) if smallest_batch_size(*given) <= 1000 else 0,
+        "some batch size is enough",
+    ),
+    (
+        lambda *given: max(2, smallest_batch_size(*given)) if smallest_batch_size(*given) else 0,
+        "with one text fewer is already enough",
+    ),
+    (lambda w, k, f, rf, rb: math.ceil(w * rb / (f * rf - k * rb)), "divide by the rates"),
+    (lambda w, k, f, rf, rb: 64, "smallest_batch_size is 64, wanted "),
+    (lambda *given: None, "smallest_batch_size"),
+    (lambda *given: str(smallest_batch_size(*given)), "must be a number, got str"),
 ]
 
 
@@ -180,21 +201,21 @@ def without_axes_of_one(first, second):
     return c @ a, (c @ b[..., None]).squeeze() + d
 
 
-WRONG[check.join] = [
-    (pair(lambda a, b, c, d: a @ c, right_vector), "stands on the left"),
-    (lambda first, second: join(second, first), "stands on the left"),
-    (pair(lambda a, b, c, d: a * c, right_vector), "not their entries"),
+WRONG[check.compose] = [
+    (pair(lambda a, b, c, d: a @ c, right_vector), "is the left factor"),
+    (lambda first, second: compose(second, first), "is the left factor"),
+    (pair(lambda a, b, c, d: a * c, right_vector), "not the product of the entries"),
     (pair(lambda a, b, c, d: a + c, right_vector), "does not add them"),
     (pair(lambda a, b, c, d: (c @ a).mT, right_vector), "the transpose"),
-    (pair(right_matrix, lambda a, b, c, d: b + d), "goes through the second's matrix"),
-    (pair(right_matrix, lambda a, b, c, d: times(a, b) + d), "it is the second's matrix"),
-    (pair(right_matrix, lambda a, b, c, d: times(a, d) + b), "it is the second's matrix"),
-    (pair(right_matrix, lambda a, b, c, d: times(c, b + d)), "comes after its matrix"),
-    (pair(right_matrix, lambda a, b, c, d: times(c, d) + b), "comes after its matrix"),
-    (pair(right_matrix, lambda a, b, c, d: times(c, b)), "is missing"),
+    (pair(right_matrix, lambda a, b, c, d: b + d), "the b of the first step is multiplied"),
+    (pair(right_matrix, lambda a, b, c, d: times(a, b) + d), "and no other b by a matrix"),
+    (pair(right_matrix, lambda a, b, c, d: times(a, d) + b), "and no other b by a matrix"),
+    (pair(right_matrix, lambda a, b, c, d: times(c, b + d)), "after its matrix is applied"),
+    (pair(right_matrix, lambda a, b, c, d: times(c, d) + b), "after its matrix is applied"),
+    (pair(right_matrix, lambda a, b, c, d: times(c, b)), "the b of the second step is missing"),
     (pair(right_matrix, lambda a, b, c, d: times(c.mT, b) + d), "A b, not b A"),
     (pair(right_matrix, lambda a, b, c, d: right_vector(a, b, c, d)[..., None]), "must have shape"),
-    (lambda first, second: join(first, second)[0], "pair"),
+    (lambda first, second: compose(first, second)[0], "pair"),
     (without_axes_of_one, "must have shape"),
     (lambda first, second: None, "did you forget to return"),
 ]

@@ -1,4 +1,4 @@
-"""Answers to the exercises on flash attention: right ones in any style, wrong ones with what they must be told."""
+"""Answers to the exercises on FlashAttention: correct answers in several styles, wrong ones with their message."""
 
 import math
 
@@ -9,7 +9,7 @@ from lessons_lib.attention.attention import attention
 from lessons_lib.attention.softmax import log_sum_exp, merge_attention
 from lessons_lib.checks import flash as check
 
-# --- right answers ----------------------------------------------------------------------------------------------------
+# --- correct answers --------------------------------------------------------------------------------------------------
 
 
 def part(q, keys, values, scale=None):
@@ -96,20 +96,20 @@ def with_lse(change):
 
 
 WRONG[check.attend_stream] = [
-    (keeps_references, "is a piece used after the next came"),
+    (keeps_references, "after you requested the next one"),
     (without_peak, "subtract the largest score so far"),
-    (plain_mean, "as if they counted alike"),
+    (plain_mean, "averaged with equal weights"),
     (lambda q, pieces: online(q, pieces, scale=1.0), "not divided by sqrt"),
-    (lambda q, pieces: online(q, pieces, shrink_total=False), "the running total has to shrink too"),
-    (lambda q, pieces: online(q, pieces, shrink_sum=False), "the running sum of values has to shrink too"),
+    (lambda q, pieces: online(q, pieces, shrink_total=False), "the running sum of exponentials must be rescaled too"),
+    (lambda q, pieces: online(q, pieces, shrink_sum=False), "the running sum of values must be rescaled too"),
     (
         lambda q, pieces: online(q, pieces, shrink_total=False, shrink_sum=False),
-        "what was summed before has to shrink",
+        "both running sums must be rescaled",
     ),
     (lambda q, pieces: [part(q, *piece) for piece in pieces][-1], "only the last piece"),
     (lambda q, pieces: part(q, *next(iter(pieces))), "only the first piece"),
-    (with_lse(lambda lse, peak: lse - peak), "has to be added back"),
-    (with_lse(lambda lse, peak: peak), "the logarithm of the total is missing"),
+    (with_lse(lambda lse, peak: lse - peak), "must be added back"),
+    (with_lse(lambda lse, peak: peak), "the logarithm of the sum of exponentials is missing"),
     (with_lse(lambda lse, peak: lse / math.log(2)), "natural logarithm"),
     (with_lse(lambda lse, peak: lse[:, None]), "lse must have shape"),
     (lambda q, pieces: by_merging(q, pieces)[0], "return the pair"),
@@ -135,17 +135,17 @@ def queries_again(n, d, block_q, block_k):
 
 
 WRONG[check.causal_traffic] = [
-    (traffic(keys=lambda start, stop, n, b: n), "hidden as a whole are skipped"),
+    (traffic(keys=lambda start, stop, n, b: n), "whose keys are all masked are skipped"),
     (traffic(keys=lambda start, stop, n, b: start // b * b), "tiles on the diagonal are loaded too"),
     (traffic(keys=lambda start, stop, n, b: stop), "a tile is loaded whole"),
-    (traffic(keys=lambda start, stop, n, b: math.ceil(stop / b) * b), "it ends at n"),
-    (traffic(blocks=lambda spans, b: [s for s in spans if s[1] - s[0] == b]), "but it is there"),
+    (traffic(keys=lambda start, stop, n, b: math.ceil(stop / b) * b), "ends at n, so it may be shorter"),
+    (traffic(blocks=lambda spans, b: [s for s in spans if s[1] - s[0] == b]), "the last block of queries counts too"),
     (traffic(per_key=lambda d: d), "values are loaded as well"),
-    (traffic(fixed=lambda n, d: 2 * n * d), "one log-sum-exp a query"),
+    (traffic(fixed=lambda n, d: 2 * n * d), "one log-sum-exp for each query"),
     (traffic(fixed=lambda n, d: n * d + n), "the output is stored too"),
     (traffic(fixed=lambda n, d: 2 * n * d + n + 2 * n * n), "no score leaves the fast memory"),
     (traffic(keys=lambda start, stop, n, b: n / 2), "half of all tiles is not exact"),
-    (queries_again, "queries are loaded once for a block"),
+    (queries_again, "the queries of a block are loaded once"),
     (lambda *sizes: 7, "is 7, wanted [0-9]{4}"),
 ]
 
@@ -176,18 +176,18 @@ def own_share_alone(out_a, lse_a, out_b, lse_b, grad_out, grad_lse):
 
 WRONG[check.merge_backward] = [
     (variant(own=0.0), "subtract the merged output"),
-    (variant(from_lse=0.0), "goes on to both parts"),
+    (variant(from_lse=0.0), "must reach the log-sum-exps of both parts"),
     (variant(swapped=True), "are swapped"),
-    (variant(shared=False), "a part's output gets its share"),
-    (variant(weighed=False), "a part's log-sum-exp gets its share"),
-    (variant(shares=lambda a, b: a.exp() / (a.exp() + b.exp())), "the shares need only a difference"),
-    (own_share_alone, "the other one moves too"),
+    (variant(shared=False), "the gradient of a part's output by"),
+    (variant(weighed=False), "the gradient of a part's log-sum-exp by"),
+    (variant(shares=lambda a, b: a.exp() / (a.exp() + b.exp())), "depend only on the difference"),
+    (own_share_alone, "the other merge weight changes too"),
     (lambda *x: merge_backward(*x)[:2], "return four gradients"),
     (lambda *x: merge_backward(*x)[::-1], "must have shape"),
 ]
 
 
-# --- further ones -----------------------------------------------------------------------------------------------------
+# --- further answers --------------------------------------------------------------------------------------------------
 
 
 def copied_and_joined(q, pieces):
@@ -252,25 +252,28 @@ RIGHT[check.merge_backward] += [
     variant(),
 ]
 WRONG[check.attend_stream] += [
-    (from_zero, "before the first piece the largest score is -inf, not 0"),
+    (from_zero, "start the running maximum at -inf, not at 0"),
     (lambda q, pieces: online(q, pieces, peak_of=lambda old, new: new), "wrong values|not finite"),
 ]
 WRONG[check.causal_traffic] += [
-    (lambda *sizes: pairs_of_tiles(*sizes, diagonal=False), "only the later queries|tiles on the diagonal|wanted"),
+    (
+        lambda *sizes: pairs_of_tiles(*sizes, diagonal=False),
+        "only the later queries of a block|tiles on the diagonal|wanted",
+    ),
     (lambda *sizes: causal_traffic(*sizes) + 1, "is [0-9]+, wanted [0-9]+ "),
     (lambda n, d, a, b: causal_traffic(n, d, b, a), "is [0-9]+, wanted [0-9]+ "),
-    (traffic(keys=lambda start, stop, n, b: (start + 1) // b * b), "only the later queries of a block see"),
+    (traffic(keys=lambda start, stop, n, b: (start + 1) // b * b), "only the later queries of a block attend"),
 ]
 WRONG[check.merge_backward] += [
-    (lambda *given: merging_by_softmax(*given, through_shares=False), "so they are no constants"),
+    (lambda *given: merging_by_softmax(*given, through_shares=False), "so they are not constants"),
     (lambda *given: tuple(x.flip(0) for x in merge_backward(*given)), "wrong values"),
 ]
 
 
-# --- the least time ---------------------------------------------------------------------------------------------------
+# --- the lower bound on the time --------------------------------------------------------------------------------------
 
 
-def least_seconds(n, d, rate, bandwidth, *, flops=4, of_pairs=2, of_width=1, numbers=4, size=2, matrix=0, join=max):
+def minimum_seconds(n, d, rate, bandwidth, *, flops=4, of_pairs=2, of_width=1, numbers=4, size=2, matrix=0, join=max):
     """The roofline, with one thing to be wrong."""
     return join(flops * n**of_pairs * d**of_width / rate, (size * numbers * n * d + matrix * n * n) / bandwidth)
 
@@ -288,31 +291,31 @@ def by_counting(n, d, rate, bandwidth):
     return (scores + averages) / rate if slower else 2 * sum(arrays.values()) / bandwidth
 
 
-RIGHT[check.least_seconds] = [
-    least_seconds,
+RIGHT[check.minimum_seconds] = [
+    minimum_seconds,
     by_intensity,
     by_counting,
     lambda n, d, r, b: torch.maximum(torch.tensor(4 * n * n * d / r), torch.tensor(8 * n * d / b)),
-    lambda n, d, r, b: np.float32(least_seconds(n, d, r, b)),
+    lambda n, d, r, b: np.float32(minimum_seconds(n, d, r, b)),
 ]
-WRONG[check.least_seconds] = [
-    (lambda *x: least_seconds(*x, join=min), "you return the quicker"),
-    (lambda *x: least_seconds(*x, join=lambda a, b: a), "you return the quicker"),
-    (lambda *x: least_seconds(*x, join=lambda a, b: b), "you return the quicker"),
-    (lambda *x: least_seconds(*x, join=lambda a, b: a + b), "so their times do not add up"),
-    (lambda *x: least_seconds(*x, flops=2), "a multiplication and an addition"),
-    (lambda *x: least_seconds(*x, flops=1), "there are two products"),
-    (lambda *x: least_seconds(*x, size=1), "numbers take two bytes"),
-    (lambda *x: least_seconds(*x, size=4), "numbers take two bytes"),
-    (lambda *x: least_seconds(*x, numbers=3), "queries, keys, values and outputs all cross"),
-    (lambda *x: least_seconds(*x, numbers=1), "queries, keys, values and outputs all cross"),
-    (lambda *x: least_seconds(*x, matrix=2), "never leaves the fast memory"),
-    (lambda *x: least_seconds(*x, matrix=4), "never leaves the fast memory"),
-    (lambda *x: least_seconds(*x, of_pairs=1), "every query meets every key"),
-    (lambda *x: least_seconds(*x, of_width=0), "a score takes d multiplications"),
-    (lambda *x: 1 / least_seconds(*x), "divided by what the machine does of them in a second"),
-    (lambda n, d, r, b: max(r / (4 * n * n * d), b / (8 * n * d)), "divided by what the machine does"),
-    (lambda *x: 1000 * least_seconds(*x), "least_seconds is [0-9.e-]+, wanted [0-9.e-]+ "),
-    (lambda n, d, r, b: least_seconds(n, d, b, r), "least_seconds is"),
-    (lambda *x: str(least_seconds(*x)), "must be a number, got str"),
+WRONG[check.minimum_seconds] = [
+    (lambda *x: minimum_seconds(*x, join=min), "you return the faster one"),
+    (lambda *x: minimum_seconds(*x, join=lambda a, b: a), "you return the faster one"),
+    (lambda *x: minimum_seconds(*x, join=lambda a, b: b), "you return the faster one"),
+    (lambda *x: minimum_seconds(*x, join=lambda a, b: a + b), "so their times are not added"),
+    (lambda *x: minimum_seconds(*x, flops=2), "a multiplication and an addition"),
+    (lambda *x: minimum_seconds(*x, flops=1), "there are two matrix products"),
+    (lambda *x: minimum_seconds(*x, size=1), "each number takes two bytes"),
+    (lambda *x: minimum_seconds(*x, size=4), "each number takes two bytes"),
+    (lambda *x: minimum_seconds(*x, numbers=3), "queries, keys, values and outputs are all moved"),
+    (lambda *x: minimum_seconds(*x, numbers=1), "queries, keys, values and outputs are all moved"),
+    (lambda *x: minimum_seconds(*x, matrix=2), "never leaves the fast memory"),
+    (lambda *x: minimum_seconds(*x, matrix=4), "never leaves the fast memory"),
+    (lambda *x: minimum_seconds(*x, of_pairs=1), "both products run over all"),
+    (lambda *x: minimum_seconds(*x, of_width=0), "a score takes d multiplications"),
+    (lambda *x: 1 / minimum_seconds(*x), "the FLOPs divided by the FLOPs per second"),
+    (lambda n, d, r, b: max(r / (4 * n * n * d), b / (8 * n * d)), "the FLOPs divided by the FLOPs per second"),
+    (lambda *x: 1000 * minimum_seconds(*x), "minimum_seconds is [0-9.e-]+, wanted [0-9.e-]+ "),
+    (lambda n, d, r, b: minimum_seconds(n, d, b, r), "minimum_seconds is"),
+    (lambda *x: str(minimum_seconds(*x)), "must be a number, got str"),
 ]

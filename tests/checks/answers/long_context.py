@@ -1,4 +1,4 @@
-"""Answers to the exercises on long context: right ones in any style, wrong ones with what they must be told."""
+"""Answers to the exercises on long context: correct answers in several styles, wrong ones with their message."""
 
 import math
 
@@ -9,7 +9,9 @@ from lessons_lib.attention.positions import RotaryEmbedding
 from lessons_lib.checks import long_context as check
 
 
-def caught(n_trained, n, base, d_head, factor, *, power=2.0, turn=2 * math.pi, slow=True, at=None, both=False):
+def count_new_angles(
+    n_trained, n, base, d_head, factor, *, power=2.0, turn=2 * math.pi, slow=True, at=None, both=False
+):
     speeds = [base ** (-power * i / d_head) for i in range(d_head // 2)]
     by = factor if slow else 1.0
     seen = n_trained if at is None else at(n_trained, n, factor)
@@ -69,9 +71,9 @@ def ntk_by_tensor(n_trained, n, base, d_head):
     return torch.tensor(n / n_trained, dtype=torch.float64) ** ((d_head - 2) / (2 * fresh.min()))
 
 
-def ntk_of(n_trained, n, base, d_head, caught_out):
-    """The factor for the first clock of which something else is asked."""
-    found = [i for i in range(d_head // 2) if caught_out(i, n_trained, n, base ** (-2 * i / d_head))]
+def ntk_of(n_trained, n, base, d_head, condition):
+    """The factor for the first pair that meets another condition."""
+    found = [i for i in range(d_head // 2) if condition(i, n_trained, n, base ** (-2 * i / d_head))]
     return (n / n_trained) ** ((d_head - 2) / (2 * found[0])) if found and n > n_trained else 1.0
 
 
@@ -99,54 +101,60 @@ def same_by_narrow(tokens, n_scored, n_given):
 
 
 RIGHT = {
-    check.caught: [caught, by_tensor, by_library, by_numpy],
+    check.count_new_angles: [count_new_angles, by_tensor, by_library, by_numpy],
     check.ntk_factor: [ntk, ntk_by_search, ntk_by_logarithms, ntk_by_tensor],
     check.same_targets: [same, same_by_indices, same_by_rows, same_by_narrow],
 }
 
 WRONG = {
-    check.caught: [
-        (lambda *a: caught(*a, both=True), "has gone round has shown all angles"),
-        (lambda a, b, c, d, e: d // 2 - caught(a, b, c, d, e), "those are the clocks that are safe"),
-        (lambda *a: caught(*a, power=1.0), "base to the -2i/d"),
-        (lambda *a: caught(*a, turn=math.pi), "a whole turn is 2 pi"),
-        (lambda *a: caught(*a, turn=1.0), "2 pi radians, not 1"),
-        (lambda *a: caught(*a, at=lambda trained, n, factor: n), "asked of training, not of the longer text"),
-        (lambda *a: caught(*a, at=lambda trained, n, factor: trained / factor), "were not slowed yet"),
-        (lambda *a: 2 * caught(*a), "count pairs"),
-        (lambda *a: caught(*a, slow=False), "slowed by so much"),
-        (lambda a, b, c, d, e: caught(a, b + (b == e * a), c, d, e), "no clock goes further than it went in training"),
-        (lambda *a: caught(*a) + 0.5, ", wanted "),
-        (lambda *a: caught(*a) / 2, ", wanted "),
+    check.count_new_angles: [
+        (lambda *a: count_new_angles(*a, both=True), "completed a full turn in training has no new angles"),
+        (lambda a, b, c, d, e: d // 2 - count_new_angles(a, b, c, d, e), "you count the pairs without new angles"),
+        (lambda *a: count_new_angles(*a, power=1.0), "base to the -2i/d"),
+        (lambda *a: count_new_angles(*a, turn=math.pi), "a full turn is 2 pi"),
+        (lambda *a: count_new_angles(*a, turn=1.0), "2 pi radians, not 1"),
+        (lambda *a: count_new_angles(*a, at=lambda trained, n, factor: n), "in training, not in the longer text"),
+        (
+            lambda *a: count_new_angles(*a, at=lambda trained, n, factor: trained / factor),
+            "were not divided by the factor",
+        ),
+        (lambda *a: 2 * count_new_angles(*a), "count pairs"),
+        (lambda *a: count_new_angles(*a, slow=False), "with this factor, no pair"),
+        (
+            lambda a, b, c, d, e: count_new_angles(a, b + (b == e * a), c, d, e),
+            "no pair turns further than it did in training",
+        ),
+        (lambda *a: count_new_angles(*a) + 0.5, ", wanted "),
+        (lambda *a: count_new_angles(*a) / 2, ", wanted "),
         (lambda *a: None, "did you forget to return"),
-        (lambda *a: [caught(*a)], "must be a number, got list"),
+        (lambda *a: [count_new_angles(*a)], "must be a number, got list"),
     ],
     check.ntk_factor: [
-        (lambda a, b, c, d: b / a, "enough for the slowest clock alone"),
-        (lambda *a: ntk(*a, shift=-1), "one later: number it from 0"),
-        (lambda *a: ntk(*a, shift=1), "it is the first that decides"),
+        (lambda a, b, c, d: b / a, "enough only for the slowest pair"),
+        (lambda *a: ntk(*a, shift=-1), "number the pairs from 0"),
+        (lambda *a: ntk(*a, shift=1), "the first pair with new angles determines"),
         (lambda *a: ntk(*a, width=0), "not 2i/d"),
         (
             lambda a, b, c, d: 1 / ntk(a, b, c, d) if b < a else (b / a) ** (1 / math.log(ntk(a, b, c, d), b / a)),
             "solve for f",
         ),
-        (new_base, "that is the new base"),
-        (lambda *a: ntk(*a, double=1.0), "the exponent of clock i is"),
-        (lambda *a: ntk(*a, inverse=True), "not the other way round"),
-        (lambda *a: ntk(*a, guard=False), "nothing has to be slowed, return 1"),
-        (lambda *a: ntk_of(*a, lambda i, t, n, w: t * w < 2 * math.pi <= n * w), "also if it does not go round in the"),
-        (lambda *a: ntk_of(*a, lambda i, t, n, w: n * w < 2 * math.pi), "asked of training, not of the longer text"),
+        (new_base, "you return the new base"),
+        (lambda *a: ntk(*a, double=1.0), "the exponent of pair i is"),
+        (lambda *a: ntk(*a, inverse=True), "not n_trained / n"),
+        (lambda *a: ntk(*a, guard=False), "no frequency has to change, return 1"),
+        (lambda *a: ntk_of(*a, lambda i, t, n, w: t * w < 2 * math.pi <= n * w), "even if it completes no turn in the"),
+        (lambda *a: ntk_of(*a, lambda i, t, n, w: n * w < 2 * math.pi), "in training, not in the longer text"),
         (lambda *a: 2 * ntk(*a), ", wanted "),
         (lambda *a: ntk(*a) + 1, ", wanted "),
         (lambda *a: str(ntk(*a)), "must be a number, got str"),
     ],
     check.same_targets: [
-        (lambda t, s, n: (t[:, -n:], t[:, -s:]), "is a target, and must not be given"),
-        (lambda t, s, n: (t[:, :n], t[:, -s:]), "these are the first tokens"),
-        (lambda t, s, n: (t[:, -n - 1 : -1], t[:, -s - 1 : -1]), "targets are what comes next"),
-        (lambda t, s, n: (t[:, -n - 1 : -1], t[:, -n : -n + s]), "score the last ones"),
-        (lambda t, s, n: (t[:, -n - 1 : -1], t[:, :s]), "not at its beginning"),
-        (lambda t, s, n: (t[:, -n - 1 : -1], t[:, 1 : s + 1]), "not at its beginning"),
+        (lambda t, s, n: (t[:, -n:], t[:, -s:]), "is a target and must not be an input"),
+        (lambda t, s, n: (t[:, :n], t[:, -s:]), "you return the first tokens"),
+        (lambda t, s, n: (t[:, -n - 1 : -1], t[:, -s - 1 : -1]), "the targets are the next tokens"),
+        (lambda t, s, n: (t[:, -n - 1 : -1], t[:, -n : -n + s]), "return the last ones"),
+        (lambda t, s, n: (t[:, -n - 1 : -1], t[:, :s]), "not at its start"),
+        (lambda t, s, n: (t[:, -n - 1 : -1], t[:, 1 : s + 1]), "not at its start"),
         (lambda t, s, n: (t[:, -n - 1 : -1], t[:, -n:]), "targets must have shape"),
         (lambda t, s, n: (t[:, :-1], t[:, -s:]), "inputs "),
         (lambda t, s, n: (t[:, -n:-1], t[:, -s:]), "inputs must have shape"),

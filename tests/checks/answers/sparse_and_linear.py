@@ -1,4 +1,4 @@
-"""Answers to the exercises on less than every pair: right ones in any style, wrong ones with what they must be told."""
+"""Answers to the exercises on sparse and linear attention: correct in several styles, and wrong with their message."""
 
 import torch
 
@@ -7,10 +7,10 @@ from lessons_lib.checks import sparse_and_linear as check
 from lessons_lib.efficient.delta import delta_rule
 from lessons_lib.efficient.linear import average_by_features
 
-# --- right answers ----------------------------------------------------------------------------------------------------
+# --- correct answers --------------------------------------------------------------------------------------------------
 
 
-def keys_first(a, b, v):
+def linear_attention(a, b, v):
     return (a @ (b.T @ v)) / (a @ b.sum(0))[:, None]
 
 
@@ -28,9 +28,9 @@ def by_loops(a, b, v):
     return out
 
 
-def write(state, key, value, beta, decay):
-    faded = decay * state
-    return faded + beta * torch.outer(key, value - faded.T @ key)
+def delta_update(state, key, value, beta, decay):
+    decayed = decay * state
+    return decayed + beta * torch.outer(key, value - decayed.T @ key)
 
 
 def by_the_library(state, key, value, beta, decay):
@@ -73,19 +73,19 @@ def in_closed_form(n, w, g):
 
 
 RIGHT = {
-    check.keys_first: [
-        keys_first,
+    check.linear_attention: [
+        linear_attention,
         pairs_first,
         by_loops,
         average_by_features,
-        lambda *given: keys_first(*(x.float() for x in given)),
+        lambda *given: linear_attention(*(x.float() for x in given)),
     ],
-    check.write: [
-        write,
+    check.delta_update: [
+        delta_update,
         by_the_library,
         as_a_product,
         entry_by_entry,
-        lambda state, key, value, beta, decay: write(state.float(), key.float(), value.float(), beta, decay),
+        lambda state, key, value, beta, decay: delta_update(state.float(), key.float(), value.float(), beta, decay),
     ],
     check.count_pairs: [
         count_pairs,
@@ -100,27 +100,27 @@ RIGHT = {
 
 WRONG = {}
 
-WRONG[check.keys_first] = [
-    (lambda a, b, v: a @ (b.T @ v), "is not divided out"),
+WRONG[check.linear_attention] = [
+    (lambda a, b, v: a @ (b.T @ v), "the output is wrong: divide by the sum of the weights \\("),
     (lambda a, b, v: a @ (b.T @ v) / len(b), "not by the number of keys"),
-    (lambda a, b, v: a @ (b.T @ v) / (a @ b.T).sum(), "one sum for all queries"),
-    (lambda a, b, v: a @ (b.T @ v) / (a @ b.T).sum(-1).mean(), "the mean of all sums"),
-    (lambda a, b, v: ((a @ b.T) / (a @ b.T).sum(0)) @ v, "not those of a key"),
-    (lambda a, b, v: (a @ b.T).softmax(-1) @ v, "no softmax"),
-    (lambda a, b, v: a @ (b.T @ v) / (a @ b.sum(0)).sqrt()[:, None], "not by its root"),
+    (lambda a, b, v: a @ (b.T @ v) / (a @ b.T).sum(), "by one sum for all queries"),
+    (lambda a, b, v: a @ (b.T @ v) / (a @ b.T).sum(-1).mean(), "by the mean of all sums"),
+    (lambda a, b, v: ((a @ b.T) / (a @ b.T).sum(0)) @ v, "not over the queries of a key"),
+    (lambda a, b, v: (a @ b.T).softmax(-1) @ v, "do not use softmax"),
+    (lambda a, b, v: a @ (b.T @ v) / (a @ b.sum(0)).sqrt()[:, None], "not by its square root"),
     (
         lambda a, b, v: pairs_first(a / a.norm(dim=-1, keepdim=True), b / b.norm(dim=-1, keepdim=True), v),
-        "no cosine",
+        "do not use cosines",
     ),
     (
         lambda a, b, v: a / a.norm(dim=-1, keepdim=True) @ ((b / b.norm(dim=-1, keepdim=True)).T @ v),
-        "no cosine",
+        "do not use cosines",
     ),
-    (lambda a, b, v: v.mean(0).expand(len(a), -1), "the plain average"),
-    (lambda a, b, v: a @ (b.T @ v) / a.sum(-1, keepdim=True), "not over features"),
-    (lambda a, b, v: keys_first(a, b, v).T, "must have shape"),
-    (lambda a, b, v: keys_first(a, b, v)[0], "must have shape"),
-    (lambda a, b, v: keys_first(a, b, v) * (1 + 1e-3), "the output"),
+    (lambda a, b, v: v.mean(0).expand(len(a), -1), "you return the plain average"),
+    (lambda a, b, v: a @ (b.T @ v) / a.sum(-1, keepdim=True), "not the features of the query"),
+    (lambda a, b, v: linear_attention(a, b, v).T, "must have shape"),
+    (lambda a, b, v: linear_attention(a, b, v)[0], "must have shape"),
+    (lambda a, b, v: linear_attention(a, b, v) * (1 + 1e-3), "the output"),
     (
         lambda a, b, v: a @ (b.T @ v) / (a @ b.sum(0) + 1e-3)[:, None],
         "too small everywhere.* added to what is divided by",
@@ -132,24 +132,24 @@ WRONG[check.keys_first] = [
     (lambda a, b, v: None, "did you forget to return"),
 ]
 
-WRONG[check.write] = [
-    (lambda s, k, v, b, d: d * s + b * torch.outer(k, v - s.T @ k), "after it has faded"),
-    (lambda s, k, v, b, d: write(s, k, v, b, 1.0), "the state fades first"),
-    (lambda s, k, v, b, d: s + b * torch.outer(k, v - d * s.T @ k), "the state fades first"),
-    (lambda s, k, v, b, d: d * write(s, k, v, b, 1.0), "not what is written"),
+WRONG[check.delta_update] = [
+    (lambda s, k, v, b, d: d * s + b * torch.outer(k, v - s.T @ k), "what the decayed state returns"),
+    (lambda s, k, v, b, d: delta_update(s, k, v, b, 1.0), "multiply the state by decay first"),
+    (lambda s, k, v, b, d: s + b * torch.outer(k, v - d * s.T @ k), "multiply the state by decay first"),
+    (lambda s, k, v, b, d: d * delta_update(s, k, v, b, 1.0), "not the new pair"),
     (lambda s, k, v, b, d: d * s + b * torch.outer(k, v), "not the value"),
     (lambda s, k, v, b, d: d * s + torch.outer(k, v), "not the value"),
-    (lambda s, k, v, b, d: write(s, k, v, 1.0, d), "only the share beta"),
-    (lambda s, k, v, b, d: d * s + torch.outer(k, b * v - d * s.T @ k), "on what is taken away"),
-    (lambda s, k, v, b, d: d * s + torch.outer(k, v - b * d * s.T @ k), "on what is added"),
-    (lambda s, k, v, b, d: d * s + b * torch.outer(k, d * s.T @ k - v), "value less what is recalled"),
-    (lambda s, k, v, b, d: d * s + b * torch.outer(k, d * s.T @ k + v), "taken away, not added"),
-    (lambda s, k, v, b, d: write(s, k / k.norm(), v, b, d), "not normalised"),
+    (lambda s, k, v, b, d: delta_update(s, k, v, 1.0, d), "the difference is multiplied by beta"),
+    (lambda s, k, v, b, d: d * s + torch.outer(k, b * v - d * s.T @ k), "multiply the recalled value by beta"),
+    (lambda s, k, v, b, d: d * s + torch.outer(k, v - b * d * s.T @ k), "multiply the given value by beta"),
+    (lambda s, k, v, b, d: d * s + b * torch.outer(k, d * s.T @ k - v), "the value minus the recalled value"),
+    (lambda s, k, v, b, d: d * s + b * torch.outer(k, d * s.T @ k + v), "subtracted, not added"),
+    (lambda s, k, v, b, d: delta_update(s, k / k.norm(), v, b, d), "not normalised"),
     (lambda s, k, v, b, d: d * s + b * torch.outer(k / k.norm(), v - d * s.T @ k), "not normalised"),
     (lambda s, k, v, b, d: d * s + b * torch.outer(k, v - d * s.T @ k / k.norm()), "not normalised"),
     (lambda s, k, v, b, d: b * torch.outer(k, v - d * s.T @ k), "the old state is missing"),
-    (lambda s, k, v, b, d: write(s, k, v, b, d).T @ k, "must have shape"),
-    (lambda s, k, v, b, d: write(s, k, v, b, d).T, "must have shape"),
+    (lambda s, k, v, b, d: delta_update(s, k, v, b, d).T @ k, "must have shape"),
+    (lambda s, k, v, b, d: delta_update(s, k, v, b, d).T, "must have shape"),
     (lambda s, k, v, b, d: s.mul_(d).add_(b * torch.outer(k, v - s.T @ k)), "changed its arguments"),
     (lambda s, k, v, b, d: None, "did you forget to return"),
 ]
@@ -158,25 +158,25 @@ WRONG[check.count_pairs] = [
     (lambda n, w, g: count_pairs(n, w, 0) + count_pairs(n, 0, g), "counts once"),
     (
         lambda n, w, g: sum((0 <= i - j < w) or j < g for i in range(n) for j in range(n)),
-        "the future is hidden",
+        "the mask is causal",
     ),
     (
         lambda n, w, g: sum((0 <= i - j < w) or j < g or i < g for i in range(n) for j in range(n)),
-        "the future is hidden",
+        "the mask is causal",
     ),
-    (lambda n, w, g: sum(abs(i - j) < w or j < g for i in range(n) for j in range(n)), "the future is hidden"),
-    (lambda n, w, g: count_pairs(n, w, 0), "besides the window"),
-    (lambda n, w, g: count_pairs(n, 0, g), "besides the first g words"),
-    (lambda n, w, g: count_pairs(n, w + 1, g), "w counts the word itself"),
-    (lambda n, w, g: count_pairs(n, w - 1, g), "w counts the word itself"),
-    (lambda n, w, g: count_pairs(n, w, g + 1), "the first g words are no more than g"),
-    (lambda n, w, g: (w + g) * (w + g + 1) // 2 + (n - w - g) * (w + g), "cut w \\+ g off at n"),
-    (lambda n, w, g: (lambda s: s * (s + 1) // 2 + (n - s) * s)(min(n, w) + g), "cut w \\+ g off at n"),
-    (lambda n, w, g: count_pairs(n, w, g) - n, "a word sees itself"),
-    (lambda n, w, g: n * (w + g), "have fewer before them"),
-    (lambda n, w, g: n * w, "have fewer before them"),
-    (lambda n, w, g: n * (n + 1) // 2, "most of them are not seen"),
-    (lambda n, w, g: n * n, "the future among them"),
+    (lambda n, w, g: sum(abs(i - j) < w or j < g for i in range(n) for j in range(n)), "the mask is causal"),
+    (lambda n, w, g: count_pairs(n, w, 0), "also attends to the first g tokens"),
+    (lambda n, w, g: count_pairs(n, 0, g), "also attends to its window"),
+    (lambda n, w, g: count_pairs(n, w + 1, g), "w counts the token itself"),
+    (lambda n, w, g: count_pairs(n, w - 1, g), "w counts the token itself"),
+    (lambda n, w, g: count_pairs(n, w, g + 1), "only the first g tokens are global"),
+    (lambda n, w, g: (w + g) * (w + g + 1) // 2 + (n - w - g) * (w + g), "limit the sum w \\+ g to n"),
+    (lambda n, w, g: (lambda s: s * (s + 1) // 2 + (n - s) * s)(min(n, w) + g), "limit the sum w \\+ g to n"),
+    (lambda n, w, g: count_pairs(n, w, g) - n, "each token attends to itself"),
+    (lambda n, w, g: n * (w + g), "have fewer tokens before them"),
+    (lambda n, w, g: n * w, "have fewer tokens before them"),
+    (lambda n, w, g: n * (n + 1) // 2, "most of them are masked"),
+    (lambda n, w, g: n * n, "including future keys"),
     (lambda n, w, g: 17, "count_pairs is 17, wanted "),
     (lambda n, w, g: str(count_pairs(n, w, g)), "must be a number, got str"),
     (lambda n, w, g: [count_pairs(n, w, g)], "must be a number, got list"),
