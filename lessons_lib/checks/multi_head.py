@@ -24,18 +24,18 @@ def contributions(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0, 
         wanted, whole = heads @ blocks, (_merge(heads) @ w_o).expand(h, n, d_model)
         mistakes = {
             "head i owns the i-th block of consecutive rows of w_o, not every h-th row": heads @ in_turn,
-            "each head has rows of w_o of its own; yours all take the first": heads @ w_o[:d_k],
-            "the blocks are taken in the wrong order": heads @ blocks.flip(0),
-            "that is the whole output for each head; what is its own part of it?": whole,
-            "heads add different parts; yours divides the whole output evenly": whole / h,
-            "that is the output without the head, not what the head adds": whole - wanted,
-            "that is the sum of the heads so far, not what each adds": wanted.cumsum(dim=0),
-            "heads are added, not averaged: do not divide by their number": wanted / h,
+            "each head has its own rows of w_o; your heads all use the first rows": heads @ w_o[:d_k],
+            "the blocks of w_o are in the wrong order": heads @ blocks.flip(0),
+            "this is the whole output for each head, not the head's own part": whole,
+            "the contributions differ; this result divides the whole output evenly": whole / h,
+            "this is the output without the head, not the head's contribution": whole - wanted,
+            "this is the cumulative sum over the heads, not each contribution": wanted.cumsum(dim=0),
+            "contributions are added, not averaged: do not divide by the number of heads": wanted / h,
         }
         where = f"h={h}, n={n}, d_k={d_k}, d_model={d_model}"
         got = ask("contributions", answer, heads, w_o, where=where)
         summed = isinstance(got, Tensor) and got.shape == (n, d_model)
-        assert not summed, f"return what each head adds, over {(h, n, d_model)}, not the sum ({where})"
+        assert not summed, f"return the contribution of each head, of shape {(h, n, d_model)}, not the sum ({where})"
         compare("contributions", got, wanted, mistakes, where=where)
 
 
@@ -68,20 +68,21 @@ def _layers(x: Tensor, matrices: Tensor, n_heads: int) -> tuple[Tensor, dict[str
     q, k, v = (_split(r, n_heads) for r in rows)
     over_queries = (q @ k.mT / math.sqrt(width)).softmax(dim=-2) @ v
     return _merge(heads) @ w_o, {
-        "W^O is missing": _merge(heads),
-        "the width of one head stands under the root, not d_model": _merge(attention(q, k, v, scale=d_model**-0.5))
+        "the product with w_o is missing": _merge(heads),
+        "divide by the square root of the head's width, not of d_model": _merge(attention(q, k, v, scale=d_model**-0.5))
         @ w_o,
-        "the scores are not divided by the root of the head's width": _merge(attention(q, k, v, scale=1.0)) @ w_o,
-        "that is one head of the full width": attention(*rows) @ w_o,
-        "the split cuts the sequence: view (n, h, d_k) first, then transpose": cut.reshape(n, d_model) @ w_o,
-        "the cut is undone, but it cut the sequence: view (n, h, d_k) first, then transpose": _merge(cut) @ w_o,
-        "before joining, the heads must go back behind the positions": heads.reshape(n, d_model) @ w_o,
-        "a head owns consecutive columns, not every h-th": every.permute(1, 2, 0).reshape(n, d_model) @ w_o,
+        "the scores are not divided by the square root of the head's width": _merge(attention(q, k, v, scale=1.0))
+        @ w_o,
+        "this is one head of the full width": attention(*rows) @ w_o,
+        "the split divides the positions: view (n, h, d_k) first, then transpose": cut.reshape(n, d_model) @ w_o,
+        "the split is undone, but it divides the positions: view (n, h, d_k) first, then transpose": _merge(cut) @ w_o,
+        "transpose the heads behind the positions before you merge them": heads.reshape(n, d_model) @ w_o,
+        "a head owns consecutive columns, not every h-th column": every.permute(1, 2, 0).reshape(n, d_model) @ w_o,
         "the softmax runs over the keys of each query, the last axis": _merge(over_queries) @ w_o,
         "the matrices are multiplied from the right as they are; do not transpose them": _transposed_matrices(
             x, matrices, n_heads
         ),
-        "heads are joined side by side, not averaged or added": [
+        "head outputs are concatenated, not averaged or added": [
             pooled.repeat(1, n_heads) @ w_o for pooled in (heads.mean(dim=0), heads.sum(dim=0))
         ]
         + [pooled @ w_o[:width] for pooled in (heads.mean(dim=0), heads.sum(dim=0))],
@@ -134,19 +135,21 @@ def _decode_and_mistakes(
 
     by_group = q.reshape(len(k), per_group, -1).mean(dim=1, keepdim=True)
     return step(all_k, all_v), {
-        "the new token attends to itself too: add its key and value to the cache": step(past_k, past_v),
+        "the new token attends to itself too: append its key and value to the cached ones": step(past_k, past_v),
         "consecutive query heads share a key/value head: repeat_interleave, not repeat": attention(
             q[:, None], other_order(all_k), other_order(all_v)
         ).squeeze(1),
         "each query head keeps its own weights; only keys and values are shared": attention(by_group, all_k, all_v)
         .expand(-1, per_group, -1)
         .reshape(len(q), -1),
-        "the scores are not divided by the root of d_k": step(all_k, all_v, 1.0),
-        "d_k stands under the root, the width of a query": step(all_k, all_v, all_v.shape[-1] ** -0.5),
-        "the new key and value come behind the cache, not in the place of one that it keeps": [
+        "the scores are not divided by the square root of d_k": step(all_k, all_v, 1.0),
+        "divide by the square root of d_k, the width of a query, not of d_v": step(
+            all_k, all_v, all_v.shape[-1] ** -0.5
+        ),
+        "append the new key and value to the cached ones; do not overwrite a cached one": [
             step(_with_overwritten_cache(past_k, k, at), _with_overwritten_cache(past_v, v, at)) for at in (-1, 0)
         ],
-        "the new key and value come behind the others, both of them": step(
+        "append both the new key and the new value after the cached ones": step(
             torch.cat([k[:, None], past_k], dim=1), all_v
         ),
     }

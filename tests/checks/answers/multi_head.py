@@ -1,4 +1,4 @@
-"""Answers to the exercises on several heads: right ones in any style, wrong ones with what they must be told."""
+"""Answers to the exercises on several heads: correct ones in any style, wrong ones with the expected message."""
 
 import math
 
@@ -95,13 +95,13 @@ def in_place(x, w_q, w_k, w_v, w_o, n_heads):
 
 
 WRONG[check.multi_head] = [
-    (without_output, "W\\^O is missing"),
-    (lambda x, *rest: by_cutting(x, *rest, scale=x.shape[-1] ** -0.5), "not d_model"),
-    (lambda *all_: by_cutting(*all_, scale=1.0), "not divided by the root"),
+    (without_output, "the product with w_o is missing"),
+    (lambda x, *rest: by_cutting(x, *rest, scale=x.shape[-1] ** -0.5), "not of d_model"),
+    (lambda *all_: by_cutting(*all_, scale=1.0), "not divided by the square root"),
     (full_width, "one head of the full width"),
-    (cut_sequence, "the split cuts the sequence"),
-    (lambda *all_: cut_sequence(*all_, undo=True), "but it cut the sequence"),
-    (badly_joined, "back behind the positions"),
+    (cut_sequence, "the split divides the positions"),
+    (lambda *all_: cut_sequence(*all_, undo=True), "but it divides the positions"),
+    (badly_joined, "transpose the heads behind the positions"),
     (interleaved, "consecutive columns"),
     (lambda *all_: by_cutting(*all_, dim=-2), "the last axis"),
     (in_place, "changed its arguments"),
@@ -141,9 +141,9 @@ WRONG[check.decode_step] = [
     (only_the_past, "attends to itself too"),
     (tiled, "repeat_interleave, not repeat"),
     (one_query_per_group, "only keys and values are shared"),
-    (lambda *all_: by_group(*all_, scale=1.0), "not divided by the root of d_k"),
+    (lambda *all_: by_group(*all_, scale=1.0), "not divided by the square root of d_k"),
     (lambda *all_: by_group(*all_, scale=all_[2].shape[-1] ** -0.5), "the width of a query"),
-    (key_in_front, "behind the others"),
+    (key_in_front, "append both the new key and the new value"),
     (fills_the_cache, "changed its arguments"),
     (lambda *all_: by_group(*all_).T, "must have shape"),
     (lambda *all_: by_group(*all_) + 1, "wrong values"),
@@ -205,8 +205,8 @@ WRONG[check.multi_head] += [
     (lambda x, a, b, c, o, h: by_cutting(x, b, a, c, o, h), "wrong values"),
 ]
 WRONG[check.decode_step] += [
-    (overwriting(-1), "not in the place of one"),
-    (overwriting(0), "not in the place of one"),
+    (overwriting(-1), "do not overwrite a cached one"),
+    (overwriting(0), "do not overwrite a cached one"),
     (lambda q, *rest: by_group(q.flip(0), *rest), "wrong values"),
 ]
 
@@ -248,14 +248,17 @@ WRONG[check.contributions] = [
         lambda heads, w_o: heads @ w_o.view(heads.shape[-1], len(heads), -1).transpose(0, 1),
         "consecutive rows of w_o, not every h-th row",
     ),
-    (lambda heads, w_o: heads @ w_o[: heads.shape[-1]], "yours all take the first"),
+    (lambda heads, w_o: heads @ w_o[: heads.shape[-1]], "your heads all use the first rows"),
     (lambda heads, w_o: contributions(heads, w_o, order=lambda blocks: blocks.flip(0)), "in the wrong order"),
-    (whole, "that is the whole output for each head"),
+    (whole, "the whole output for each head"),
     (lambda heads, w_o: whole(heads, w_o) / len(heads), "divides the whole output evenly"),
     (lambda heads, w_o: whole(heads, w_o) - contributions(heads, w_o), "the output without the head"),
-    (lambda heads, w_o: contributions(heads, w_o).cumsum(0), "the sum of the heads so far"),
-    (lambda heads, w_o: contributions(heads, w_o) / len(heads), "heads are added, not averaged"),
-    (lambda heads, w_o: contributions(heads, w_o).sum(0), "return what each head adds, over .* not the sum"),
+    (lambda heads, w_o: contributions(heads, w_o).cumsum(0), "the cumulative sum over the heads"),
+    (lambda heads, w_o: contributions(heads, w_o) / len(heads), "contributions are added, not averaged"),
+    (
+        lambda heads, w_o: contributions(heads, w_o).sum(0),
+        "return the contribution of each head, of shape .* not the sum",
+    ),
     (lambda heads, w_o: contributions(heads, w_o).transpose(0, 1), "must have shape"),
     (lambda heads, w_o: contributions(heads, w_o, order=lambda blocks: blocks.roll(1, 0)), "wrong values"),
     (lambda heads, w_o: contributions(heads - heads.mean(0), w_o), "wrong values"),
