@@ -20,10 +20,10 @@ def hit_rate(answer: Callable[[Tensor, Tensor, Tensor, int], float], *, seed: in
     for _ in range(cases):
         wanted, mistakes = 0.0, {"not drawn yet": 0.0}
         while not _all_differ(wanted, mistakes):
-            scores, histories, nexts, k = _hit_rate_case(generator)
-            wanted, mistakes = _hit_rate_and_mistakes(scores, histories, nexts, k)
+            scores, histories, next_items, k = _hit_rate_case(generator)
+            wanted, mistakes = _hit_rate_and_mistakes(scores, histories, next_items, k)
         where = f"{len(scores)} users, {scores.shape[1]} items, k={k}"
-        got = ask("hit_rate", answer, scores, histories, nexts, k, where=where)
+        got = ask("hit_rate", answer, scores, histories, next_items, k, where=where)
         compare_number("hit_rate", got, wanted, mistakes, where=where)
 
 
@@ -36,25 +36,25 @@ def _hit_rate_case(generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, 
         int(torch.randint(low, high, (), generator=generator)) for low, high in ((50, 90), (14, 22), (3, 6), (2, 6))
     )
     order = torch.rand(users, items, generator=generator).argsort(1)
-    histories, nexts = order[:, :places].clone(), order[:, places]
+    histories, next_items = order[:, :places].clone(), order[:, places]
     histories[: users // 2, 0] = histories[: users // 2, 1]
     scores = normal(users, items, generator=generator) - 0.5
     scores.scatter_add_(1, order[:, :places], torch.full((users, places), 1.0, dtype=scores.dtype))
-    scores.scatter_add_(1, nexts[:, None], torch.full((users, 1), 0.8, dtype=scores.dtype))
+    scores.scatter_add_(1, next_items[:, None], torch.full((users, 1), 0.8, dtype=scores.dtype))
     scores[::2] -= 100.0
     scores = (65536 * scores).round() / 65536
     no_two_alike = min(len(row.unique()) for row in scores) == items
-    return (scores, histories, nexts, k) if no_two_alike else _hit_rate_case(generator)
+    return (scores, histories, next_items, k) if no_two_alike else _hit_rate_case(generator)
 
 
 def _hit_rate_and_mistakes(
-    scores: Tensor, histories: Tensor, nexts: Tensor, k: int
+    scores: Tensor, histories: Tensor, next_items: Tensor, k: int
 ) -> tuple[float, dict[str, float | Sequence[float]]]:
     """Return the correct result, and the result with each mistake."""
 
     def places(left_out: Tensor, offered: Tensor = scores, instead: float = -math.inf) -> Tensor:
         offered = offered.scatter(1, left_out, instead)
-        return 1 + (offered > offered.gather(1, nexts[:, None])).double().sum(1)
+        return 1 + (offered > offered.gather(1, next_items[:, None])).double().sum(1)
 
     def share(found: Tensor) -> float:
         return float(found.double().mean())
@@ -62,22 +62,26 @@ def _hit_rate_and_mistakes(
     place = places(histories)
     hits = share(place <= k)
     mistakes = {
-        "what the history has takes no place among the k: leave it out first": share(places(histories[:, :0]) <= k),
-        "the whole history is left out, not its last item alone": share(places(histories[:, -1:]) <= k),
-        "the whole history is left out, not its first item alone": share(places(histories[:, :1]) <= k),
-        "the first k count, not one more": share(place <= k + 1),
-        "the first k count, not one less": share(place < k),
-        "the first k count, not the first alone": share(place <= 1),
-        "a score of zero is above a negative one: it leaves nothing out": share(places(histories, instead=0.0) <= k),
-        "what is left out needs a score below all others, minus infinity": share(places(histories, instead=-1.0) <= k),
+        "items of the history are not recommended: remove them before you take the first k": share(
+            places(histories[:, :0]) <= k
+        ),
+        "remove the whole history, not only its last item": share(places(histories[:, -1:]) <= k),
+        "remove the whole history, not only its first item": share(places(histories[:, :1]) <= k),
+        "count the first k items, not one more": share(place <= k + 1),
+        "count the first k items, not one less": share(place < k),
+        "count the first k items, not only the first": share(place <= 1),
+        "a score of zero is above a negative score: it does not remove the history": share(
+            places(histories, instead=0.0) <= k
+        ),
+        "a removed item needs a score below all others, minus infinity": share(places(histories, instead=-1.0) <= k),
         "the highest scores come first": share(places(histories, -scores) <= k),
-        "that is how many users, return their share": hits * len(scores),
-        "divide by the number of users, not by that of all that was offered": hits / k,
-        "whoever finds it at the second place counts like one who finds it at the first": [
+        "this is the number of users, not their share": hits * len(scores),
+        "divide by the number of users, not by the number of recommended items": hits / k,
+        "a hit at the second rank counts as much as a hit at the first": [
             share(1 / place),
             share((place <= k) / place),
         ],
-        "that is the share of those who do not find it": 1 - hits,
+        "this is the share of users without a hit": 1 - hits,
     }
     return hits, mistakes
 
@@ -102,7 +106,7 @@ def _scores_of(histories: Tensor, table: Tensor, batch_first: bool) -> Tensor:
 
 
 @check
-def moved(
+def leak_size(
     answer: Callable[[Tensor, Tensor, bool, int, Tensor], float],
     *,
     seed: int = 0,
@@ -111,8 +115,8 @@ def moved(
     """Check how much the scores of other users change when one user's history is replaced."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        batch_first, told_apart = case % 2 == 1, False
-        while not told_apart:
+        batch_first, all_distinct = case % 2 == 1, False
+        while not all_distinct:
             users, places, d = (torch.randperm(5, generator=generator)[:3] + 4).tolist()
             items = users * (places + 1)
             table = normal(items, d, generator=generator)
@@ -120,14 +124,14 @@ def moved(
             histories = drawn[:, :-1].contiguous()
             who = int(torch.randint(1, users - 1, (), generator=generator))
             new = torch.cat([drawn[(who + 1) % users, :-2], drawn[who, -1:]])
-            wanted, mistakes = _moved_and_mistakes(histories, table, batch_first, who, new)
-            told_apart = batch_first or _all_differ(wanted, mistakes)
-        where = f"{users} users, {places} places, batch_first={batch_first}, who={who}"
-        got = ask("moved", answer, histories, table, batch_first, who, new, where=where)
-        compare_number("moved", got, wanted, mistakes, where=where)
+            wanted, mistakes = _leak_and_mistakes(histories, table, batch_first, who, new)
+            all_distinct = batch_first or _all_differ(wanted, mistakes)
+        where = f"{users} users, histories of length {places}, batch_first={batch_first}, user={who}"
+        got = ask("leak_size", answer, histories, table, batch_first, who, new, where=where)
+        compare_number("leak_size", got, wanted, mistakes, where=where)
 
 
-def _moved_and_mistakes(
+def _leak_and_mistakes(
     histories: Tensor, table: Tensor, batch_first: bool, who: int, new: Tensor
 ) -> tuple[float, dict[str, float | Sequence[float]]]:
     """Return the correct result, and the result with each mistake."""
@@ -139,43 +143,46 @@ def _moved_and_mistakes(
     elsewhere = _scores_of(wrong_row, table, batch_first) - before
     otherwise = (_scores_of(changed, table, not batch_first) - _scores_of(histories, table, not batch_first))[others]
     mistakes = {
-        "nothing moved: did both runs see the same histories, and is batch_first handed on?": 0.0,
-        "the user whose history changed may move; leave that row out": [
+        "no score changed: did both runs get the same histories, and is batch_first passed on?": 0.0,
+        "the scores of the user with the new history may change; leave out this row": [
             float((after - before).abs().max()),
             float((after - before).mean()),
             float((after - before).abs().mean()),
         ],
-        "a score that falls has moved too: take the size of the difference": [float(moves.max()), float(moves.min())],
-        "the furthest that a score moves, not the mean": [
+        "a lower score has changed too: take the absolute value of the difference": [
+            float(moves.max()),
+            float(moves.min()),
+        ],
+        "return the largest change of a score, not the mean": [
             float(moves.abs().mean()),
             float(moves.mean()),
             float(moves.square().mean()),
             float(moves.square().mean().sqrt()),
             float(moves.abs().amax(1).mean()),
         ],
-        "the furthest that one score moves, not the length of the whole difference": [
+        "return the largest change of one score, not the norm of the whole difference": [
             float(moves.norm()),
             float(moves.norm(dim=1).max()),
             float(moves.abs().sum()),
             float(moves.square().max()),
         ],
-        "all others are looked at, not the first user alone": float(moves[0].abs().max()),
-        "all others are looked at, not the next user alone": float((after - before)[who + 1].abs().max()),
-        "compare a user's scores with the same user's before, not with another's": [
+        "include all other users, not only the first user": float(moves[0].abs().max()),
+        "include all other users, not only the next user": float((after - before)[who + 1].abs().max()),
+        "compare a user's scores with the same user's scores before, not with another user's": [
             float((after - before.roll(1, 0)).abs().max()),
             float((after - before.roll(-1, 0)).abs().max()),
             float((after[others] - before[who]).abs().max()),
         ],
-        "one user gets the new history, not all": float(
+        "only one user gets the new history, not all users": float(
             (_scores_of(all_changed, table, batch_first) - before)[others].abs().max()
         ),
-        "the user `who` gets the new history; the first user has number 0": [
+        "the user number `user` gets the new history; the first user has number 0": [
             float(elsewhere[others].abs().max()),
             float(elsewhere[torch.arange(len(histories)) != who + 1].abs().max()),
         ],
     }
     if batch_first:
-        mistakes = {"hand batch_first on as it is": float(otherwise.abs().max())} | mistakes
+        mistakes = {"pass batch_first on as it is": float(otherwise.abs().max())} | mistakes
     return float(moves.abs().max()), mistakes
 
 
@@ -205,8 +212,8 @@ def edge_weights(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor], *, see
         where = f"n={n}, {len(to)} edges, " + (f"{which} near {shift}" if shift else "plain scores")
         got = ask("edge_weights", answer, scores, to, fro, n, where=where)
         assert is_finite(got), (
-            "edge_weights is not finite: subtract from each score the largest of its own node's, neither nothing, nor "
-            f"the largest of all, nor the mean, nor one that starts at zero ({where})"
+            "edge_weights is not finite: subtract from each score the largest score of its own node, not zero, not "
+            f"the largest of all scores, not the mean, and not a maximum that starts at zero ({where})"
         )
         compare("edge_weights", got, *_edge_weights_and_mistakes(scores, to, fro, n), where=where, scores=scores)
 
@@ -228,8 +235,8 @@ def _edge_weights_and_mistakes(scores: Tensor, to: Tensor, fro: Tensor, n: int) 
         return (exps / (same * exps).sum(1)).nan_to_num(0.0)
 
     return _edge_softmax(scores, to), {
-        "the weights of each asking node sum to one, not those of all edges": scores.softmax(0),
-        "nothing is left of a node whose scores all lie far below what was subtracted: to each its own largest": [
+        "the weights of each query node sum to one, not the weights of all edges": scores.softmax(0),
+        "all weights of a node with very low scores are 0: subtract the largest score of each node": [
             less(scores.max()),
             less(peak.clamp(min=0)),
         ],
@@ -238,17 +245,17 @@ def _edge_weights_and_mistakes(scores: Tensor, to: Tensor, fro: Tensor, n: int) 
             scores.exp() / degree,
             (scores - peak).exp() / degree,
         ],
-        "the sum goes over the edges of the node that asks, not of the one that is asked": [
+        "sum over the edges of the query node, not of the key node": [
             _edge_softmax(scores, fro),
             scores.exp() / ((fro[:, None] == fro) * scores.exp()).sum(1),
         ],
-        "a pair without an edge has no weight; a score of zero would give it some": (
+        "a pair without an edge has weight 0; a score of zero gives it a positive weight": (
             scores - torch.logaddexp(log_total, (n - degree).double().log())
         ).exp(),
-        "a node's edges need not follow one another in the list": _edge_softmax(
+        "the edges of a node need not be consecutive in the list": _edge_softmax(
             scores, torch.unique_consecutive(to, return_inverse=True)[1]
         ),
-        "that is the plain average: the scores are not used": 1 / degree.double(),
+        "these weights are uniform: the scores are not used": 1 / degree.double(),
         "the highest score has the largest weight": _edge_softmax(-scores, to),
     }
 
@@ -257,17 +264,17 @@ def _edge_weights_and_mistakes(scores: Tensor, to: Tensor, fro: Tensor, n: int) 
 
 
 @check
-def best_from_counts(answer: Callable[[int, float, float], float], *, seed: int = 0, cases: int = 8) -> None:
+def accuracy_from_counts(answer: Callable[[int, float, float], float], *, seed: int = 0, cases: int = 8) -> None:
     """Check the best accuracy of a decision from the counts of the signs alone."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         n = 3 if case % 4 == 3 else int(torch.randint(6, 20, (), generator=generator))
         p, of_range = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
         p = 0.15 + 0.5 * p
-        lie = (0.7 + 0.2 * of_range, 0.5, 0.1 + 0.3 * of_range)[case % 3]
-        where = f"n={n}, p={p:.3f}, lie={lie:.3f}"
-        got = ask("best_from_counts", answer, n, p, lie, where=where)
-        compare_number("best_from_counts", got, *_best_and_mistakes(n, p, lie), where=where)
+        p_false = (0.7 + 0.2 * of_range, 0.5, 0.1 + 0.3 * of_range)[case % 3]
+        where = f"n={n}, p={p:.3f}, p_false={p_false:.3f}"
+        got = ask("accuracy_from_counts", answer, n, p, p_false, where=where)
+        compare_number("accuracy_from_counts", got, *_best_and_mistakes(n, p, p_false), where=where)
 
 
 def _binomial(n: int, p: float) -> list[float]:
@@ -275,57 +282,61 @@ def _binomial(n: int, p: float) -> list[float]:
     return [math.comb(n, hits) * p**hits * (1 - p) ** (n - hits) for hits in range(n + 1)]
 
 
-def _count_distributions(signs: int, lie: float) -> tuple[list[float], list[float]]:
+def _count_distributions(signs: int, p_false: float) -> tuple[list[float], list[float]]:
     """Return the distribution of the number of signs for the left, if the left is rewarded and if the right is."""
-    return [0.0, *_binomial(signs - 1, 1 - lie)], [*_binomial(signs - 1, lie), 0.0]
+    return [0.0, *_binomial(signs - 1, 1 - p_false)], [*_binomial(signs - 1, p_false), 0.0]
 
 
-def _p_correct(signs: int, lie: float) -> float:
-    return sum(map(max, *_count_distributions(signs, lie))) / 2
+def _p_correct(signs: int, p_false: float) -> float:
+    return sum(map(max, *_count_distributions(signs, p_false))) / 2
 
 
-def _best_and_mistakes(n: int, p: float, lie: float) -> tuple[float, dict[str, float | Sequence[float]]]:
+def _best_and_mistakes(n: int, p: float, p_false: float) -> tuple[float, dict[str, float | Sequence[float]]]:
     """Return the correct result, and the result with each mistake."""
 
     def over(places: int, each: Callable[[int], float], sure: int = 1) -> float:
-        return sum(chance * each(sure + more) for more, chance in enumerate(_binomial(places, p)))
+        return sum(probability * each(sure + more) for more, probability in enumerate(_binomial(places, p)))
 
-    def told(signs: int) -> float:
-        return _p_correct(signs, lie)
+    def correct(signs: int) -> float:
+        return _p_correct(signs, p_false)
 
     def by_majority(signs: int) -> float:
-        left = _count_distributions(signs, lie)[0]
-        return sum(chance * ((2 * count > signs) + (2 * count == signs) / 2) for count, chance in enumerate(left))
+        left = _count_distributions(signs, p_false)[0]
+        return sum(
+            probability * ((2 * count > signs) + (2 * count == signs) / 2) for count, probability in enumerate(left)
+        )
 
     def in_proportion(signs: int) -> float:
-        pairs = zip(*_count_distributions(signs, lie), strict=True)
+        pairs = zip(*_count_distributions(signs, p_false), strict=True)
         return sum((left**2 + right**2) / (left + right) for left, right in pairs) / 2
 
     def none_true(signs: int) -> float:
-        return sum(map(max, _binomial(signs, lie), _binomial(signs, 1 - lie))) / 2
+        return sum(map(max, _binomial(signs, p_false), _binomial(signs, 1 - p_false))) / 2
 
-    best, mean = over(n - 2, told), 1 + (n - 2) * p
+    best, mean = over(n - 2, correct), 1 + (n - 2) * p
     return best, {
-        "if later signs lie more often than not, fewer signs can speak for a side: weigh how likely the counts are": (
+        "the majority is not always the best choice: compare the probabilities of the counts": (
             over(n - 2, by_majority)
         ),
-        "the first sign is among those that are counted, and does not lie": [
+        "the first sign is counted too, and it is always true": [
             over(n - 2, none_true),
             over(n - 1, none_true, 0),
             over(n - 1, none_true),
         ],
-        "one place surely has a sign": over(n - 1, lambda signs: told(signs) if signs else 0.5, 0),
-        "the sure sign takes one of the n - 1 places: n - 2 are left to chance": over(n - 1, told),
-        "no sign stands at the junction: there are n - 1 places": [
-            over(n, told),
-            over(n, lambda signs: told(signs) if signs else 0.5, 0),
+        "one position certainly has a sign": over(n - 1, lambda signs: correct(signs) if signs else 0.5, 0),
+        "the certain sign has one of the n - 1 positions: only n - 2 are random": over(n - 1, correct),
+        "there is no sign at the junction: there are n - 1 positions": [
+            over(n, correct),
+            over(n, lambda signs: correct(signs) if signs else 0.5, 0),
         ],
-        "either side pays with probability one half": 2 * best,
-        "average over the number of signs; do not take its mean": [told(math.floor(mean)), told(math.ceil(mean))],
-        "the number of signs varies: not every place has one": told(n - 1),
-        "lie is how often a later sign shows the wrong side": over(n - 2, lambda signs: _p_correct(signs, 1 - lie)),
-        "always choose the likelier side; who draws it in proportion is right less often": over(n - 2, in_proportion),
-        "that is for one who knows which sign came first": 1.0,
-        "return how often the choice is right, not how much oftener than by chance": best - 0.5,
-        "return how often the choice is right, not how often it is wrong": 1 - best,
+        "each side is rewarded with probability one half": 2 * best,
+        "average over the number of signs; do not take its mean": [correct(math.floor(mean)), correct(math.ceil(mean))],
+        "the number of signs varies: not every position has one": correct(n - 1),
+        "p_false is the probability that a later sign shows the wrong side": over(
+            n - 2, lambda signs: _p_correct(signs, 1 - p_false)
+        ),
+        "always choose the more probable side; do not sample the side": over(n - 2, in_proportion),
+        "this is the accuracy of a policy that knows which sign came first": 1.0,
+        "return the accuracy, not its difference from one half": best - 0.5,
+        "return the accuracy, not the error rate": 1 - best,
     }

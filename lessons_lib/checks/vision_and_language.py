@@ -14,37 +14,37 @@ STEPS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)  # step sizes of finite differences
 
 
 @check
-def cut_up(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int = 5) -> None:
+def patchify(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int = 5) -> None:
     """Check the split of images into patches."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         b, rows, columns, p = _picture_case(case, generator)
         images = normal(b, rows * p, columns * p, generator=generator)
         where = f"images {tuple(images.shape)}, p={p}"
-        got = ask("cut_up", answer, images, p, where=where)
+        got = ask("patchify", answer, images, p, where=where)
         cut = partial(rearrange, images, p=p, q=p)
         compare(
-            "cut_up",
+            "patchify",
             got,
             cut("b (r p) (c q) -> b (r c) (p q)"),
             {
-                "a reshape alone cuts each row of pixels into pieces; a patch is a square": (
+                "reshape alone splits each row of pixels into pieces; a patch is a square": (
                     images.reshape(b, -1, p * p)
                 ),
-                "the patches go row by row: after the first comes its neighbour to the right": (
+                "the patches are in row order: the second patch is to the right of the first": (
                     cut("b (r p) (c q) -> b (c r) (p q)")
                 ),
-                "inside a patch the pixels go row by row, too": cut("b (r p) (c q) -> b (r c) (q p)"),
+                "the pixels inside a patch are in row order, too": cut("b (r p) (c q) -> b (r c) (q p)"),
                 "rows and columns are exchanged, of the patches and inside them": (
                     cut("b (r p) (c q) -> b (c r) (q p)")
                 ),
-                "the pixels of a patch are neighbours; those stand a whole patch or more apart": (
+                "the pixels of a patch are neighbours; the pixels of your patches are a whole patch or more apart": (
                     cut("b (p r) (q c) -> b (r c) (p q)")
                 ),
                 "height and width are exchanged: the first axis after the images is the height": (
                     rearrange(images.reshape(b, columns * p, rows * p), "b (r p) (c q) -> b (r c) (p q)", p=p, q=p)
                 ),
-                "the picture is upside down or mirrored: count from the top and from the left": [
+                "the image is upside down or mirrored: count from the top and from the left": [
                     rearrange(images.flip(axes), "b (r p) (c q) -> b (r c) (p q)", p=p, q=p)
                     for axes in ((1,), (2,), (1, 2))
                 ],
@@ -54,7 +54,7 @@ def cut_up(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int
 
 
 @check
-def put_together(answer: Callable[[Tensor, int, int], Tensor], *, seed: int = 0, cases: int = 5) -> None:
+def unpatchify(answer: Callable[[Tensor, int, int], Tensor], *, seed: int = 0, cases: int = 5) -> None:
     """Check the assembly of an image from its patches."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
@@ -62,27 +62,25 @@ def put_together(answer: Callable[[Tensor, int, int], Tensor], *, seed: int = 0,
         height, width = rows * p, columns * p
         pieces = normal(b, rows * columns, p * p, generator=generator)
         where = f"patches {tuple(pieces.shape)}, height={height}, width={width}"
-        got = ask("put_together", answer, pieces, height, width, where=where)
+        got = ask("unpatchify", answer, pieces, height, width, where=where)
         join = partial(rearrange, pieces, r=rows, p=p)
         compare(
-            "put_together",
+            "unpatchify",
             got,
             join("b (r c) (p q) -> b (r p) (c q)"),
             {
-                "a reshape alone lays each patch out along the rows; a patch is a square": (
-                    pieces.reshape(b, height, width)
-                ),
-                "the patches come row by row: the second stands to the right of the first": (
+                "reshape alone puts each patch along the rows; a patch is a square": (pieces.reshape(b, height, width)),
+                "the patches are in row order: the second patch is to the right of the first": (
                     join("b (c r) (p q) -> b (r p) (c q)")
                 ),
-                "inside a patch the pixels come row by row, too": join("b (r c) (q p) -> b (r p) (c q)"),
+                "the pixels inside a patch are in row order, too": join("b (r c) (q p) -> b (r p) (c q)"),
                 "rows and columns are exchanged, of the patches and inside them": (
                     join("b (c r) (q p) -> b (r p) (c q)")
                 ),
-                "the pixels of a patch are neighbours; do not strew them over the picture": (
+                "the pixels of a patch are neighbours in the image; do not spread them over the image": (
                     join("b (r c) (p q) -> b (p r) (q c)")
                 ),
-                "height / p patches stand below one another, and width / p beside one another": (
+                "there are height / p rows of patches, and width / p patches in each row": (
                     rearrange(pieces, "b (r c) (p q) -> b (r p) (c q)", r=columns, p=p).reshape(b, height, width)
                 ),
             },
@@ -91,16 +89,18 @@ def put_together(answer: Callable[[Tensor, int, int], Tensor], *, seed: int = 0,
 
 
 @check
-def contrast(answer: Callable[[Tensor, Tensor, float], float], *, seed: int = 0, cases: int = 6) -> None:
+def clip_loss(answer: Callable[[Tensor, Tensor, float], float], *, seed: int = 0, cases: int = 6) -> None:
     """Check the symmetric contrastive loss of images and captions."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         f, g, scale = _feature_case(case, generator)
         n = len(f)
         where = f"f and g {tuple(f.shape)}, scale={scale:.2f}"
-        got = ask("contrast", answer, f, g, scale, where=where)
-        value = number("contrast", got, where)
-        finite = f"contrast is {value}: e to the thousands is too large; torch has the logarithm of a softmax ({where})"
+        got = ask("clip_loss", answer, f, g, scale, where=where)
+        value = number("clip_loss", got, where)
+        finite = (
+            f"clip_loss is {value}: exp of a score in the thousands overflows; use the log-softmax of torch ({where})"
+        )
         assert math.isfinite(value), finite
         loss = got if isinstance(got, Tensor) else as_tensor(value)
         unit_f, unit_g = _unit(f), _unit(g)
@@ -110,31 +110,31 @@ def contrast(answer: Callable[[Tensor, Tensor, float], float], *, seed: int = 0,
         without = torch.stack([others.logsumexp(axis).mean() for axis in (0, 1)]).mean() - scores.diagonal().mean()
         shares = torch.stack([scores.softmax(axis).diagonal().mean() for axis in (0, 1)])
         compare(
-            "contrast",
+            "clip_loss",
             loss,
             right,
             {
-                "only one direction: pictures choose among captions, and captions among pictures": [
+                "only one direction: images need a softmax over captions, and captions a softmax over images": [
                     _loss_one_way(scores, 0),
                     _loss_one_way(scores, 1),
                 ],
-                "the mean of the two directions, not their sum": 2 * right,
-                "the mean over the pairs, not their sum": [n * right, 2 * n * right],
-                "the mean goes over the n own pairs, not over all n x n": right / n,
+                "return the mean of the two directions, not their sum": 2 * right,
+                "return the mean over the pairs, not their sum": [n * right, 2 * n * right],
+                "take the mean over the n matching pairs, not over all n x n pairs": right / n,
                 "the scale is missing": _loss(cosines),
                 "the cosines are multiplied by the scale, not divided by it": _loss(cosines / scale),
-                "bring the features of both to length one": [
+                "normalise the features of images and captions to length one": [
                     _loss(scale * (a @ b.T)) for a, b in ((f, g), (unit_f, g), (f, unit_g))
                 ],
-                "each row is brought to length one, not each column": _loss(scale * (_unit(f, 0) @ _unit(g, 0).T)),
-                "the own one is among those to choose from: it belongs in the sum below": without,
+                "normalise each row to length one, not each column": _loss(scale * (_unit(f, 0) @ _unit(g, 0).T)),
+                "the matching caption belongs in the denominator of the softmax too": without,
                 "the logarithm is missing": [-shares.mean(), shares.mean(), 1 - shares.mean()],
                 "take the logarithm of each probability, then the mean": [-shares.log().mean(), -shares.mean().log()],
-                "the sign is the other way round: a loss is not negative": -right,
-                "one softmax over the whole table; each picture has one, and each caption": (
+                "the sign is wrong: the loss is not negative": -right,
+                "you use one softmax over the whole table; each image and each caption has its own softmax": (
                     -scores.flatten().log_softmax(0).view(n, n).diagonal().mean()
                 ),
-                "in nats: the natural logarithm": right / math.log(2),
+                "the loss is in nats: use the natural logarithm": right / math.log(2),
             },
             where=where,
             scores=scores,
@@ -142,7 +142,7 @@ def contrast(answer: Callable[[Tensor, Tensor, float], float], *, seed: int = 0,
 
 
 @check
-def pull(answer: Callable[[Tensor, float], Tensor], *, seed: int = 0, cases: int = 6) -> None:
+def clip_loss_gradient(answer: Callable[[Tensor, float], Tensor], *, seed: int = 0, cases: int = 6) -> None:
     """Check the gradient of the contrastive loss with respect to the cosine similarities."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
@@ -153,40 +153,44 @@ def pull(answer: Callable[[Tensor, float], Tensor], *, seed: int = 0, cases: int
             cosines[0, :2] = torch.tensor([0.5, 0.5 + 11 * 2.0**-24], dtype=torch.float64)
         where = f"cosines {(n, n)}, scale={scale:.2f}"
         with without_autograd():
-            got = ask("pull", answer, cosines, scale, where=where)
-        finite = f"pull holds NaN or an infinity: e to the thousands is too large; torch has a softmax ({where})"
+            got = ask("clip_loss_gradient", answer, cosines, scale, where=where)
+        finite = (
+            "clip_loss_gradient holds NaN or an infinity: exp of a score in the thousands overflows; use "
+            f"the softmax of torch ({where})"
+        )
         assert is_finite(got), finite
         own = torch.eye(n, dtype=torch.float64)
         of_captions, of_pictures = ((scale * cosines).softmax(axis) for axis in (1, 0))
         bare = cosines.softmax(1) + cosines.softmax(0) - 2 * own
         whole = of_captions + of_pictures - 2 * own
         compare(
-            "pull",
+            "clip_loss_gradient",
             got,
             scale * whole / (2 * n),
             {
-                "only one direction: pictures choose among captions, and captions among pictures": [
+                "only one direction: images need a softmax over captions, and captions a softmax over images": [
                     scale * (of_captions - own) / n,
                     scale * (of_pictures - own) / n,
                 ],
-                "the loss is the mean of two directions: half of their sum": scale * whole / n,
+                "the loss is the mean of two directions, half of their sum": scale * whole / n,
                 "the loss is a mean over the pairs: divide by n": [scale * whole / 2, scale * whole],
-                "the mean goes over the n own pairs, not over all n x n": scale * whole / (2 * n * n),
-                "that is the gradient in the scores; a cosine is multiplied by the scale first": whole / (2 * n),
-                "the scale multiplies, it does not divide": whole / (2 * n * scale),
-                "the softmax is that of the scaled cosines": [scale * bare / (2 * n), bare / (2 * n)],
-                "the own pairs are missing: the loss also pulls on the cosine of each": (
+                "take the mean over the n matching pairs, not over all n x n pairs": scale * whole / (2 * n * n),
+                "you return the gradient with respect to the scores; the scores are the cosines times the scale": whole
+                / (2 * n),
+                "multiply by the scale, do not divide by it": whole / (2 * n * scale),
+                "take the softmax of the scaled cosines": [scale * bare / (2 * n), bare / (2 * n)],
+                "the matching pairs are missing: the loss also depends on their cosines directly": (
                     scale * (of_captions + of_pictures) / (2 * n)
                 ),
-                "the own pair counts once in each direction": scale * (whole + own) / (2 * n),
-                "the sign is the other way round: to raise an own cosine makes the loss smaller": -scale
+                "the matching pair counts once in each direction": scale * (whole + own) / (2 * n),
+                "the sign is wrong: a larger cosine of a matching pair makes the loss smaller": -scale
                 * whole
                 / (2 * n),
-                "one of the two softmaxes stands transposed: a row is a picture in both": [
+                "one of the two softmaxes is transposed: a row is an image in both": [
                     scale * (of_captions + of_pictures.T - 2 * own) / (2 * n),
                     scale * (of_captions.T + of_pictures - 2 * own) / (2 * n),
                 ],
-                "two losses a small step apart give the gradient nearly: derive it": [
+                "finite differences give only an approximation: derive the gradient": [
                     _differences(cosines, scale, step, back) for step in STEPS for back in (1.0, 0.0)
                 ],
             },
@@ -205,7 +209,7 @@ def occlusion(answer: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], *, see
         n, d = x.shape
         where = f"x {(n, d)}{', one patch with all of the weight' * one_alone}"
         got = ask("occlusion", answer, x, q, w, filler, where=where)
-        dividing = "where one patch has all of the weight, 1 minus its weight is zero: do not divide by it"
+        dividing = "if one patch has all of the weight, 1 minus its weight is zero: do not divide by it"
         assert is_finite(got), f"occlusion is wrong: {dividing} ({where})"
         before, after = (x @ q, x @ w), (filler @ q, filler @ w)
         each, weights = torch.eye(n, dtype=torch.bool), before[0].softmax(-1)
@@ -218,31 +222,31 @@ def occlusion(answer: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], *, see
             got,
             full - logits,
             {
-                "the logit before, less the logit after: what a patch held up is positive": logits - full,
-                "those are the logits after; by how much did each drop?": logits,
-                "compute the weights anew: the filler has a score of its own": (
+                "the drop is the logit before minus the logit after: a fall of the logit is positive": logits - full,
+                "you return the logits after the replacement; return by how much each dropped": logits,
+                "compute the weights again: the filler has its own score": (
                     full - _occluded_logits(each, *before, before[0], after[1])
                 ),
-                "the filler has a value of its own, too": full - _occluded_logits(each, *before, after[0], before[1]),
-                "put in the filler that is given": [
+                "the filler has its own value, too": full - _occluded_logits(each, *before, after[0], before[1]),
+                "use the given filler": [
                     full - _occluded_logits(each, *before, 0 * after[0], 0 * after[1]),
                     full - _occluded_logits(each, *before, mean @ q, mean @ w),
                 ],
-                "the filler takes the patch's place and some of the weight; the place is not left out": (
+                "the filler replaces the patch and has a weight; the position is not removed": (
                     full - _occluded_logits(each, *before, torch.full_like(full, -torch.inf), after[1])
                 ),
-                "put each patch back before the next is replaced": [full - so_far, -so_far.diff(prepend=full[None])],
-                "one patch is replaced, all the others stay": full - _occluded_logits(~each, *before, *after),
-                "those are the weights, another map": weights,
-                "those are weights times values, another map": weights * before[1],
-                "a gradient tells of small changes; here the whole patch goes": (
+                "restore each patch before you replace the next one": [full - so_far, -so_far.diff(prepend=full[None])],
+                "replace one patch only; all others do not change": full - _occluded_logits(~each, *before, *after),
+                "you return the weights, not the drops": weights,
+                "you return weights times values, not the drops": weights * before[1],
+                "a gradient describes small changes; here the whole patch is replaced": (
                     weights * (before[1] - after[1] + (before[1] - full) * (before[0] - after[0]))
                 ),
-                "the scores are not divided by a root here": (
+                "the scores are not divided by a square root here": (
                     (before[0] / d**0.5).softmax(-1) @ before[1]
                     - _occluded_logits(each, before[0] / d**0.5, before[1], after[0] / d**0.5, after[1])
                 ),
-                "a drop below zero, which is a rise, stays negative": [
+                "a rise of the logit is a negative drop: do not remove the sign": [
                     (full - logits).abs(),
                     (full - logits).clamp(min=0.0),
                 ],
@@ -251,7 +255,7 @@ def occlusion(answer: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], *, see
         )
 
 
-# --- parts ----------------------------------------------------------------------------------------------------------
+# --- parts ------------------------------------------------------------------------------------------------------------
 
 
 def _picture_case(case: int, generator: torch.Generator) -> list[int]:

@@ -538,9 +538,9 @@ def test_root_logarithm_and_angles_in_single_precision_pass(check, answer, seed)
         (build_attention.weights, lambda q, k: softmax(q.float() @ k.float().mT / single_root(q.shape[-1]))),
         (build_attention.attend, lambda q, k, v, mask: with_root(q.float(), k.float(), v.float(), mask)),
         (build_flash.check.tiled, lambda q, k, v, block: with_root(q.float(), k.float(), v.float())),
-        (vision_and_language.contrast, lambda f, g, s: answers_of_vision.contrast(f.float(), g.float(), s).item()),
-        (vision_and_language.contrast, lambda f, g, s: answers_of_vision.contrast(f.float(), g.float(), s)),
-        (vision_and_language.pull, lambda c, s: answers_of_vision.pull(c.float(), s)),
+        (vision_and_language.clip_loss, lambda f, g, s: answers_of_vision.clip_loss(f.float(), g.float(), s).item()),
+        (vision_and_language.clip_loss, lambda f, g, s: answers_of_vision.clip_loss(f.float(), g.float(), s)),
+        (vision_and_language.clip_loss_gradient, lambda c, s: answers_of_vision.clip_loss_gradient(c.float(), s)),
         (train_gpt.min_p, lambda z, *rest: answers_of_train_gpt.min_p(z.float(), *rest)),
     ],
 )

@@ -1,4 +1,4 @@
-"""Answers to the exercises on vision and language: right ones in any style, wrong ones with what they must be told."""
+"""Answers to the exercises on vision and language: correct answers in several styles, wrong ones with their message."""
 
 import math
 
@@ -61,7 +61,7 @@ def in_strips(pieces, height, width):
     return torch.cat([torch.cat([s.unflatten(-1, (p, p)) for s in strip.unbind(1)], -1) for strip in strips], 1)
 
 
-def contrast(f, g, scale):
+def clip_loss(f, g, scale):
     scores = scale * normalize(f, dim=-1) @ normalize(g, dim=-1).T
     own = torch.arange(len(f))
     return (cross_entropy(scores, own) + cross_entropy(scores.T, own)) / 2
@@ -89,7 +89,7 @@ def by_numpy(f, g, scale):
     return ((rows + columns) / 2 - np.diag(scores)).mean()
 
 
-def pull(cosines, scale):
+def clip_loss_gradient(cosines, scale):
     whole = (scale * cosines).softmax(0) + (scale * cosines).softmax(1) - 2 * torch.eye(len(cosines))
     return scale * whole / (2 * len(cosines))
 
@@ -166,7 +166,7 @@ def through_the_others(x, q, w, filler):
 
 
 RIGHT = {
-    check.cut_up: [
+    check.patchify: [
         patches,
         by_slices,
         by_unfold,
@@ -174,16 +174,22 @@ RIGHT = {
         vision.patchify,
         lambda images, p: patches(images.float(), p),
     ],
-    check.put_together: [picture, laid_down, by_fold, in_strips, lambda x, *size: vision.unpatchify(x.float(), size)],
-    check.contrast: [
-        contrast,
+    check.unpatchify: [picture, laid_down, by_fold, in_strips, lambda x, *size: vision.unpatchify(x.float(), size)],
+    check.clip_loss: [
+        clip_loss,
         by_logsumexp,
         pair_by_pair,
         by_numpy,
-        lambda f, g, scale: contrast(f.float(), g.float(), scale),
-        lambda f, g, scale: contrast(f.float(), g.float(), scale).item(),
+        lambda f, g, scale: clip_loss(f.float(), g.float(), scale),
+        lambda f, g, scale: clip_loss(f.float(), g.float(), scale).item(),
     ],
-    check.pull: [pull, by_transposing, entry_by_entry, shifted, lambda c, scale: pull(c.float(), scale)],
+    check.clip_loss_gradient: [
+        clip_loss_gradient,
+        by_transposing,
+        entry_by_entry,
+        shifted,
+        lambda c, scale: clip_loss_gradient(c.float(), scale),
+    ],
     check.occlusion: [
         occlusion,
         all_at_once,
@@ -342,9 +348,9 @@ def by_division(x, q, w, filler):
 
 WRONG = {}
 
-WRONG[check.cut_up] = [
-    (lambda images, p: images.reshape(len(images), -1, p * p), "a reshape alone"),
-    (cut("b (r p) (c q) -> b (c r) (p q)"), "its neighbour to the right"),
+WRONG[check.patchify] = [
+    (lambda images, p: images.reshape(len(images), -1, p * p), "reshape alone"),
+    (cut("b (r p) (c q) -> b (c r) (p q)"), "the second patch is to the right of the first"),
     (cut("b (r p) (c q) -> b (r c) (q p)"), "inside a patch"),
     (cut("b (r p) (c q) -> b (c r) (q p)"), "rows and columns are exchanged"),
     (lambda images, p: patches(images.transpose(1, 2), p), "rows and columns are exchanged"),
@@ -359,105 +365,105 @@ WRONG[check.cut_up] = [
     (lambda images, p: patches(images, p)[:1], "must have shape"),
     (lambda images, p: list(patches(images, p)), "must be a tensor, got list"),
     (lambda images, p: patches(images, p).flip(1), "wrong values"),
-    (lambda images, p: patches(images, p).mul(1 + 1e-3), "cut_up "),
+    (lambda images, p: patches(images, p).mul(1 + 1e-3), "patchify "),
     (lambda images, p: patches(images.div_(16), p), "changed its argument"),
     (lambda images, p: None, "did you forget to return"),
 ]
 
-WRONG[check.put_together] = [
-    (lambda pieces, height, width: pieces.reshape(-1, height, width), "a reshape alone"),
-    (joined("b (c r) (p q) -> b (r p) (c q)"), "stands to the right"),
+WRONG[check.unpatchify] = [
+    (lambda pieces, height, width: pieces.reshape(-1, height, width), "reshape alone"),
+    (joined("b (c r) (p q) -> b (r p) (c q)"), "is to the right"),
     (joined("b (r c) (q p) -> b (r p) (c q)"), "inside a patch"),
     (joined("b (c r) (q p) -> b (r p) (c q)"), "rows and columns are exchanged"),
-    (joined("b (r c) (p q) -> b (p r) (q c)"), "do not strew them"),
+    (joined("b (r c) (p q) -> b (p r) (q c)"), "do not spread them"),
     (
         lambda pieces, height, width: picture(pieces, width, height).reshape(-1, height, width),
-        "stand below one another",
+        "rows of patches",
     ),
     (lambda pieces, height, width: picture(pieces, width, height), "must have shape"),
     (lambda pieces, height, width: picture(pieces, height, width).transpose(1, 2), "must have shape"),
     (lambda pieces, height, width: picture(pieces, height, width)[:, None], "must have shape"),
     (lambda pieces, height, width: picture(pieces, height, width).flip(1), "wrong values"),
-    (lambda pieces, height, width: picture(pieces, height, width) + 1e-3, "put_together "),
+    (lambda pieces, height, width: picture(pieces, height, width) + 1e-3, "unpatchify "),
     (lambda pieces, height, width: picture(pieces, height, width).tolist(), "must be a tensor, got list"),
     (lambda pieces, height, width: None, "did you forget to return"),
 ]
 
-WRONG[check.contrast] = [
+WRONG[check.clip_loss] = [
     (lambda *given: by_scores(scores_of(*given))[0], "only one direction"),
     (lambda *given: by_scores(scores_of(*given))[1], "only one direction"),
     (lambda *given: by_scores(scores_of(*given)).sum(), "not their sum"),
-    (lambda *given: len(given[0]) * contrast(*given), "the mean over the pairs"),
-    (lambda *given: 2 * len(given[0]) * contrast(*given), "the mean over the pairs"),
-    (lambda *given: contrast(*given) / len(given[0]), "not over all n x n"),
-    (lambda f, g, scale: contrast(f, g, 1.0), "the scale is missing"),
-    (lambda f, g, scale: contrast(f, g, 1 / scale), "not divided by it"),
-    (raw, "bring the features of both"),
-    (lambda f, g, scale: raw(normalize(f, dim=-1), g, scale), "bring the features of both"),
-    (lambda f, g, scale: raw(f, normalize(g, dim=-1), scale), "bring the features of both"),
+    (lambda *given: len(given[0]) * clip_loss(*given), "the mean over the pairs"),
+    (lambda *given: 2 * len(given[0]) * clip_loss(*given), "the mean over the pairs"),
+    (lambda *given: clip_loss(*given) / len(given[0]), "not over all n x n"),
+    (lambda f, g, scale: clip_loss(f, g, 1.0), "the scale is missing"),
+    (lambda f, g, scale: clip_loss(f, g, 1 / scale), "not divided by it"),
+    (raw, "normalise the features of images and captions"),
+    (lambda f, g, scale: raw(normalize(f, dim=-1), g, scale), "normalise the features of images and captions"),
+    (lambda f, g, scale: raw(f, normalize(g, dim=-1), scale), "normalise the features of images and captions"),
     (lambda f, g, scale: raw(normalize(f, dim=0), normalize(g, dim=0), scale), "not each column"),
-    (without_own, "it belongs in the sum below"),
+    (without_own, "belongs in the denominator"),
     (with_shares(lambda p: -p.mean()), "the logarithm is missing"),
     (with_shares(lambda p: p.mean()), "the logarithm is missing"),
     (with_shares(lambda p: 1 - p.mean()), "the logarithm is missing"),
     (with_shares(lambda p: -p.mean(1).log().mean()), "of each probability, then the mean"),
     (with_shares(lambda p: -p.mean().log()), "of each probability, then the mean"),
-    (lambda *given: -contrast(*given), "the sign is the other way round"),
+    (lambda *given: -clip_loss(*given), "the sign is wrong"),
     (
         lambda *given: -scores_of(*given).exp().div(scores_of(*given).exp().sum()).log().diagonal().mean(),
         "one softmax over the whole table",
     ),
-    (lambda *given: contrast(*given) / math.log(2), "the natural logarithm"),
-    (naive, "e to the thousands"),
-    (with_shares(lambda p: -p.log().mean()), "e to the thousands"),
-    (lambda *given: contrast(*given) + 1, "wrong values"),
+    (lambda *given: clip_loss(*given) / math.log(2), "the natural logarithm"),
+    (naive, "exp of a score in the thousands"),
+    (with_shares(lambda p: -p.log().mean()), "exp of a score in the thousands"),
+    (lambda *given: clip_loss(*given) + 1, "wrong values"),
     (lambda *given: by_scores(scores_of(*given)), "must be a number; a tensor must have shape"),
-    (lambda *given: [contrast(*given)], "must be a number, got list"),
+    (lambda *given: [clip_loss(*given)], "must be a number, got list"),
     (lambda *given: None, "did you forget to return"),
 ]
 
-WRONG[check.pull] = [
-    *((by_differences(step, back), "derive it") for step in (1e-4, 1e-5, 1e-6) for back in (True, False)),
+WRONG[check.clip_loss_gradient] = [
+    *((by_differences(step, back), "derive the gradient") for step in (1e-4, 1e-5, 1e-6) for back in (True, False)),
     (pulling(lambda rows, columns, own, s, n: s * (rows - own) / n), "only one direction"),
     (pulling(lambda rows, columns, own, s, n: s * (columns - own) / n), "only one direction"),
     (pulling(lambda rows, columns, own, s, n: s * (rows + columns - 2 * own) / n), "half of their sum"),
     (pulling(lambda rows, columns, own, s, n: s * (rows + columns - 2 * own) / 2), "divide by n"),
     (pulling(lambda rows, columns, own, s, n: s * (rows + columns - 2 * own)), "divide by n"),
-    (lambda c, scale: pull(c, scale) / len(c), "not over all n x n"),
-    (lambda c, scale: pull(c, scale) / scale, "the gradient in the scores"),
-    (lambda c, scale: pull(c, scale) / scale**2, "it does not divide"),
-    (lambda c, scale: scale * pull(c, 1.0), "of the scaled cosines"),
-    (lambda c, scale: pull(c, 1.0), "of the scaled cosines"),
-    (pulling(lambda rows, columns, own, s, n: s * (rows + columns) / (2 * n)), "the own pairs are missing"),
+    (lambda c, scale: clip_loss_gradient(c, scale) / len(c), "not over all n x n"),
+    (lambda c, scale: clip_loss_gradient(c, scale) / scale, "the gradient with respect to the scores"),
+    (lambda c, scale: clip_loss_gradient(c, scale) / scale**2, "do not divide by it"),
+    (lambda c, scale: scale * clip_loss_gradient(c, 1.0), "of the scaled cosines"),
+    (lambda c, scale: clip_loss_gradient(c, 1.0), "of the scaled cosines"),
+    (pulling(lambda rows, columns, own, s, n: s * (rows + columns) / (2 * n)), "the matching pairs are missing"),
     (pulling(lambda rows, columns, own, s, n: s * (rows + columns - own) / (2 * n)), "once in each direction"),
-    (lambda c, scale: -pull(c, scale), "the sign is the other way round"),
-    (pulling(lambda rows, columns, own, s, n: s * (rows + columns.T - 2 * own) / (2 * n)), "stands transposed"),
-    (pulling(lambda rows, columns, own, s, n: s * (rows.T + columns - 2 * own) / (2 * n)), "stands transposed"),
-    (naive_pull, "e to the thousands"),
+    (lambda c, scale: -clip_loss_gradient(c, scale), "the sign is wrong"),
+    (pulling(lambda rows, columns, own, s, n: s * (rows + columns.T - 2 * own) / (2 * n)), "is transposed"),
+    (pulling(lambda rows, columns, own, s, n: s * (rows.T + columns - 2 * own) / (2 * n)), "is transposed"),
+    (naive_pull, "exp of a score in the thousands"),
     (pull_by_autograd, "computed by hand here"),
-    (lambda c, scale: pull(c, scale).T, "wrong values"),
-    (lambda c, scale: pull(c, scale).sum(0), "must have shape"),
-    (lambda c, scale: pull(c, scale).tolist(), "must be a tensor, got list"),
+    (lambda c, scale: clip_loss_gradient(c, scale).T, "wrong values"),
+    (lambda c, scale: clip_loss_gradient(c, scale).sum(0), "must have shape"),
+    (lambda c, scale: clip_loss_gradient(c, scale).tolist(), "must be a tensor, got list"),
     (lambda c, scale: None, "did you forget to return"),
 ]
 
 WRONG[check.occlusion] = [
-    (lambda *given: -occlusion(*given), "the logit before, less the logit after"),
-    (lambda *given: pooled(*given[:3]) - occlusion(*given), "by how much did each drop"),
-    (with_parts(scores=lambda s, i: s), "compute the weights anew"),
-    (with_parts(values=lambda v, i: v), "a value of its own"),
-    (lambda x, q, w, filler: occlusion(x, q, w, torch.zeros_like(filler)), "put in the filler that is given"),
-    (lambda x, q, w, filler: occlusion(x, q, w, x.mean(0)), "put in the filler that is given"),
-    (with_parts(scores=hidden), "the place is not left out"),
-    (never_put_back, "put each patch back"),
-    (step_by_step, "put each patch back"),
-    (only_one_left, "all the others stay"),
-    (lambda x, q, w, filler: (x @ q).softmax(-1), "those are the weights, another map"),
+    (lambda *given: -occlusion(*given), "the logit before minus the logit after"),
+    (lambda *given: pooled(*given[:3]) - occlusion(*given), "by how much each dropped"),
+    (with_parts(scores=lambda s, i: s), "compute the weights again"),
+    (with_parts(values=lambda v, i: v), "its own value"),
+    (lambda x, q, w, filler: occlusion(x, q, w, torch.zeros_like(filler)), "use the given filler"),
+    (lambda x, q, w, filler: occlusion(x, q, w, x.mean(0)), "use the given filler"),
+    (with_parts(scores=hidden), "the position is not removed"),
+    (never_put_back, "restore each patch"),
+    (step_by_step, "restore each patch"),
+    (only_one_left, "all others do not change"),
+    (lambda x, q, w, filler: (x @ q).softmax(-1), "you return the weights, not"),
     (lambda x, q, w, filler: (x @ q).softmax(-1) * (x @ w), "weights times values"),
-    (by_gradient, "a gradient tells of small changes"),
-    (lambda x, q, w, filler: occlusion(x, q / len(q) ** 0.5, w, filler), "not divided by a root"),
-    (lambda *given: occlusion(*given).abs(), "stays negative"),
-    (lambda *given: occlusion(*given).clamp(min=0), "stays negative"),
+    (by_gradient, "a gradient describes small changes"),
+    (lambda x, q, w, filler: occlusion(x, q / len(q) ** 0.5, w, filler), "not divided by a square root"),
+    (lambda *given: occlusion(*given).abs(), "is a negative drop"),
+    (lambda *given: occlusion(*given).clamp(min=0), "is a negative drop"),
     (by_division, "do not divide by it"),
     (lambda *given: occlusion(*given) + 0.1, "wrong values"),
     (lambda *given: occlusion(*given)[:, None], "must have shape"),
