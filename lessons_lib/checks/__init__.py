@@ -79,7 +79,7 @@ def without_autograd() -> Iterator[None]:
     """
 
     def refuse(*_: object, **__: object) -> None:
-        raise AutogradUsedError("the way back is computed by hand here, without autograd and without torch.func")
+        raise AutogradUsedError("write the backward pass by hand, without autograd and without torch.func")
 
     entry_points = [(torch.autograd, "_engine_run_backward"), (forward_ad, "make_dual")]
     originals = [(module, name, getattr(module, name)) for module, name in entry_points if hasattr(module, name)]
@@ -114,7 +114,7 @@ def check(run_check: Callable[Arguments, None]) -> Callable[Arguments, None]:
             if isinstance(error, (AssertionError, AutogradUsedError)):
                 raise WrongAnswerError(str(error)) from None
             first = str(error).partition("\n")[0][:200]
-            raise WrongAnswerError(f"what came back could not be read: {type(error).__name__}: {first}") from None
+            raise WrongAnswerError(f"the result could not be read: {type(error).__name__}: {first}") from None
 
     return wrapped
 
@@ -265,11 +265,11 @@ def compare_mask(what: str, got: object, wanted: Tensor, mistakes: Mapping[str, 
         return
     for sentence, wrong in _flatten_mistakes(mistakes):
         assert not torch.equal(got, wrong), f"{what} is wrong: {sentence} ({where})"
-    places = (got != wanted).nonzero().tolist()
-    should = bool(wanted[tuple(places[0])])
-    count = "1 place" if len(places) == 1 else f"{len(places)} places"
+    entries = (got != wanted).nonzero().tolist()
+    should = bool(wanted[tuple(entries[0])])
+    count = "1 entry" if len(entries) == 1 else f"{len(entries)} entries"
     raise AssertionError(
-        f"{what} has the right shape and wrong values, in {count}: {places[0]} should be {should} ({where})"
+        f"{what} has the right shape and wrong values, in {count}: {entries[0]} should be {should} ({where})"
     )
 
 

@@ -23,7 +23,7 @@ Cache = tuple[Tensor, Tensor]
 
 
 @check
-def weights(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
+def attention_weights(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check the weights of scaled dot-product attention, for small scores and for scores that overflow ``exp``."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
@@ -45,15 +45,15 @@ def _check_weights(answer: Callable[[Tensor, Tensor], Tensor], q: Tensor, k: Ten
     s = scores / math.sqrt(d_k)
     mistakes = {
         "the scores are not divided by sqrt(d_k)": softmax(scores),
-        "did you divide by d_k instead of its root?": softmax(scores / d_k),
-        "under the root belongs the width d_k, not the number of keys": softmax(scores / math.sqrt(m)),
+        "did you divide by d_k instead of its square root?": softmax(scores / d_k),
+        "divide by the square root of the width d_k, not of the number of keys": softmax(scores / math.sqrt(m)),
         "the scores are divided by sqrt(d_k), not multiplied": softmax(scores * math.sqrt(d_k)),
-        "these are the scores; the softmax is missing": s,
+        "this is the matrix of scores; the softmax is missing": s,
     } | denominator_mistakes(s)
-    got = ask("weights", answer, q, k, where=where)
+    got = ask("attention_weights", answer, q, k, where=where)
     cause = "subtract the maximum of each row" + (", not of the whole tensor" if "one long" in where else " first")
-    assert is_finite(got), f"exp left the range of the numbers: {cause} ({where})"
-    compare("weights", got, softmax(s), mistakes, where=where, scores=s)
+    assert is_finite(got), f"exp overflowed or underflowed: {cause} ({where})"
+    compare("attention_weights", got, softmax(s), mistakes, where=where, scores=s)
 
 
 # --- masks ----------------------------------------------------------------------------------------------------------
@@ -69,10 +69,10 @@ def causal_mask(answer: Callable[[int, int], Tensor], *, seed: int = 0, cases: i
         everything = torch.ones(n, m, dtype=torch.bool)
         wanted = everything.tril(m - n)
         mistakes = {
-            "that is who is hidden; True means may attend": ~wanted,
+            "the mask is inverted: True means may attend": ~wanted,
             "the queries are the last n of the m positions, not the first": everything.tril(),
-            "a position sees itself too": everything.tril(m - n - 1),
-            "that lets a position see what comes after it": everything.triu(m - n),
+            "a position attends to itself too": everything.tril(m - n - 1),
+            "a position attends to later positions": everything.triu(m - n),
             "one position too many is visible": everything.tril(m - n + 1),
         }
         where = f"n={n}, m={m}"
@@ -94,15 +94,13 @@ def padding_mask(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, case
         place = torch.arange(m)
         length = lengths[:, None, None, None]
         mistakes = {
-            "that is who is hidden; True means may attend": place >= length,
+            "the mask is inverted: True means may attend": place >= length,
             "a sequence of length l has the keys 0 to l - 1": place <= length,
             "the last real key is visible too": place < length - 1,
             "the real keys come first, the padding last": place >= m - length,
         }
         flat = isinstance(got, Tensor) and got.shape == (b, m)
-        assert not flat, (
-            f"padding_mask must leave an axis for the heads and one for the queries, (b, 1, 1, m) ({where})"
-        )
+        assert not flat, f"padding_mask must have an axis for the heads and one for the queries, (b, 1, 1, m) ({where})"
         compare_mask("padding_mask", got, place < length, mistakes, where=where)
 
 
@@ -131,8 +129,8 @@ def gradients_of_attend(answer: Callable[..., tuple[Tensor, Tensor, Tensor]], *,
             returns, with_kind = "the gradients of q, k and v", f"{kind}, {where}"
             got = ask("gradients_of_attend", answer, q, k, v, allowed, where=with_kind, returns=returns, parts=3)
             assert is_finite(*got), (
-                "the gradients hold NaN: a 0 / 0 that is mended after the division is still a 0 / 0 on the way back "
-                f"({with_kind})"
+                "the gradients contain NaN: a 0 / 0 that is replaced after the division is still a 0 / 0 in the "
+                f"backward pass ({with_kind})"
             )
             for name, one, right in zip("qkv", got, wanted, strict=True):
                 compare(f"the gradient of {name}", one, right, {}, where=with_kind)
@@ -161,7 +159,7 @@ def _check_attention(
     } | {why: wrong @ v for why, wrong in masking_mistakes(scores, allowed).items()}
     got = ask("attend", answer, q, k, v, mask, where=where)
     cause = (
-        "0 / 0 in a row without keys: replace its sum before you divide"
+        "0 / 0 in a row without visible keys: replace the sum before you divide"
         if "row 0" in where
         else "subtract the maximum of the visible scores, row by row"
     )
@@ -173,7 +171,7 @@ def _check_attention(
 
 
 @check
-def split(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int = 4) -> None:
+def split_heads(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check the split of the last axis into heads, which become an axis before the positions."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
@@ -182,17 +180,17 @@ def split(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int 
         x = normal(b, n, h * d, generator=generator)
         mistakes = {
             "a reshape alone mixes positions: split the last axis, then swap two axes": x.reshape(b, h, n, d),
-            "the first d columns belong to head 0; yours are dealt out in turn": rearrange(
+            "the first d columns belong to head 0; here consecutive columns go to different heads": rearrange(
                 x, "b n (d h) -> b h n d", h=h
             ),
         }
         where = f"b={b}, n={n}, n_heads={h}, d_head={d}"
-        got = ask("split", answer, x, h, where=where)
-        compare("split", got, rearrange(x, "b n (h d) -> b h n d", h=h), mistakes, where=where)
+        got = ask("split_heads", answer, x, h, where=where)
+        compare("split_heads", got, rearrange(x, "b n (h d) -> b h n d", h=h), mistakes, where=where)
 
 
 @check
-def merge(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
+def merge_heads(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check the inverse of the split: the heads of each position are concatenated to one vector."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
@@ -201,15 +199,17 @@ def merge(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4) 
         x = normal(b, h, n, d, generator=generator)
         mistakes = {
             "a reshape alone mixes positions: swap two axes first": x.reshape(b, n, h * d),
-            "head 0 belongs in the first d columns; yours are dealt out in turn": rearrange(x, "b h n d -> b n (d h)"),
+            "head 0 belongs in the first d columns; here consecutive columns come from different heads": rearrange(
+                x, "b h n d -> b n (d h)"
+            ),
         }
         where = f"b={b}, n={n}, n_heads={h}, d_head={d}"
-        got = ask("merge", answer, x, where=where)
-        compare("merge", got, rearrange(x, "b h n d -> b n (h d)"), mistakes, where=where)
+        got = ask("merge_heads", answer, x, where=where)
+        compare("merge_heads", got, rearrange(x, "b h n d -> b n (h d)"), mistakes, where=where)
 
 
 @check
-def attend_shared(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 4) -> None:
+def grouped_query_attention(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check attention of query heads that share key/value heads, consecutive ones together."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
@@ -223,15 +223,17 @@ def attend_shared(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 
         (turned_k, right_k), (turned_v, right_v) = by_turns, in_blocks
         wanted = attention(q, right_k, right_v, mask)
         mistakes = {
-            "consecutive query heads share a key head; yours take turns": attention(q, turned_k, turned_v, mask),
-            "the values of a query head are those of its keys' head": attention(q, right_k, turned_v, mask),
-            "the keys of a query head are those of its values' head": attention(q, turned_k, right_v, mask),
+            "consecutive query heads share a key head; here every g-th query head shares one": attention(
+                q, turned_k, turned_v, mask
+            ),
+            "a query head must use the values of the head whose keys it uses": attention(q, right_k, turned_v, mask),
+            "a query head must use the keys of the head whose values it uses": attention(q, turned_k, right_v, mask),
             "all query heads use the first key head": attention(q, k[:, :1], v[:, :1], mask),
             "the mask is ignored": attention(q, right_k, right_v),
         }
         where = f"{g * group} query heads, {g} key heads, mask over {tuple(mask.shape)}"
-        got = ask("attend_shared", answer, q, k, v, mask, where=where)
-        compare("attend_shared", got, wanted, mistakes, where=where)
+        got = ask("grouped_query_attention", answer, q, k, v, mask, where=where)
+        compare("grouped_query_attention", got, wanted, mistakes, where=where)
 
 
 # --- positions ------------------------------------------------------------------------------------------------------
@@ -250,7 +252,7 @@ def rotate(answer: Callable[[Tensor, Tensor, float], Tensor], *, seed: int = 0, 
         where = f"shape {tuple(x.shape)}, base {base:.3g}, positions {positions.tolist()}"
         got = ask("rotate", answer, x, positions, base, where=where)
         right = RotaryEmbedding(2 * pairs, base=base)
-        other_pairs = "these pairs are neighbours, 2i and 2i + 1; here i goes with i + d/2"
+        other_pairs = "these pairs are neighbours, 2i and 2i + 1; here i is paired with i + d/2"
         mistakes = rotation_mistakes(x, positions, right, other_pairs)
         compare("rotate", got, right(x, positions), mistakes, where=where, rounding=1e-5)
 
@@ -287,7 +289,9 @@ def decode(
             out, following = _run_decode_step(answer, piece, w, h, g, cache, where)
             twin, _ = _run_decode_step(answer, piece, w, h, g, cache, where)
             stateless = out.shape == twin.shape and torch.allclose(out, twin, rtol=1e-5, atol=1e-5, equal_nan=True)
-            assert stateless, f"the same step from the same cache gives another result: keep no state outside ({where})"
+            assert stateless, (
+                f"the same step with the same cache gives another result: store no state outside the cache ({where})"
+            )
             cache = following
             _check_cache(cache, (x.shape[0], g, seen, w[0].shape[-1] // h), h, where)
             outs.append(out)
@@ -316,7 +320,7 @@ def _check_cache(cache: Cache, wanted: tuple[int, ...], h: int, where: str) -> N
     b, g, seen, d_head = wanted
     for name, kept in zip(("keys", "values"), cache, strict=True):
         repeated = h != g and kept.shape == (b, h, seen, d_head)
-        assert not repeated, f"the cache keeps the {name} of {g} heads; repeat them after you have kept them ({where})"
+        assert not repeated, f"the cache stores the {name} of {g} heads; repeat them after you store them ({where})"
         assert kept.shape == wanted, (
             f"after {seen} positions the cached {name} must have shape {wanted}, got {tuple(kept.shape)} ({where})"
         )
@@ -362,16 +366,18 @@ def _layer_mistakes(x: Tensor, w: Weights, h: int, g: int) -> dict[str, Tensor]:
     whole_q, whole_k = (RotaryEmbedding(y.shape[-1])(y) for y in (x @ w[0], x @ w[1]))
     k_by_turns, v_by_turns = (y.repeat(1, h // g, 1, 1) for y in (turned[1], v))
     in_wrong_order = {
-        "nothing hides the future": attention(*turned, v),
+        "no mask hides later positions": attention(*turned, v),
         "queries and keys are not rotated": attention(q, k, v, past),
         "the keys are not rotated": attention(turned[0], k, v, past),
         "the queries are not rotated": attention(q, turned[1], v, past),
-        "only queries and keys are rotated, values are not": attention(*turned, turn(v), past),
-        "rotate after the split into heads: each head has all the rates": attention(
+        "rotate only queries and keys, not values": attention(*turned, turn(v), past),
+        "rotate after the split into heads: each head has all the frequencies": attention(
             rearrange(whole_q, "b n (h d) -> b h n d", h=h), rearrange(whole_k, "b n (g d) -> b g n d", g=g), v, past
         ),
-        "the root is that of a head's width, not of the model's": attention(*turned, v, past, scale=11**-0.5),
-        "consecutive query heads share a key head; yours take turns": attention(
+        "divide by the square root of a head's width, not of the model's width": attention(
+            *turned, v, past, scale=11**-0.5
+        ),
+        "consecutive query heads share a key head; here every g-th query head shares one": attention(
             turned[0], k_by_turns, v_by_turns, past
         ),
     }
@@ -414,18 +420,18 @@ def _decode_mistakes(x: Tensor, w: Weights, h: int, g: int, sizes: Sequence[int]
 
     alone = [_layer(piece, w, h, g) for piece in x.split(list(sizes), dim=1)]
     mistakes = {
-        "each piece sees itself alone; attend to all that is kept": torch.cat(alone, dim=1),
-        "positions go on where the cache ends; yours start at 0 in every piece": in_pieces(
+        "each piece attends only to itself; attend to the cached keys too": torch.cat(alone, dim=1),
+        "positions continue where the cache ends; here they start at 0 in every piece": in_pieces(
             restart_q=True, restart_k=True
         ),
-        "the queries stand where the cache ends, not at 0": in_pieces(restart_q=True),
-        "the new keys stand where the cache ends, not at 0": in_pieces(restart_k=True),
-        "the queries are the last of the keys' positions; your mask takes them for the first": in_pieces(top_left=True),
-        "within a piece the future is hidden too": in_pieces(blind=True),
-        "what is kept has been rotated already; rotate the new keys alone": in_pieces(again=True),
+        "the positions of the queries start where the cache ends, not at 0": in_pieces(restart_q=True),
+        "the positions of the new keys start where the cache ends, not at 0": in_pieces(restart_k=True),
+        "the queries have the last of the keys' positions; this mask gives them the first": in_pieces(top_left=True),
+        "within a piece later positions are hidden too": in_pieces(blind=True),
+        "the cached keys are rotated already; rotate only the new keys": in_pieces(again=True),
         "merge the heads before w_o; a reshape alone mixes positions": in_pieces(unmerged=True),
     }
-    of_layers = {why: wrong for why, wrong in _layer_mistakes(x, w, h, g).items() if "nothing hides" not in why}
+    of_layers = {why: wrong for why, wrong in _layer_mistakes(x, w, h, g).items() if "no mask hides" not in why}
     return of_layers | mistakes
 
 

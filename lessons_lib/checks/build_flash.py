@@ -14,7 +14,7 @@ from lessons_lib.checks.flash import with_low_scores
 
 State = tuple[Tensor, Tensor, Tensor]
 Tile = tuple[int, int, bool]
-NO_KEY_YET = "a row that has seen no key has peak -inf, and -inf - (-inf) is NaN: subtract 0 there"
+NO_KEY_YET = "a row without visible keys has peak -inf, and -inf - (-inf) is NaN: subtract 0 there"
 
 # --- one block, and one step of the online softmax ------------------------------------------------------------------
 
@@ -37,7 +37,7 @@ def one_block(
             (scores + 3000 * (1 + torch.arange(n)[:, None]), "scores in the thousands"),
             (scores - 2000, "scores near -2000"),
             (scores.masked_fill(hidden, -torch.inf), "some keys hidden"),
-            (scores.masked_fill(row_0, -torch.inf), "row 0 sees no key"),
+            (scores.masked_fill(row_0, -torch.inf), "row 0 without visible keys"),
         ):
             _check_state(answer, given, values, compared, f"{kind}, {where}")
 
@@ -57,36 +57,41 @@ def _check_state(
     mistakes = (
         {
             "each query has a peak of its own": scores.amax().expand_as(peak),
-            "a row that sees no key has peak -inf": [peak.masked_fill(empty, 0.0), peak.masked_fill(empty, -1e9)],
-            "it is the largest score, not the smallest": scores.amin(dim=-1),
-            "it is the largest score, not the largest in size": scores.abs().amax(dim=-1),
+            "a row without visible keys has peak -inf": [peak.masked_fill(empty, 0.0), peak.masked_fill(empty, -1e9)],
+            "peak is the largest score, not the smallest": scores.amin(dim=-1),
+            "peak is the largest score, not the largest absolute value": scores.abs().amax(dim=-1),
         },
         {
-            "exponentials are relative to the peak of their row": [
+            "the exponentials must be relative to the peak of their row": [
                 plain.sum(dim=-1),
                 (scores - peak.max()).exp().sum(dim=-1),
             ],
-            "it is divided by nothing yet; the total is not 1": total / by_zero,
-            "its logarithm comes at the end": [total.log(), peak + total.log()],
-            "it counts exponentials, not keys": [seen.sum(dim=-1).double(), torch.full_like(total, scores.shape[-1])],
-            "a row that sees no key has total 0": total.masked_fill(empty, scores.shape[-1]),
-            "it is a sum, not a mean": total / scores.shape[-1],
+            "do not divide yet: the total is not 1": total / by_zero,
+            "total is the sum itself; the logarithm comes at the end": [total.log(), peak + total.log()],
+            "total is the sum of the exponentials, not the number of keys": [
+                seen.sum(dim=-1).double(),
+                torch.full_like(total, scores.shape[-1]),
+            ],
+            "a row without visible keys has total 0": total.masked_fill(empty, scores.shape[-1]),
+            "total is a sum, not a mean": total / scores.shape[-1],
         },
         {
-            "exponentials are relative to the peak of their row": [
+            "the exponentials must be relative to the peak of their row": [
                 plain @ values,
                 (scores - peak.max()).exp() @ values,
             ],
-            "it is divided at the very end, not block by block": summed / by_zero[:, None],
+            "do not divide yet: divide once, after the last block": summed / by_zero[:, None],
             "the values are weighted by the exponentials": [
                 seen.double() @ values,
                 values.sum(dim=0).expand_as(summed),
                 scores.masked_fill(~seen, 0.0) @ values,
             ],
-            "a row that sees no key has summed nothing": torch.where(empty[:, None], values.sum(dim=0), summed),
+            "a row without visible keys has summed 0": torch.where(empty[:, None], values.sum(dim=0), summed),
         },
     )
-    cause = "-inf - (-inf) is NaN: subtract 0 in a row that sees no key" if "no key" in where else "exp sees s - peak"
+    cause = (
+        "-inf - (-inf) is NaN: subtract 0 in a row without visible keys" if "row 0" in where else "take exp of s - peak"
+    )
     for i, name in compared:
         assert name == "peak" or is_finite(got[i]), f"{name} is not finite: {cause} ({where})"
         compare(name, got[i], wanted[i], mistakes[i], where=where, scores=scores)
@@ -120,7 +125,7 @@ def update(
             (known, scores + 2000, "scores 2000 higher than before"),
             (high, scores, "scores 2000 lower than before"),
             (start, scores, "at the start"),
-            (start, hidden, "row 0 has seen no key yet"),
+            (start, hidden, "row 0 without visible keys"),
         ):
             _check_update(answer, state, new, v, compared, f"{when}, {where}")
 
@@ -141,7 +146,7 @@ def _check_update(
     weights, shrink = (scores - shift[:, None]).exp(), (peak - shift).exp()
     grow = shrink.reciprocal()
     added, brought = weights.sum(dim=-1), weights @ values
-    wrong_peak = {"it is the largest score so far, not of the new keys alone": scores.amax(dim=-1)}
+    wrong_peak = {"peak is the largest score so far, not only of the new keys": scores.amax(dim=-1)}
     for i, name in compared:
         if name == "peak":
             compare("peak", got[0], highest, wrong_peak, where=where)
@@ -151,10 +156,10 @@ def _check_update(
             (total, added, shrink, grow) if name == "total" else (summed, brought, shrink[:, None], grow[:, None])
         )
         mistakes = {
-            "what was there before is relative to the old peak, so it has to shrink": old + new,
-            "it shrinks by exp(old peak - new peak); yours is the inverse": inverse * old + new,
-            "what was there before is lost": new,
-            "the new keys are not taken in": one * old,
+            "the old sum is relative to the old peak, so it must shrink": old + new,
+            "the old sum shrinks by exp(old peak - new peak); this is the inverse factor": inverse * old + new,
+            "the old sum is lost": new,
+            "the new keys are ignored": one * old,
             "the weights of the new keys are relative to the new peak, too": one * old
             + ((scores - scores.amax(dim=-1, keepdim=True)).exp() @ (values if name == "summed" else _ones(scores))),
         }
@@ -182,7 +187,7 @@ def tiled(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor], *, seed: int 
     for _ in range(cases):
         q, k, v, block, _ = _random_case(generator)
         where = f"n={len(q)}, m={len(k)}, block={block}"
-        late = "exp sees no score but minus the running peak"
+        late = "subtract the running peak from every score before exp"
         _check_tiled(answer, q, k, v, block, late, f"scores near 0, {where}")
         _check_tiled(answer, 3000 * q, k, v, block, late, f"scores in the thousands, {where}")
         early = "before the first block the peak is -inf, not 0"
@@ -204,11 +209,9 @@ def _check_tiled(
     whole = len(k) // block * block
     mistakes = {
         "the scores are not divided by sqrt(d_k)": attention(q, k, v, scale=1.0),
-        "the last block is shorter, but it is there": attention(q, k[:whole], v[:whole]),
+        "the last, shorter block is missing": attention(q, k[:whole], v[:whole]),
         "only the last block counts": attention(q, *parts[-1]),
-        "the blocks are averaged as if they counted alike": torch.stack([attention(q, *part) for part in parts]).mean(
-            dim=0
-        ),
+        "the blocks are averaged with equal weights": torch.stack([attention(q, *part) for part in parts]).mean(dim=0),
     }
     scores = q @ k.mT / math.sqrt(q.shape[-1])
     compare("tiled", got, attention(q, k, v), mistakes, where=where, scores=scores)
@@ -231,10 +234,8 @@ def causal_tiles(answer: Callable[[int, int, int, int], list[Tile]], *, seed: in
         first = causal(m)[:n]
         wanted = [(i, j, bool(tile.all())) for i, j, tile in tiles if tile.any()]
         mistakes = {
-            "a tile of which no pair is visible is skipped": [(i, j, bool(tile.all())) for i, j, tile in tiles],
-            "a tile that is visible in part is visited, with a mask": [
-                (i, j, True) for i, j, tile in tiles if tile.all()
-            ],
+            "skip a tile without visible pairs": [(i, j, bool(tile.all())) for i, j, tile in tiles],
+            "visit a partly visible tile, with a mask": [(i, j, True) for i, j, tile in tiles if tile.all()],
             "a tile with a hidden pair needs a mask": [(i, j, True) for i, j, _ in wanted],
             "a tile without a hidden pair needs no mask": [(i, j, False) for i, j, _ in wanted],
             "the third entry is True where every pair is visible": [(i, j, not whole) for i, j, whole in wanted],
@@ -243,22 +244,20 @@ def causal_tiles(answer: Callable[[int, int, int, int], list[Tile]], *, seed: in
                 for i, j, _ in tiles
                 if first[i : i + block_q, j : j + block_k].any()
             ],
-            "the first entries are positions, not numbers of tiles": [
+            "the first two entries are the first query and the first key, not numbers of tiles": [
                 (i // block_q, j // block_k, whole) for i, j, whole in wanted
             ],
-            "the last block of queries is shorter, but it is there": [
-                tile for tile in wanted if tile[0] + block_q <= n
-            ],
-            "the last tile of keys is shorter, but it is there": [tile for tile in wanted if tile[1] + block_k <= m],
+            "the last, shorter block of queries is missing": [tile for tile in wanted if tile[0] + block_q <= n],
+            "the last, shorter block of keys is missing": [tile for tile in wanted if tile[1] + block_k <= m],
         }
         got = ask("causal_tiles", answer, n, m, block_q, block_k, where=where)
         listed = isinstance(got, (list, tuple)) and all(isinstance(t, (list, tuple)) and len(t) == 3 for t in got)
-        assert listed, f"return a list of triples (first query, first key, whole) ({where})"
+        assert listed, f"return a list of triples (first query, first key, full) ({where})"
         found = sorted((int(i), int(j), bool(whole)) for i, j, whole in got)
         for sentence, wrong in mistakes.items():
             assert sorted(wrong) == wanted or found != sorted(wrong), f"causal_tiles is wrong: {sentence} ({where})"
-        odd = sorted(set(found) ^ set(wanted)) or "a tile comes twice"
-        assert found == wanted, f"causal_tiles is wrong, for instance about {str(odd)[:60]} ({where})"
+        odd = sorted(set(found) ^ set(wanted)) or "a tile that is listed twice"
+        assert found == wanted, f"causal_tiles is wrong, for example for {str(odd)[:60]} ({where})"
 
 
 @check
@@ -285,21 +284,21 @@ def flash(
         touched = torch.stack([rounded[i, torch.arange(m) // block_k * block_k] for i in range(n)])
         inside = torch.stack([mask[i // block_q * block_q] for i in range(n)])
         mistakes = {
-            "nothing hides the future": None,
+            "no mask hides later positions": None,
             "the queries are the last n of the m positions, not the first": first,
             "a tile on the diagonal needs the mask": touched,
-            "every query of a block has its own place": inside,
+            "every query of a block has its own position": inside,
         }
         outs = {why: attention(q, k, v, hidden) for why, hidden in mistakes.items()}
         outs["the scores are not divided by sqrt(d_k)"] = attention(q, k, v, mask, scale=1.0)
         scores = q @ k.mT / math.sqrt(q.shape[-1])
         lse, peak = log_sum_exp(scores, mask), scores.masked_fill(~mask, -torch.inf).amax(dim=-1)
         lses = {
-            "the peak has to be added back": lse - peak,
-            "that is the peak; the logarithm of the total is missing": peak,
-            "that is the total; its logarithm and the peak are missing": (lse - peak).exp(),
-            "it is a natural logarithm": lse / math.log(2),
-            "the mask counts here too": log_sum_exp(scores),
+            "the peak must be added back": lse - peak,
+            "this is the peak; the logarithm of the total is missing": peak,
+            "this is the total; its logarithm and the peak are missing": (lse - peak).exp(),
+            "use the natural logarithm": lse / math.log(2),
+            "the mask applies to the log-sum-exp too": log_sum_exp(scores),
         }
         for i, name in compared:
             compare(name, got[i], (attention(q, k, v, mask), lse)[i], (outs, lses)[i], where=where)
@@ -321,7 +320,7 @@ def _check_hidden_tiles_skipped(
     spoilt = _with_nan_in_hidden_tiles(v, len(q), block_q, block_k)
     out, _ = ask("flash", answer, q, k, spoilt, block_q, block_k, where=where, returns="out, lse", parts=2)
     untouched = bool(out[:block_q].isfinite().all())
-    assert untouched, f"a tile in which everything is hidden was multiplied with zeros; skip it ({where})"
+    assert untouched, f"a fully hidden tile was multiplied by zeros; skip it ({where})"
 
 
 def _check_low_scores(
@@ -388,10 +387,10 @@ def flash_backward(
         one_tile = (seen * grad_p)[:, start].sum(dim=-1, keepdim=True)
         mistakes = {
             "delta, the sum of grad_out * out over a row, is not subtracted": back(seen, seen * grad_p, scale),
-            "the scores were scaled, so this gradient is too": back(seen, seen * (grad_p - delta), 1.0),
+            "the scores are scaled, so this gradient must be scaled too": back(seen, seen * (grad_p - delta), 1.0),
             "the softmax Jacobian is missing between the weights and the scores": back(seen, grad_p * mask, scale),
-            "a hidden pair has weight zero here too": back(p, p * (grad_p - delta), scale),
-            "delta belongs to a whole row of keys, not to a tile": back(seen, seen * (grad_p - one_tile), scale),
+            "a hidden pair has weight 0 in the backward pass too": back(p, p * (grad_p - delta), scale),
+            "delta is a sum over all keys of a row, not over one tile": back(seen, seen * (grad_p - one_tile), scale),
             "delta is subtracted, not added": back(seen, seen * (grad_p + own), scale),
         }
         wanted = attention_vjp(q, k, v, grad_out, mask)[:3]
@@ -405,9 +404,7 @@ def flash_backward(
             with without_autograd():
                 got = ask("flash_backward", answer, *given, block_q, block_k, where=where, returns=returns, parts=3)
             untouched = got[i][block if name == "grad_q" else unseen].isfinite().all()
-            assert untouched, (
-                f"for {name} a tile in which everything is hidden was multiplied with zeros; skip it ({where})"
-            )
+            assert untouched, f"for {name} a fully hidden tile was multiplied by zeros; skip it ({where})"
 
 
 # --- parts ----------------------------------------------------------------------------------------------------------

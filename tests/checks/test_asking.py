@@ -255,7 +255,7 @@ def test_compare_number_tolerance_of_a_difference_is_relative_to_least():
 
 def test_compare_mask_names_the_first_wrong_entry():
     wanted = torch.tensor([[True, False], [True, True]])
-    with pytest.raises(AssertionError, match=r"in 2 places: \[0, 1\] should be False"):
+    with pytest.raises(AssertionError, match=r"in 2 entries: \[0, 1\] should be False"):
         compare_mask("mask", ~wanted | torch.eye(2).bool(), wanted, {}, where="here")
 
 
@@ -359,7 +359,7 @@ def backward_answer(way, forward, n_inputs, n_outputs):
 @pytest.mark.parametrize("way", AUTOGRAD_ANSWERS)
 @every_backward_check
 def test_backward_checks_reject_autograd(check, forward, n_inputs, n_outputs, way):
-    with pytest.raises(WrongAnswerError, match="the way back is computed by hand here"):
+    with pytest.raises(WrongAnswerError, match="write the backward pass by hand"):
         check(backward_answer(way, forward, n_inputs, n_outputs))
 
 
@@ -463,7 +463,7 @@ def test_checks_compare_only_the_requested_part(check, right, parts):
 @pytest.mark.parametrize("part", ["grad_q", "grad_k", "grad_v"])
 @pytest.mark.parametrize("seed", range(5))
 def test_flash_backward_rejects_gradients_from_hidden_tiles(part, seed):
-    with pytest.raises(AssertionError, match=f"for {part} a tile in which everything is hidden was multiplied"):
+    with pytest.raises(AssertionError, match=f"for {part} a fully hidden tile was multiplied"):
         build_flash.check.flash_backward(build_flash.carrying(), only=part, seed=seed)
 
 
@@ -472,7 +472,7 @@ def test_flash_hidden_tiles_fail_the_output_but_not_the_log_sum_exp():
         return build_flash.flash(*given, spare=False)
 
     build_flash.check.flash(whole, only="lse")
-    with pytest.raises(AssertionError, match="multiplied with zeros; skip it"):
+    with pytest.raises(AssertionError, match="multiplied by zeros; skip it"):
         build_flash.check.flash(whole, only="out")
 
 
@@ -496,7 +496,7 @@ def with_root(q, k, v, mask=None):
 @pytest.mark.parametrize(
     ("check", "answer"),
     [
-        (build_attention.weights, lambda q, k: softmax(q @ k.mT / single_root(q.shape[-1]))),
+        (build_attention.attention_weights, lambda q, k: softmax(q @ k.mT / single_root(q.shape[-1]))),
         (build_attention.attend, with_root),
         (flash.attend_stream, stream),
         (build_flash.check.tiled, lambda q, k, v, block: with_root(q, k, v)),
@@ -535,7 +535,7 @@ def test_root_logarithm_and_angles_in_single_precision_pass(check, answer, seed)
         (scaling.stable_softmax, lambda s, t: softmax(s.float() / t)),
         (masks.masked_softmax, lambda s, mask: softmax(s.float(), mask)),
         (information.entropy_from_scores, lambda s, t: answers_of_information.by_special_function(s.float(), t)),
-        (build_attention.weights, lambda q, k: softmax(q.float() @ k.float().mT / single_root(q.shape[-1]))),
+        (build_attention.attention_weights, lambda q, k: softmax(q.float() @ k.float().mT / single_root(q.shape[-1]))),
         (build_attention.attend, lambda q, k, v, mask: with_root(q.float(), k.float(), v.float(), mask)),
         (build_flash.check.tiled, lambda q, k, v, block: with_root(q.float(), k.float(), v.float())),
         (vision_and_language.clip_loss, lambda f, g, s: answers_of_vision.clip_loss(f.float(), g.float(), s).item()),

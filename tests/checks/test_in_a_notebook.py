@@ -30,11 +30,11 @@ def as_objects(q, keys, values):
 CELLS = {
     "wrong": "why_attention.look_up(lambda q, keys, values: values.mean(0))",
     "a number": "flash.causal_traffic(lambda *sizes: 7)",
-    "raises": "build_attention.weights(weights)",
-    "unfinished": "build_attention.weights(unfinished)",
-    "an own assertion": "build_attention.weights(doubting)",
-    "too few arguments": "build_attention.weights(lambda q: q)",
-    "no function": "build_attention.weights(5)",
+    "raises": "build_attention.attention_weights(weights)",
+    "unfinished": "build_attention.attention_weights(unfinished)",
+    "an own assertion": "build_attention.attention_weights(doubting)",
+    "too few arguments": "build_attention.attention_weights(lambda q: q)",
+    "no function": "build_attention.attention_weights(5)",
     "unreadable": "why_attention.look_up(as_objects)",
 } | {f"seven to {name}": f"{name}(lambda *given: 7)" for name in CHECKS}
 
@@ -56,7 +56,7 @@ def test_wrong_answer_shows_only_its_message(shown):
     sentence = f"look_up is wrong: every key has the same weight, whatever the query{where}"
     assert re.fullmatch(sentence, shown["wrong"])
     assert re.fullmatch(r"causal_traffic is 7, wanted \d+ \(n=.*\)", shown["a number"])
-    assert shown["no function"] == "weights must be a function, got int"
+    assert shown["no function"] == "attention_weights must be a function, got int"
 
 
 def test_message_of_every_check_is_one_line(shown):
@@ -74,7 +74,7 @@ def test_exception_in_the_answer_shows_its_traceback(shown):
 
 
 def test_unreadable_result_shows_a_one_line_message(shown):
-    assert re.fullmatch(r"what came back could not be read: RuntimeError: .{1,200}", shown["unreadable"])
+    assert re.fullmatch(r"the result could not be read: RuntimeError: .{1,200}", shown["unreadable"])
 
 
 @pytest.mark.parametrize("cell", CELLS)

@@ -279,7 +279,7 @@ CLASS = {
             """
         ),
         (3, 4, 0),
-        "the way back is computed by hand here",
+        "write the backward pass by hand",
     ),
     "empty": Student(copy.deepcopy, (0, 0, 0), "NotImplementedError"),
     "hard-coded": Student(hard_coded, (0, 0, 6), "KeyError"),

@@ -1,4 +1,4 @@
-"""Answers to the assignment of Part I: right ones in any style, wrong ones with what they must be told."""
+"""Correct and wrong answers to the assignment of Part I, the wrong ones with the message they must get."""
 
 import math
 
@@ -14,7 +14,7 @@ from lessons_lib.attention.positions import RotaryEmbedding
 from lessons_lib.attention.softmax import softmax
 from lessons_lib.checks import build_attention as check
 
-# --- right answers ----------------------------------------------------------------------------------------------------
+# --- correct answers --------------------------------------------------------------------------------------------------
 
 
 def weights(q, k):
@@ -52,7 +52,7 @@ def merge(x):
     return torch.cat(x.unbind(1), dim=-1)
 
 
-def attend_shared(q, k, v, mask):
+def grouped_query_attention(q, k, v, mask):
     return scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
 
 
@@ -87,14 +87,14 @@ def decode(x, w, n_heads, n_kv_heads, cache):
 
 
 RIGHT = {
-    check.weights: [weights, lambda q, k: weights(q, k).float()],
+    check.attention_weights: [weights, lambda q, k: weights(q, k).float()],
     check.causal_mask: [causal_mask],
     check.padding_mask: [padding_mask],
     check.attend: [attention, by_torch],
     check.gradients_of_attend: [gradients(attention)],
-    check.split: [split],
-    check.merge: [merge],
-    check.attend_shared: [attend_shared],
+    check.split_heads: [split],
+    check.merge_heads: [merge],
+    check.grouped_query_attention: [grouped_query_attention],
     check.rotate: [rotate],
     check.layer: [layer],
     check.decode: [decode],
@@ -125,10 +125,10 @@ def without_sum(q, k):
     return (s - s.amax(-1, keepdim=True)).exp()
 
 
-WRONG[check.weights] = [
+WRONG[check.attention_weights] = [
     (lambda q, k: softmax(q @ k.mT), "not divided by sqrt"),
-    (lambda q, k: softmax(q @ k.mT / q.shape[-1]), "d_k instead of its root"),
-    (lambda q, k: softmax(q @ k.mT / math.sqrt(k.shape[-2])), "not the number of keys"),
+    (lambda q, k: softmax(q @ k.mT / q.shape[-1]), "d_k instead of its square root"),
+    (lambda q, k: softmax(q @ k.mT / math.sqrt(k.shape[-2])), "not of the number of keys"),
     (lambda q, k: softmax(q @ k.mT * math.sqrt(q.shape[-1])), "not multiplied"),
     (lambda q, k: softmax(k @ q.mT / math.sqrt(q.shape[-1])).mT, "over the last axis, the keys of each query"),
     (lambda q, k: (q @ k.mT / math.sqrt(q.shape[-1])).flatten().softmax(0).view(*q.shape[:-1], -1), "the whole tensor"),
@@ -145,8 +145,8 @@ WRONG[check.weights] = [
 WRONG[check.causal_mask] = [
     (lambda n, m: ~causal_mask(n, m), "True means may attend"),
     (lambda n, m: torch.ones(n, m).tril().bool(), "the last n of the m positions"),
-    (lambda n, m: torch.ones(n, m).tril(m - n - 1).bool(), "sees itself too"),
-    (lambda n, m: torch.ones(n, m).triu(m - n).bool(), "what comes after it"),
+    (lambda n, m: torch.ones(n, m).tril(m - n - 1).bool(), "attends to itself too"),
+    (lambda n, m: torch.ones(n, m).triu(m - n).bool(), "attends to later positions"),
     (lambda n, m: torch.ones(n, m).tril(m - n + 1).bool(), "one position too many"),
     (lambda n, m: torch.ones(n, m).bool(), "wrong values"),
     (lambda n, m: causal_mask(n, m).float(), "must be a Boolean tensor, got torch.float32"),
@@ -194,7 +194,7 @@ WRONG[check.attend] = [
     (attending(lambda s, mask: softmax(s) * mask), "the mask comes after the softmax"),
     (attending(lambda s, mask: softmax(s * mask)), "a score of zero is not a weight of zero"),
     (attending(lambda s, mask: softmax(s.masked_fill(~mask, -1e9))), "attends to all that is hidden"),
-    (attending(lambda s, mask: s.masked_fill(~mask, -torch.inf).softmax(-1)), "0 / 0 in a row without keys"),
+    (attending(lambda s, mask: s.masked_fill(~mask, -torch.inf).softmax(-1)), "0 / 0 in a row without visible keys"),
     (attending(unshifted), "the maximum of the visible scores"),
     (lambda q, k, v, mask: attention(q, k, v, mask) * 2, "wrong values"),
     (lambda q, k, v, mask: attention(q, k, v, mask).mT, "must have shape"),
@@ -204,7 +204,7 @@ WRONG[check.attend] = [
 WRONG[check.gradients_of_attend] = [
     (gradients(attending(wrong)), says)
     for wrong, says in [
-        (lambda s, mask: (s + torch.zeros(()).masked_fill(~mask, -torch.inf)).softmax(-1).nan_to_num(), "hold NaN"),
+        (lambda s, mask: (s + torch.zeros(()).masked_fill(~mask, -torch.inf)).softmax(-1).nan_to_num(), "contain NaN"),
         (
             lambda s, mask: torch.where(mask, unshifted(s.detach(), mask), 0.0) + 0 * s,
             "gradient of q has the right shape",
@@ -213,17 +213,17 @@ WRONG[check.gradients_of_attend] = [
 ]
 
 
-WRONG[check.split] = [
+WRONG[check.split_heads] = [
     (lambda x, h: x.reshape(len(x), h, x.shape[1], -1), "a reshape alone mixes positions"),
-    (lambda x, h: rearrange(x, "b n (d h) -> b h n d", h=h), "dealt out in turn"),
+    (lambda x, h: rearrange(x, "b n (d h) -> b h n d", h=h), "consecutive columns go to different heads"),
     (lambda x, h: x.unflatten(-1, (h, -1)), "must have shape"),
     (lambda x, h: split(x, h).flip(1), "wrong values"),
 ]
 
 
-WRONG[check.merge] = [
+WRONG[check.merge_heads] = [
     (lambda x: x.reshape(len(x), x.shape[2], -1), "a reshape alone mixes positions"),
-    (lambda x: rearrange(x, "b h n d -> b n (d h)"), "dealt out in turn"),
+    (lambda x: rearrange(x, "b h n d -> b n (d h)"), "consecutive columns come from different heads"),
     (lambda x: x.transpose(1, 2), "must have shape"),
     (lambda x: merge(x.flip(1)), "wrong values"),
 ]
@@ -245,13 +245,13 @@ def in_blocks(x, group):
     return x.repeat_interleave(group, dim=1)
 
 
-WRONG[check.attend_shared] = [
+WRONG[check.grouped_query_attention] = [
     (sharing(by_turns, by_turns), "consecutive query heads share"),
-    (sharing(in_blocks, by_turns), "the values of a query head"),
-    (sharing(by_turns, in_blocks), "the keys of a query head"),
+    (sharing(in_blocks, by_turns), "must use the values of the head"),
+    (sharing(by_turns, in_blocks), "must use the keys of the head"),
     (lambda q, k, v, mask: attention(q, k[:, :1], v[:, :1], mask), "the first key head"),
-    (lambda q, k, v, mask: attend_shared(q, k, v, None), "the mask is ignored"),
-    (lambda q, k, v, mask: attend_shared(q, k, v, mask) + 1, "wrong values"),
+    (lambda q, k, v, mask: grouped_query_attention(q, k, v, None), "the mask is ignored"),
+    (lambda q, k, v, mask: grouped_query_attention(q, k, v, mask) + 1, "wrong values"),
 ]
 
 
@@ -321,11 +321,11 @@ def merged_by_reshape(x, w, h, g):
 
 RIGHT[check.layer].append(a_layer)
 WRONG[check.layer] = [
-    (lambda *given: a_layer(*given, causal_mask=None), "nothing hides the future"),
+    (lambda *given: a_layer(*given, causal_mask=None), "no mask hides later positions"),
     (lambda *given: a_layer(*given, turn_q=False, turn_k=False), "queries and keys are not rotated"),
     (lambda *given: a_layer(*given, turn_k=False), "the keys are not rotated"),
     (lambda *given: a_layer(*given, turn_q=False), "the queries are not rotated"),
-    (lambda *given: a_layer(*given, turn_v=True), "values are not"),
+    (lambda *given: a_layer(*given, turn_v=True), "not values"),
     (lambda *given: a_layer(*given, whole=True), "rotate after the split"),
     (lambda *given: a_layer(*given, scale=given[0].shape[-1] ** -0.5), "a head's width"),
     (lambda *given: a_layer(*given, repeat=by_turns), "consecutive query heads share"),
@@ -400,30 +400,30 @@ def with_a_memory_outside():
 
 RIGHT[check.decode].append(a_step)
 WRONG[check.decode] = [
-    (forgetful, "each piece sees itself alone"),
-    (lambda *given: a_step(*given, q_from=0, k_from=0), "yours start at 0 in every piece"),
-    (lambda *given: a_step(*given, q_from=0), "the queries stand where the cache ends"),
-    (lambda *given: a_step(*given, k_from=0), "the new keys stand where the cache ends"),
+    (forgetful, "each piece attends only to itself"),
+    (lambda *given: a_step(*given, q_from=0, k_from=0), "here they start at 0 in every piece"),
+    (lambda *given: a_step(*given, q_from=0), "the positions of the queries start where the cache ends"),
+    (lambda *given: a_step(*given, k_from=0), "the positions of the new keys start where the cache ends"),
     (
         lambda *given: a_step(*given, mask=lambda n, m: torch.ones(n, m).tril().bool()),
-        "your mask takes them for the first",
+        "this mask gives them the first",
     ),
-    (lambda *given: a_step(*given, mask=lambda n, m: None), "within a piece the future is hidden too"),
-    (lambda *given: a_step(*given, again=True), "has been rotated already"),
+    (lambda *given: a_step(*given, mask=lambda n, m: None), "within a piece later positions are hidden too"),
+    (lambda *given: a_step(*given, again=True), "are rotated already"),
     (lambda *given: a_step(*given[:4], None), "after 4 positions the cached keys must have shape"),
     (
         lambda *given: a_step(*given, keep=lambda kept, h: in_blocks(kept, h // kept.shape[1])),
-        "repeat them after you have kept them",
+        "repeat them after you store them",
     ),
     (lambda *given: a_step(*given, turn_q=False, turn_k=False), "queries and keys are not rotated"),
     (lambda *given: a_step(*given, turn_k=False), "the keys are not rotated"),
     (lambda *given: a_step(*given, turn_q=False), "the queries are not rotated"),
-    (lambda *given: a_step(*given, turn_v=True), "values are not"),
+    (lambda *given: a_step(*given, turn_v=True), "not values"),
     (lambda *given: a_step(*given, whole=True), "rotate after the split"),
     (lambda *given: a_step(*given, scale=given[0].shape[-1] ** -0.5), "a head's width"),
     (lambda *given: a_step(*given, repeat=by_turns), "consecutive query heads share"),
     (lambda *given: a_step(*given, join=reshaped), "merge the heads before w_o"),
-    (with_a_memory_outside(), "keep no state outside"),
+    (with_a_memory_outside(), "store no state outside"),
     (lambda *given: a_step(*given)[0], "return the pair"),
     (lambda *given: (a_step(*given)[0], None), "the pair \\(keys, values\\)"),
     (lambda *given: (a_step(*given)[0][:, :1], a_step(*given)[1]), "one row for each row of x"),
@@ -526,7 +526,7 @@ def layer_head_by_head(x, w, n_heads, n_kv_heads):
 def layer_with_single_angles(x, w, n_heads, n_kv_heads):
     q, k, v = (split(x @ m, heads) for m, heads in zip(w, (n_heads, n_kv_heads, n_kv_heads), strict=False))
     q, k = (rotate_as_the_text_says(y, torch.arange(x.shape[1]), 10_000.0) for y in (q, k))
-    return merge(attend_shared(q, k, v, causal(x.shape[1]))) @ w[3]
+    return merge(grouped_query_attention(q, k, v, causal(x.shape[1]))) @ w[3]
 
 
 def decode_with_all_inputs(x, w, n_heads, n_kv_heads, cache):
@@ -538,7 +538,7 @@ def decode_with_all_inputs(x, w, n_heads, n_kv_heads, cache):
     return torch.cat(outs, dim=1), list(cache)
 
 
-RIGHT[check.weights] += [
+RIGHT[check.attention_weights] += [
     lambda q, k: (q @ k.mT / k.shape[-1] ** 0.5).log_softmax(-1).exp(),
     lambda q, k: softmax(q @ k.mT * q.shape[-1] ** -0.5),
 ]
@@ -554,24 +554,24 @@ RIGHT[check.padding_mask] += [
 ]
 RIGHT[check.attend] += [by_fancy_rows, lambda q, k, v, mask: softmax(q @ k.mT / q.shape[-1] ** 0.5, mask) @ v]
 RIGHT[check.gradients_of_attend] += [gradients_by_hand, gradients(by_torch), single(gradients(attention))]
-RIGHT[check.split] += [
+RIGHT[check.split_heads] += [
     lambda x, h: torch.stack(x.chunk(h, dim=-1), dim=1),
     lambda x, h: rearrange(x, "b n (h d) -> b h n d", h=h).contiguous(),
     lambda x, h: x.view(*x.shape[:2], h, -1).permute(0, 2, 1, 3).float(),
 ]
-RIGHT[check.merge] += [
+RIGHT[check.merge_heads] += [
     lambda x: rearrange(x, "b h n d -> b n (h d)"),
     lambda x: x.permute(0, 2, 1, 3).flatten(2),
     lambda x: torch.stack([torch.cat(list(rows), dim=-1) for rows in x]),
 ]
-RIGHT[check.attend_shared] += [shared_by_groups, shared_head_by_head, single(attend_shared)]
+RIGHT[check.grouped_query_attention] += [shared_by_groups, shared_head_by_head, single(grouped_query_attention)]
 RIGHT[check.rotate] += [rotate_as_the_text_says, rotate_with_a_swap, rotate_row_by_row]
 RIGHT[check.layer] += [layer_head_by_head, layer_with_single_angles]
 RIGHT[check.decode] += [
     decode_with_all_inputs,
     lambda x, w, h, g, cache: a_step(x, w, h, g, cache and tuple(kept.clone() for kept in cache)),
 ]
-WRONG[check.weights] += [(lambda q, k: weights(q, k) * (1 + 1e-4), "right shape and wrong values")]
+WRONG[check.attention_weights] += [(lambda q, k: weights(q, k) * (1 + 1e-4), "right shape and wrong values")]
 WRONG[check.causal_mask] += [
     (lambda n, m: by_loops(m, m)[:n], "wrong values|not the first"),
     (lambda n, m: torch.eye(n, m).bool(), "wrong values, in"),
@@ -592,7 +592,7 @@ WRONG[check.gradients_of_attend] += [
     (lambda *given: gradients(attention)(*given)[1], "got one Tensor"),
     (lambda *given: [2 * grad for grad in gradients(attention)(*given)], "gradient of q has the right shape"),
 ]
-WRONG[check.split] += [
+WRONG[check.split_heads] += [
     (lambda x, h: split(x, h).mT, "must have shape"),
     (lambda x, h: split(x, h)[:, :-1], "must have shape"),
     (lambda x, h: split(x.flip(-1), h), "wrong values"),
@@ -600,7 +600,7 @@ WRONG[check.split] += [
     (lambda x, h: x.chunk(h, dim=-1), "must be a tensor, got tuple"),
     (lambda x, h: split(x, h).flip(2), "wrong values"),
 ]
-WRONG[check.merge] += [
+WRONG[check.merge_heads] += [
     (lambda x: x.flatten(1, 2), "must have shape"),
     (lambda x: x.mean(1), "must have shape"),
     (lambda x: merge(x.flip(2)), "wrong values"),
@@ -608,12 +608,15 @@ WRONG[check.merge] += [
     (lambda x: merge(x).flip(-1), "wrong values"),
     (lambda x: list(x.unbind(1)), "must be a tensor, got list"),
 ]
-WRONG[check.attend_shared] += [
-    (lambda q, k, v, mask: attend_shared(q, k.flip(1), v.flip(1), mask), "wrong values"),
-    (lambda q, k, v, mask: attend_shared(q, k, v, ~mask), "wrong values|NaN"),
-    (lambda q, k, v, mask: attend_shared(q, k, v, mask)[:, : k.shape[1]], "must have shape"),
-    (lambda q, k, v, mask: attend_shared(q, k.mean(1, keepdim=True), v.mean(1, keepdim=True), mask), "wrong values"),
-    (lambda q, k, v, mask: attend_shared(q * q.shape[-1] ** 0.5, k, v, mask), "wrong values"),
+WRONG[check.grouped_query_attention] += [
+    (lambda q, k, v, mask: grouped_query_attention(q, k.flip(1), v.flip(1), mask), "wrong values"),
+    (lambda q, k, v, mask: grouped_query_attention(q, k, v, ~mask), "wrong values|NaN"),
+    (lambda q, k, v, mask: grouped_query_attention(q, k, v, mask)[:, : k.shape[1]], "must have shape"),
+    (
+        lambda q, k, v, mask: grouped_query_attention(q, k.mean(1, keepdim=True), v.mean(1, keepdim=True), mask),
+        "wrong values",
+    ),
+    (lambda q, k, v, mask: grouped_query_attention(q * q.shape[-1] ** 0.5, k, v, mask), "wrong values"),
 ]
 WRONG[check.rotate] += [
     (lambda x, p, base: rotate(x, p - p[0], base), "wrong values"),

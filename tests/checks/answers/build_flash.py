@@ -1,4 +1,4 @@
-"""Answers to the assignment of Part III: right ones in any style, wrong ones with what they must be told."""
+"""Correct and wrong answers to the assignment of Part III, the wrong ones with the message they must get."""
 
 import math
 
@@ -9,7 +9,7 @@ from lessons_lib.attention.masks import bidirectional, causal
 from lessons_lib.attention.softmax import log_sum_exp, merge_attention
 from lessons_lib.checks import build_flash as check
 
-# --- right answers ----------------------------------------------------------------------------------------------------
+# --- correct answers --------------------------------------------------------------------------------------------------
 
 
 def update(peak, total, summed, scores, values):
@@ -106,13 +106,13 @@ def by_averages(peak, total, summed, scores, values):
 
 RIGHT[check.update].append(updating())
 WRONG[check.update] = [
-    (updating(own_peak=True), "peak is wrong: it is the largest score so far"),
-    (updating(shrink_total=0), "total is wrong: what was there before is relative to the old peak"),
-    (updating(shrink_summed=0), "summed is wrong: what was there before is relative to the old peak"),
-    (updating(shrink_total=-1), "total is wrong: .*yours is the inverse"),
-    (updating(shrink_summed=-1), "summed is wrong: .*yours is the inverse"),
-    (updating(forget=True), "what was there before is lost"),
-    (updating(ignore=True), "the new keys are not taken in"),
+    (updating(own_peak=True), "peak is wrong: peak is the largest score so far"),
+    (updating(shrink_total=0), "total is wrong: the old sum is relative to the old peak"),
+    (updating(shrink_summed=0), "summed is wrong: the old sum is relative to the old peak"),
+    (updating(shrink_total=-1), "total is wrong: .*this is the inverse"),
+    (updating(shrink_summed=-1), "summed is wrong: .*this is the inverse"),
+    (updating(forget=True), "the old sum is lost"),
+    (updating(ignore=True), "the new keys are ignored"),
     (updating(piece=True), "relative to the new peak, too"),
     (updating(naive=True), "subtract 0 there"),
     (by_averages, "is not finite: .*at the start"),
@@ -138,9 +138,9 @@ def cut_off(q, k, v, block):
 
 
 WRONG[check.tiled] = [
-    (without_peak, "minus the running peak"),
-    (averaged, "as if they counted alike"),
-    (cut_off, "the last block is shorter"),
+    (without_peak, "subtract the running peak"),
+    (averaged, "with equal weights"),
+    (cut_off, "the last, shorter block is missing"),
     (lambda q, k, v, block: attention(q, k.split(block)[-1], v.split(block)[-1]), "only the last block"),
     (lambda q, k, v, block: attention(q, k, v, scale=1.0), "not divided by sqrt"),
     (lambda q, k, v, block: attention(q, k, v) + 1, "wrong values"),
@@ -165,17 +165,23 @@ def cutting(mask=causal, keep=lambda tile: tile.any(), whole=lambda tile: bool(t
 
 RIGHT[check.causal_tiles].append(cutting())
 WRONG[check.causal_tiles] = [
-    (cutting(keep=lambda tile: True), "is skipped"),
-    (cutting(keep=lambda tile: tile.all()), "is visited, with a mask"),
+    (cutting(keep=lambda tile: True), "skip a tile without visible pairs"),
+    (cutting(keep=lambda tile: tile.all()), "visit a partly visible tile"),
     (cutting(whole=lambda tile: True), "with a hidden pair needs a mask"),
     (cutting(whole=lambda tile: False), "without a hidden pair needs no mask"),
     (cutting(whole=lambda tile: not tile.all()), "the third entry is True"),
     (cutting(mask=lambda n, m: bidirectional(n, m).tril()), "the last n of the m positions"),
     (lambda n, m, a, b: [(i // a, j // b, whole) for i, j, whole in causal_tiles(n, m, a, b)], "numbers of tiles"),
-    (lambda n, m, a, b: [tile for tile in causal_tiles(n, m, a, b) if tile[0] + a <= n], "block of queries is"),
-    (lambda n, m, a, b: [tile for tile in causal_tiles(n, m, a, b) if tile[1] + b <= m], "tile of keys is shorter"),
-    (lambda *given: causal_tiles(*given)[1:], "for instance about \\[\\(0, 0"),
-    (lambda *given: causal_tiles(*given) * 2, "comes twice"),
+    (
+        lambda n, m, a, b: [tile for tile in causal_tiles(n, m, a, b) if tile[0] + a <= n],
+        "shorter block of queries is missing",
+    ),
+    (
+        lambda n, m, a, b: [tile for tile in causal_tiles(n, m, a, b) if tile[1] + b <= m],
+        "shorter block of keys is missing",
+    ),
+    (lambda *given: causal_tiles(*given)[1:], "for example for \\[\\(0, 0"),
+    (lambda *given: causal_tiles(*given) * 2, "listed twice"),
     (lambda *given: [tile[:2] for tile in causal_tiles(*given)], "a list of triples"),
     (lambda *given: 7, "a list of triples"),
 ]
@@ -205,17 +211,20 @@ def with_lse(change):
 
 
 WRONG[check.flash] = [
-    (lambda q, k, v, *_: flash(q, k, v, *_, mask=bidirectional(len(q), len(k)), spare=False), "hides the future"),
+    (lambda q, k, v, *_: flash(q, k, v, *_, mask=bidirectional(len(q), len(k)), spare=False), "hides later positions"),
     (lambda q, k, v, *_: flash(q, k, v, *_, mask=bidirectional(len(q), len(k)).tril()), "the last n of the m"),
     (lambda *given: flash(*given, scale=1.0), "not divided by sqrt"),
     (with_tiles_unmasked, "on the diagonal needs the mask"),
-    (with_one_place_a_block, "has its own place"),
-    (lambda *given: flash(*given, spare=False), "multiplied with zeros; skip it"),
-    (with_lse(lambda lse, peak: lse - peak), "the peak has to be added back"),
-    (with_lse(lambda lse, peak: peak), "that is the peak"),
-    (with_lse(lambda lse, peak: (lse - peak).exp()), "that is the total"),
+    (with_one_place_a_block, "has its own position"),
+    (lambda *given: flash(*given, spare=False), "multiplied by zeros; skip it"),
+    (with_lse(lambda lse, peak: lse - peak), "the peak must be added back"),
+    (with_lse(lambda lse, peak: peak), "this is the peak"),
+    (with_lse(lambda lse, peak: (lse - peak).exp()), "this is the total"),
     (with_lse(lambda lse, peak: lse / math.log(2)), "natural logarithm"),
-    (lambda q, k, v, *_: (flash(q, k, v, *_)[0], log_sum_exp(q @ k.T / math.sqrt(q.shape[1]))), "counts here too"),
+    (
+        lambda q, k, v, *_: (flash(q, k, v, *_)[0], log_sum_exp(q @ k.T / math.sqrt(q.shape[1]))),
+        "applies to the log-sum-exp too",
+    ),
     (with_lse(lambda lse, peak: lse[:, None]), "must have shape"),
     (lambda *given: flash(*given)[0], "return out, lse, got one Tensor"),
     (lambda *given: (2 * flash(*given)[0], flash(*given)[1]), "wrong values"),
@@ -242,10 +251,10 @@ def carrying(*, delta=1.0, scale=True, jacobian=True, mask=True, tile=False):
 WRONG[check.flash_backward] = [
     (carrying(delta=0.0), "is not subtracted"),
     (carrying(delta=-1.0), "delta is subtracted, not added"),
-    (carrying(scale=False), "so this gradient is too"),
+    (carrying(scale=False), "so this gradient must be scaled too"),
     (carrying(jacobian=False), "the softmax Jacobian is missing"),
-    (carrying(mask=False), "a hidden pair has weight zero here too"),
-    (carrying(tile=True), "belongs to a whole row of keys"),
+    (carrying(mask=False), "a hidden pair has weight 0"),
+    (carrying(tile=True), "a sum over all keys of a row"),
     (lambda *given: flash_backward(*given)[:2], "got 2 things"),
     (lambda *given: flash_backward(*given)[::-1], "must have shape"),
     (lambda *given: tuple(2 * grad for grad in flash_backward(*given)), "wrong values"),
@@ -363,8 +372,8 @@ WRONG[check.flash] += [
     (lambda *given: flash_in_tiles(*given, diagonal=-1), "wrong values|NaN"),
 ]
 WRONG[check.flash_backward] += [
-    (carrying(), "multiplied with zeros; skip it"),
-    (lambda *given: backward_in_tiles(*given, tiles=every_tile), "multiplied with zeros; skip it"),
+    (carrying(), "multiplied by zeros; skip it"),
+    (lambda *given: backward_in_tiles(*given, tiles=every_tile), "multiplied by zeros; skip it"),
     (lambda *x: backward_in_tiles(*x[:3], 0 * x[3], *x[4:]), "is not subtracted"),
     (lambda *x: backward_in_tiles(x[1][: len(x[0])], *x[1:]), "wrong values"),
 ]
@@ -426,25 +435,28 @@ def no_key(scores):
 RIGHT[check.one_block] = [one_block, row_by_row, from_the_start, by_softmax]
 WRONG[check.one_block] = [
     (changed(0, lambda s, v, peak: s.max().expand_as(peak)), "each query has a peak of its own"),
-    (changed(0, lambda s, v, peak: peak.nan_to_num(neginf=0.0)), "a row that sees no key has peak -inf"),
-    (changed(0, lambda s, v, peak: peak.masked_fill(no_key(s), -1e9)), "a row that sees no key has peak -inf"),
+    (changed(0, lambda s, v, peak: peak.nan_to_num(neginf=0.0)), "a row without visible keys has peak -inf"),
+    (changed(0, lambda s, v, peak: peak.masked_fill(no_key(s), -1e9)), "a row without visible keys has peak -inf"),
     (changed(0, lambda s, v, peak: s.amin(1)), "not the smallest"),
-    (changed(0, lambda s, v, peak: s.abs().amax(1)), "not the largest in size"),
+    (changed(0, lambda s, v, peak: s.abs().amax(1)), "not the largest absolute value"),
     (changed(0, lambda s, v, peak: s.amax(0)), "peak must have shape"),
-    (changed(1, lambda s, v, total: s.exp().sum(1)), "total is not finite: exp sees s - peak|relative to the peak"),
+    (changed(1, lambda s, v, total: s.exp().sum(1)), "total is not finite: take exp of s - peak|relative to the peak"),
     (changed(1, lambda s, v, total: (s - 1).exp().sum(1)), "wrong values"),
     (lambda s, v: one_block(s, v, shift=lambda s, peak: s.max().expand_as(peak)), "relative to the peak of their row"),
-    (changed(2, lambda s, v, _: (s - s.max()).exp() @ v), "summed is wrong: exponentials are relative"),
+    (changed(2, lambda s, v, _: (s - s.max()).exp() @ v), "summed is wrong: the exponentials must be relative"),
     (changed(1, lambda s, v, total: total / total.masked_fill(total == 0, 1.0)), "the total is not 1"),
-    (changed(1, lambda s, v, total: total.log()), "its logarithm comes at the end"),
-    (changed(1, lambda s, v, total: s.logsumexp(1)), "its logarithm comes at the end"),
-    (changed(1, lambda s, v, total: (~s.isneginf()).sum(1).double()), "it counts exponentials, not keys"),
-    (changed(1, lambda s, v, total: total.masked_fill(no_key(s), s.shape[1])), "a row that sees no key has total 0"),
-    (changed(1, lambda s, v, total: total / s.shape[1]), "it is a sum, not a mean"),
-    (changed(2, lambda s, v, _: s.softmax(1).nan_to_num() @ v), "it is divided at the very end"),
+    (changed(1, lambda s, v, total: total.log()), "the logarithm comes at the end"),
+    (changed(1, lambda s, v, total: s.logsumexp(1)), "the logarithm comes at the end"),
+    (changed(1, lambda s, v, total: (~s.isneginf()).sum(1).double()), "not the number of keys"),
+    (
+        changed(1, lambda s, v, total: total.masked_fill(no_key(s), s.shape[1])),
+        "a row without visible keys has total 0",
+    ),
+    (changed(1, lambda s, v, total: total / s.shape[1]), "total is a sum, not a mean"),
+    (changed(2, lambda s, v, _: s.softmax(1).nan_to_num() @ v), "do not divide yet"),
     (changed(2, lambda s, v, _: (~s.isneginf()).double() @ v), "the values are weighted by the exponentials"),
     (changed(2, lambda s, v, _: s.masked_fill(s.isneginf(), 0.0) @ v), "the values are weighted by the exponentials"),
-    (changed(2, lambda s, v, x: torch.where(no_key(s)[:, None], v.sum(0), x)), "has summed nothing"),
+    (changed(2, lambda s, v, x: torch.where(no_key(s)[:, None], v.sum(0), x)), "has summed 0"),
     (lambda s, v: one_block(s, v, peak_of=lambda s: s.amax(1) + 1), "peak has the right shape and wrong values"),
     (
         lambda s, v: (s.amax(1), (s - s.amax(1)[:, None]).exp().sum(1), one_block(s, v)[2]),

@@ -304,7 +304,7 @@ WRONG[check.global_window] = [
     (last_by_slices, "not the last"),
     (lambda n, w, g: global_window(n, w, 0) & global_window(n, 0, g), "both are required here"),
     (lambda *sizes: global_window(*sizes).tril(), "this mask is not causal"),
-    (lambda n, w, g: global_window(n, w, -1 % n if g == 0 else g), "in [0-9]+ places"),
+    (lambda n, w, g: global_window(n, w, -1 % n if g == 0 else g), "in [0-9]+ entries"),
     (lambda n, w, g: global_window(n, g, w), "global_window"),
     (lambda *sizes: global_window(*sizes).float(), "must be a Boolean tensor, got torch.float32"),
     (lambda *sizes: global_window(*sizes).tolist(), "must be a Boolean tensor, got list"),
