@@ -95,15 +95,20 @@ def rounded(timed: Iterable[Section]) -> int:
     return 5 * math.ceil(sum(section.minutes for section in timed) / 5)
 
 
-def sentence(timed: list[Section]) -> str:
-    """Return the sentence that replaces ``MARK``."""
-    everything, level = [], 0
+def whole(timed: Iterable[Section]) -> list[Section]:
+    """Return all sections except the exercises."""
+    found, is_timed = [], False
     for section in timed:
         if section.level <= 2:
-            level = 0 if section.title in UNTIMED else 1
-        if level:
-            everything.append(section)
-    return f"**Core:** {rounded(core(timed))} minutes. **With everything:** {rounded(everything)} minutes."
+            is_timed = section.title not in UNTIMED
+        if is_timed:
+            found.append(section)
+    return found
+
+
+def sentence(timed: list[Section]) -> str:
+    """Return the sentence that replaces ``MARK``."""
+    return f"**Core:** {rounded(core(timed))} minutes. **With everything:** {rounded(whole(timed))} minutes."
 
 
 def fill_in(app, docname, source) -> None:

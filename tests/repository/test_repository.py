@@ -95,7 +95,7 @@ def test_set_address_changes_the_address_everywhere(tmp_path, history):
 
     changed = set_address(new + ".git", copy)
 
-    assert {"_config.yml", "README.md", "CITATION.cff", "book/intro.md", "book/explorers.ipynb"} <= set(changed)
+    assert {"_config.yml", "README.md", "CITATION.cff", "book/run.md", "book/explorers.ipynb"} <= set(changed)
     assert defined_address(copy) == new
     leftovers = [p for p in copy.rglob("*") if p.is_file() and ".git" not in p.parts and old in p.read_text()]
     assert not leftovers

@@ -97,6 +97,51 @@ def test_hero_in_print_and_without_javascript_is_a_static_figure(visit):
         assert page.locator(".gallery a").first.is_visible()
 
 
+# --- how to start -----------------------------------------------------------------------------------------------------
+
+
+def test_first_links_start_chapter_1_and_the_explorers():
+    page = read(INTRO)
+    links = re.search(r'<div class="start docutils container">(.*?)</div>', page, re.DOTALL)
+    assert links
+    assert page.index('<div class="hero">') < links.start() < page.index('<section id="three-ways-to-read-it">')
+    first = chapters()[0][0].removeprefix("book/")
+    assert re.findall(r'href="([^"]+)"', links[1]) == [f"{first}.html", "explorers.html"]
+    assert re.sub(r"<[^>]+>", "", links[1]).strip().startswith("Start with chapter 1")
+
+
+@pytest.mark.browser
+def test_buttons_are_directly_below_the_hero(visit):
+    with visit(INTRO, reduced_motion="reduce", formulas=False) as page:
+        page.set_viewport_size({"width": 1440, "height": 900})
+        start, play = (page.locator(".start a").nth(i).bounding_box() for i in (0, 1))
+        hero = page.locator(".hero").bounding_box()
+        assert start
+        assert play
+        assert hero
+        assert 0 < start["y"] - (hero["y"] + hero["height"]) < 60
+        assert start["y"] + start["height"] <= 900
+        assert start["height"] >= 44 <= play["height"]
+
+
+def test_paths_have_the_times_of_the_chapters(extension):
+    """The times in the page come from the notebooks; none is typed into its source."""
+    paths, source = extension("reading_paths"), (ROOT / "book/intro.md").read_text(encoding="utf-8")
+    assert not re.search(r"\d+ (?:minutes|hours)", source)
+    ten, hour, term = re.search(r'id="three-ways-to-read-it">(.*?)</section>', read(INTRO), re.DOTALL)[1].split(
+        "</li>"
+    )[:3]
+    hours = [int(number) for number in re.findall(r"(\d+) hours", term)]
+    assert int(re.search(r"(\d+) minutes together", ten)[1]) <= 10
+    assert int(re.search(r"this takes (\d+) minutes", hour)[1]) <= 60
+    shown = [read(f"{file}.html") for file, _ in chapters()]
+    minutes = sum(int(re.search(r"With everything:</strong> (\d+) minutes", page)[1]) for page in shown)
+    assert hours[0] == round(minutes / 60)
+    assert 1 < len(re.findall(r"href=", hour)) < len(re.findall(r"href=", ten))
+    assert len(shown) == int(re.search(r"all (\d+) chapters", term)[1])
+    assert paths.MARK not in read(INTRO)
+
+
 # --- the cards --------------------------------------------------------------------------------------------------------
 
 
