@@ -65,7 +65,7 @@ class Hero(HeadsExplorer):
 
     script = "hero"
     sentence = (
-        "In the live figure any head can be switched off, another word can ask, and the sentence goes on word by word."
+        "In the live figure you can switch off any head, select another query, and continue the sentence word by word."
     )
     _css = traitlets.Unicode(read("hero.css")).tag(sync=True)
 
@@ -105,13 +105,13 @@ class Hero(HeadsExplorer):
         drawn = [self._drawn(arc, [middle[arc.origin], middle[arc.to]]) for arc in arcs]
         p = self.next_word()
         likely = ", ".join(f"<b>{VOCABULARY[i]}</b> ({p[i]:.0%})" for i in p.argsort(descending=True)[:5].tolist())
-        alt = f"arcs from the words that are read to those that read them, on the way to {words[asks]}"
+        alt = f"arcs of attention weights on the paths to {words[asks]}"
         return (
             picture(ends[-1], 182, alt, *drawn, *names)
             + FORMULA
-            + f"<p>After <b>{escape(words[asks])}</b> a trained model expects {likely}. Each arc is one number of the "
-            "softmax: above the sentence what this word reads in layer 2, below it what it, and the words that it "
-            f"reads, had read in layer 1. Weights below {FAINT} are not drawn.</p>"
+            + f"<p>After <b>{escape(words[asks])}</b> a trained model expects {likely}. Each arc is an attention "
+            "weight. Above the sentence are the weights of this word in layer 2, below it the weights in layer 1 of "
+            f"this word and of the words that it attends to. Weights below {FAINT} are not drawn.</p>"
         )
 
     def to_html(self) -> str:

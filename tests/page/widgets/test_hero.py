@@ -16,6 +16,7 @@ from lessons_lib.page import palette, widgets
 from lessons_lib.page.widgets import HeadsExplorer, Hero
 from lessons_lib.page.widgets.heads import HEADS
 from lessons_lib.page.widgets.hero import FAINT, LONGEST, SENTENCES
+from lessons_lib.training import stories
 from lessons_lib.training.stories import VERBS, VOCABULARY
 
 CASES = [
@@ -134,6 +135,22 @@ def test_script_limits_agree_with_python(javascript):
     assert [one["p"] for one in likely] == pytest.approx(best.values.tolist())
 
 
+@pytest.mark.browser
+def test_only_noun_is_the_noun_of_that_number(javascript):
+    for singular in (True, False):
+        nouns = {word for word in VOCABULARY if javascript("hero.math", "onlyNoun", [word], singular) == word}
+        plural = set(stories._NOUNS["they"])
+        assert nouns == ({noun for c in ("she", "he", "it") for noun in stories._NOUNS[c]} if singular else plural)
+    for words, one, several in (
+        ("the king near the birds", "king", "birds"),
+        ("the queen that these dogs follow", "queen", "dogs"),
+        ("the king near a queen", None, None),
+        ("she loves the women", None, "women"),
+    ):
+        found = [javascript("hero.math", "onlyNoun", words.split(), singular) for singular in (True, False)]
+        assert found == [one, several]
+
+
 # --- in Python --------------------------------------------------------------------------------------------------------
 
 
@@ -188,19 +205,52 @@ def percent(p):
     return f"{100 * p:.{0 if 0.095 < p < 0.995 else 1}f} %"
 
 
+def verdict(words, off, name, one):
+    """The verdict by the library: who acts with which probability, and the most likely verb of that number."""
+    p = Hero(words, LONGEST - 1, off).next_word()
+    verb, share = max(((v, p[VOCABULARY.index(v)].item()) for v in VERBS if v.endswith("s") == one), key=lambda x: x[1])
+    verbs_share = shares(words, off)[0 if one else 1]
+    return f"{name}, {percent(verbs_share)}. Most likely verb: {verb}, {percent(share)}."
+
+
 @pytest.mark.browser
-def test_ablated_head_flips_the_verb(show):
+def test_ablated_head_flips_the_answer(show):
     with show(Hero(), **WITHOUT) as page:
-        assert told(page) == f"All heads on: one acts, {percent(shares(SENTENCES[0])[0])}."
+        assert told(page) == f"All heads on: {verdict(SENTENCES[0], [], 'the king acts', True)}"
         assert page.locator(".h-ghost").inner_text() == VOCABULARY[Hero().next_word().argmax()]
         page.get_by_role("button", name="Switch off head 1.1").click()
-        assert told(page) == f"Without head 1.1: several act, {percent(shares(SENTENCES[0], ['1.1'])[1])}."
+        assert told(page) == f"Without head 1.1: {verdict(SENTENCES[0], ['1.1'], 'the birds act', False)}"
         assert page.locator(".h-ghost").inner_text() == VOCABULARY[Hero(off=["1.1"]).next_word().argmax()]
         assert page.locator("[data-head='1.1']").count() == 0
         page.get_by_role("button", name="All heads on").press("Enter")
-        assert told(page).startswith("All heads on: one acts")
+        assert told(page).startswith("All heads on: the king acts")
         page.get_by_role("button", name="head 1.2", exact=True).press("Space")
         assert told(page).startswith("Without head 1.2: ")
+
+
+@pytest.mark.browser
+def test_verdict_names_the_subject_only_if_it_is_the_only_noun_of_its_number(show):
+    nouns = [("the king", "the birds"), ("the king", "the birds"), ("the woman", "the boys"), ("the queen", "the dogs")]
+    with show(Hero(), **WITHOUT) as page:
+        for words, (one, several) in zip(SENTENCES, nouns, strict=True):
+            singular = shares(words)[0] > 0.5
+            wanted = verdict(words, [], f"{one} acts" if singular else f"{several} act", singular)
+            assert told(page) == f"All heads on: {wanted}"
+            names = page.locator(".h-verb > span:first-child").all_inner_texts()
+            assert names == [f"{one} acts", f"{several} act"]
+            page.get_by_role("button", name="Another sentence").click()
+    two = "the king near the queen"
+    with show(Hero(two), **WITHOUT) as page:
+        assert told(page) == f"All heads on: {verdict(two, [], 'a singular verb', True)}"
+        assert page.locator(".h-verb > span:first-child").all_inner_texts() == ["a singular verb", "a plural verb"]
+
+
+@pytest.mark.browser
+def test_verb_bars_are_between_the_verdict_and_the_button_on_a_phone(show):
+    with show(Hero(), width=390, **WITHOUT) as page:
+        tops = [page.locator(part).bounding_box()["y"] for part in (".h-figure", ".h-told", ".h-verbs", ".h-cut")]
+        assert tops == sorted(tops)
+        assert page.locator(".h-cut").bounding_box()["y"] < page.locator(".h-side").bounding_box()["y"]
 
 
 @pytest.mark.browser
@@ -212,12 +262,16 @@ def test_bars_and_paths_agree_with_the_model(show):
         assert [row[-1] for row in rows] == [percent(p) for p in best.values.tolist()]
         drawn = "all => all.map((i) => i.getBoundingClientRect().width / i.parentElement.clientWidth)"
         page.wait_for_function("document.getAnimations().length === 0")
-        shares_drawn = page.locator(".h-track i").evaluate_all(drawn)
+        shares_drawn = [
+            *page.locator(".h-side .h-track i").evaluate_all(drawn),
+            *page.locator(".h-verbs .h-track i").evaluate_all(drawn),
+        ]
         wanted = [*best.values.tolist(), *shares(SENTENCES[0], ["1.3"])]
         assert shares_drawn == pytest.approx(wanted, abs=0.01)  # words and verbs on one scale
         verbs = [row.inner_text().replace("\u00a0", " ").split("\n")[-1] for row in page.locator(".h-verb").all()]
         assert verbs == [percent(p) for p in shares(SENTENCES[0], ["1.3"])]
-        way = r"(\w+) reads (\w+) \(head (\S+), (\S+)\), which had read (\w+) \(head (\S+), (\S+)\)\."
+        way = r"(\w+) attends to (\w+) in layer 2 \(head (\S+), (\S+)\), "
+        way += r"which attends to (\w+) in layer 1 \(head (\S+), (\S+)\)\."
         [(asks, relay, second, much, source, first, more)] = re.findall(way, page.locator(".h-way").inner_text())
         place, weights = SENTENCES[0].split().index, Hero(off=["1.3"]).weights()
         assert f"{weights[HEADS.index(second), place(asks), place(relay)]:.2f}" == much
@@ -252,8 +306,8 @@ def test_letter_of_the_formula_highlights_its_meaning(show):
     with show(Hero(), **WITHOUT) as page:
         said = page.locator(".h-said")
         before = said.inner_text()
-        assert "one number of the softmax" in before
-        for name, words in (("Q, the query", "asks"), ("K, the key", "found"), ("V, the value", "hands over")):
+        assert "Each arc is an attention weight" in before
+        for name, words in (("Q, the query", "query"), ("K, the key", "compared"), ("V, the value", "passes on")):
             page.get_by_role("button", name=name).press("Enter")
             assert words in said.inner_text()
             assert (page.evaluate(opacity) < 1) == (name != "V, the value")
@@ -284,7 +338,7 @@ def test_animation_plays_once(show):
     with show(Hero()) as page:
         asked = page.evaluate(READ)
         assert asked == ["king", "near", "the", "birds"]
-        assert told(page).startswith("All heads on: one acts")
+        assert told(page).startswith("All heads on: the king acts")
         page.wait_for_function(f"{MOVING} === 0")
         before = page.locator(".h-body").inner_html()
         page.wait_for_timeout(900)  # longer than the pace

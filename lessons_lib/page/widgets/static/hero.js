@@ -2,7 +2,7 @@
 
 import { HEADS, agreement, run } from "./heads.math.js";
 import { MODEL } from "./heads_model.js";
-import { LONGEST, arcs, chain, likeliest, pivot } from "./hero.math.js";
+import { LONGEST, arcs, chain, likeliest, onlyNoun, pivot } from "./hero.math.js";
 import { html, keepKeys, svg } from "./kit.js";
 
 /**
@@ -41,6 +41,7 @@ function render({ model, el }) {
   const next = expected((word) =>
     set({ words: [...words().slice(0, query() + 1), word].join(" "), query: query() + 1 }),
   );
+  const numbers = agreementBars();
   const told = html("p", { class: "h-told", "aria-live": "polite" });
   const cut = button("h-cut", "", () => set({ off: model.get("off").length ? [] : [key] }));
   const another = button("h-quiet", "Another sentence", () => {
@@ -54,7 +55,7 @@ function render({ model, el }) {
     "div",
     { class: "h-body" },
     html("div", { class: "h-figure" }, benches[0].place, stage.place, benches[1].place),
-    html("div", { class: "h-act" }, told, cut, html("div", { class: "h-buttons" }, another, again)),
+    html("div", { class: "h-act" }, told, numbers.place, cut, html("div", { class: "h-buttons" }, another, again)),
     next.place,
     html("div", { class: "h-caption" }, caption.place, stage.way, caption.said),
   );
@@ -75,9 +76,10 @@ function render({ model, el }) {
     stage.draw(all, q, arcs(now.weights, q, off), likeliest(p, 1)[0].word);
     for (const { draw } of benches) draw(off);
     next.draw(all[q], p, q + 1 < LONGEST);
+    numbers.draw(all.slice(0, q + 1), p);
     caption.draw(all[q]);
     cut.textContent = off.length ? "All heads on" : `Switch off head ${findKey()}`;
-    if (reading < 0) told.replaceChildren(...verdict(p, off));
+    if (reading < 0) told.replaceChildren(...verdict(all.slice(0, q + 1), p, off));
   }
 
   /** Advance the animation by one word, up to the query. */
@@ -152,14 +154,32 @@ function percent(p) {
   return `${(100 * p).toFixed(p > 0.095 && p < 0.995 ? 0 : 1)}\u00a0%`;
 }
 
-/** The number of the subject according to the model, in words. @param {number[]} p over the vocabulary @param {string[]} off */
-function verdict(p, off) {
+/**
+ * Who acts next, in words: the only noun of that number, or just the number of the verb.
+ * @param {string[]} read the words up to the query @param {boolean} isSingular
+ */
+function answer(read, isSingular) {
+  const noun = onlyNoun(read, isSingular);
+  if (noun === null) return isSingular ? "a singular verb" : "a plural verb";
+  return `the ${noun} ${isSingular ? "acts" : "act"}`;
+}
+
+/**
+ * The subject of the next verb according to the model, and the most probable verb.
+ * @param {string[]} read the words up to the query @param {number[]} p over the vocabulary @param {string[]} off
+ */
+function verdict(read, p, off) {
   const heads = off.length ? `Without head${off.length > 1 ? "s" : ""} ${off.join(", ")}: ` : "All heads on: ";
   const [one, several] = agreement(p);
   const [most] = likeliest(p, 1);
-  if (one + several < 0.2) return [heads, bold(most.word), `, ${percent(most.p)}.`];
-  if (Math.max(one, several) < 2 * Math.min(one, several)) return [heads, bold("one acts, or several"), ": undecided."];
-  return [heads, bold(one > several ? "one acts" : "several act"), `, ${percent(Math.max(one, several))}.`];
+  if (one + several < 0.2) return [heads, "the next word is ", bold(most.word), `, ${percent(most.p)}.`];
+  const isSingular = one > several;
+  if (Math.max(one, several) < 2 * Math.min(one, several))
+    return [heads, bold("undecided"), `: ${answer(read, true)}, or ${answer(read, false)}.`];
+  const verbs = VERBS.filter((verb) => verb.endsWith("s") === isSingular);
+  const [verb] = likeliest(p, 1, verbs);
+  const [share, its] = [Math.max(one, several), verb.p].map(percent);
+  return [heads, bold(answer(read, isSingular)), `, ${share}. Most likely verb: `, bold(verb.word), `, ${its}.`];
 }
 
 /**
@@ -199,7 +219,7 @@ function sentence(ask) {
     ghost.classList.toggle("h-later", q < words.length - 1);
     const strongest = chain(all, q);
     way.replaceChildren(...(strongest ? inWords(words, strongest) : []));
-    picture.setAttribute("aria-label", `who reads whom on the way to ${words[q]}. ${way.textContent}`);
+    picture.setAttribute("aria-label", `attention weights on the paths to ${words[q]}. ${way.textContent}`);
     fit();
     picture.classList.toggle("h-moves", moves);
   }
@@ -279,11 +299,11 @@ function inWords(words, [first, second]) {
   const by = (/** @type {Arc} */ { head, weight }) => `head ${head}, ${weight.toFixed(2)}`;
   return [
     bold(words[second.to]),
-    " reads ",
+    " attends to ",
     bold(words[second.from]),
-    ` (${by(second)}), which had read `,
+    ` in layer 2 (${by(second)}), which attends to `,
     bold(words[first.from]),
-    ` (${by(first)}).`,
+    ` in layer 1 (${by(first)}).`,
   ];
 }
 
@@ -314,7 +334,7 @@ function bench(layer, only, flip) {
   };
 }
 
-/** The most probable words, each with a button that appends it, and the probabilities of both verb numbers. @param {(word: string) => void} take */
+/** The most probable words, each with a button that appends it. @param {(word: string) => void} take */
 function expected(take) {
   const lead = html("p");
   const rows = Array.from({ length: 5 }, () => {
@@ -322,13 +342,8 @@ function expected(take) {
     row.place.addEventListener("click", () => take(row.name.textContent));
     return row;
   });
-  const verbs = ["a verb for one", "for several"].map((name) => {
-    const row = bar("div", { class: "h-next h-verb" });
-    row.name.textContent = name;
-    return row;
-  });
   return {
-    place: html("div", { class: "h-side" }, lead, ...[...rows, ...verbs].map(({ place }) => place)),
+    place: html("div", { class: "h-side" }, lead, ...rows.map(({ place }) => place)),
     /** @param {string} word @param {number[]} p @param {boolean} goesOn */
     draw(word, p, goesOn) {
       lead.replaceChildren("After ", bold(word), " the model expects");
@@ -342,10 +357,26 @@ function expected(take) {
         place.disabled = !goesOn;
         place.setAttribute("aria-label", `${one}, ${percent(its)}: put it after ${word}`);
       });
+    },
+  };
+}
+
+/** The probabilities of all singular and of all plural verbs together, on the scale of the words' bars. */
+function agreementBars() {
+  const rows = ["h-one", "h-several"].map((look) => {
+    const row = bar("div", { class: "h-next h-verb" });
+    row.fill.className = look;
+    return row;
+  });
+  return {
+    place: html("div", { class: "h-verbs" }, ...rows.map(({ place }) => place)),
+    /** @param {string[]} read the words up to the query @param {number[]} p over the vocabulary */
+    draw(read, p) {
       agreement(p).forEach((its, i) => {
-        verbs[i].fill.className = i ? "h-several" : "h-one";
-        verbs[i].fill.style.width = `${100 * its}%`;
-        verbs[i].share.textContent = percent(its);
+        const { name, fill, share } = rows[i];
+        name.textContent = answer(read, i === 0);
+        fill.style.width = `${100 * its}%`;
+        share.textContent = percent(its);
       });
     },
   };
@@ -372,11 +403,15 @@ function formula() {
     [
       "output",
       "output",
-      "Output: what all that was handed over adds up to. It is added to the word itself, and after layer 2 the next word is read from the sum.",
+      "Output: the sum of the weighted values. It is added to the vector of the word; after layer 2 this vector predicts the next word.",
     ],
-    ["Q", "query", "Q, the queries: what each word looks for. The word in the frame asks."],
-    ["K", "key", "K, the keys: by what a word is found. The larger a dot, the more of the reading goes to its word."],
-    ["V", "value", "V, the values: what a word hands over along an arc, in proportion to its width."],
+    ["Q", "query", "Q, the queries: what each word looks for. The framed word is the query."],
+    [
+      "K",
+      "key",
+      "K, the keys: what each query is compared with. A larger dot means a larger attention weight on its word.",
+    ],
+    ["V", "value", "V, the values: what a word passes on along each arc, in proportion to the arc's width."],
   ];
   const signs = letters.map(([sign, name]) => {
     const made = button(`h-sign h-${name}`, sign, () => {
@@ -409,9 +444,9 @@ function formula() {
     if (body) body.dataset.lit = lit;
     said.textContent =
       letters.find(([, name]) => name === lit)?.[2] ??
-      `Each arc is one number of the softmax, the wider the larger: above the sentence what “${asked}” reads in layer 2, ` +
-        "below it what it, and the words that it reads, had read in layer 1. Weights below 0.1 are not drawn. " +
-        "What a wide arc is good for shows when its head is switched off.";
+      `Each arc is an attention weight; a wider arc is a larger weight. Above the sentence are the weights of “${asked}” in ` +
+        "layer 2, below it the weights in layer 1 of this word and of the words that it attends to. Weights below 0.1 " +
+        "are not drawn. The bars of singular and plural verbs add up all such verbs. Switch off a head to see its effect.";
   }
   return {
     place,

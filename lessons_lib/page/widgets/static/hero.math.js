@@ -12,6 +12,9 @@ import { HEADS, VOCABULARY, agreement, best, run } from "./heads.math.js";
 
 export const LONGEST = 8;
 export const FAINT = 0.1;
+/** The nouns of the vocabulary. */
+export const SINGULAR = "bird boy cat dog girl horse king man queen woman".split(" ");
+export const PLURAL = "birds boys cats dogs girls horses kings men queens women".split(" ");
 
 /**
  * The arcs on the paths to the selected query: its weights in layer 2, and the layer-1 weights of the words that it
@@ -67,8 +70,17 @@ export function pivot(words, query) {
   return HEADS[best(HEADS.map((head) => shares([head])[other]))];
 }
 
-/** The most probable words and their probabilities. @param {number[]} p over the vocabulary @param {number} count */
-export function likeliest(p, count) {
-  const order = p.map((_, token) => token).sort((a, b) => p[b] - p[a]);
-  return order.slice(0, count).map((token) => ({ word: VOCABULARY[token], p: p[token] }));
+/** The only singular or only plural noun, or null if there is none or more than one. @param {string[]} words @param {boolean} isSingular */
+export function onlyNoun(words, isSingular) {
+  const nouns = words.filter((word) => (isSingular ? SINGULAR : PLURAL).includes(word));
+  return nouns.length === 1 ? nouns[0] : null;
+}
+
+/**
+ * The most probable words and their probabilities, of all words or of some.
+ * @param {number[]} p over the vocabulary @param {number} count @param {string[]} words
+ */
+export function likeliest(p, count, words = VOCABULARY) {
+  const shares = words.map((word) => ({ word, p: p[VOCABULARY.indexOf(word)] }));
+  return shares.sort((a, b) => b.p - a.p).slice(0, count);
 }
