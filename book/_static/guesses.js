@@ -200,6 +200,7 @@
     const asked = all.filter(({ truth }) => truth);
     if (!asked.length) return;
     const made = asked.filter((guess) => !isOpen(guess) && !guess.model.get("skipped"));
+    if (made.length === asked.length) document.dispatchEvent(new CustomEvent("guesses-answered")); // progress.js
     const right = made.filter(({ el }) => el.querySelector(".g-right"));
     const score = made.length ? `You were right in ${right.length} of ${made.length}` : "You have made none";
     tally.className = "g-tally";

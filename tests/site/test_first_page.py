@@ -235,3 +235,55 @@ def test_initial_state_of_the_heads_explorer_answers_its_question(visit):
         columns, rows = sorted({x for x, *_ in shares}), sorted({y for _, y, _ in shares})
         queen = [share for x, y, share in shares if x in columns[:4] and y == rows[1]]
         assert [share > 0.9 for share in queen] == [True, False, False, False]
+
+
+# --- ticks ------------------------------------------------------------------------------------------------------------
+
+CHAPTER = "book/attention/scaling.html"
+LAST = "document.querySelector('.container.remember').scrollIntoView()"
+MARKED = "Object.keys(localStorage).filter((key) => key.startsWith('read ')).length"
+
+
+def ticked(page) -> list[str]:
+    """Return the titles of the cards with a tick."""
+    return [card.locator("b").inner_text() for card in page.locator(".gallery li:has(.tick)").all()]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("from_files", [True, False], ids=["files", "server"])
+def test_card_has_a_tick_once_remember_was_on_the_screen(visit, from_files):
+    with visit(INTRO, from_files=from_files, reduced_motion="reduce") as page:
+        assert ticked(page) == []
+        assert page.locator(".gallery-note").count() == 0
+        page.locator(".gallery a", has_text="4. Scaling").click()
+        page.wait_for_load_state("load")
+        assert page.evaluate(MARKED) == 0  # it was opened, not read
+        page.evaluate(LAST)
+        page.wait_for_function(f"{MARKED} === 1")
+        page.go_back()
+        page.locator(".tick").wait_for()
+        assert ticked(page) == ["4. Scaling"]
+        card = page.get_by_role("link", name=re.compile(r"^4\. Scaling .*\? ?Read$"))
+        assert card.count() == 1, "the tick has a text alternative"
+        assert page.locator(".gallery-note").inner_text().startswith(f"You have read 1 of {len(chapters())} chapters")
+        page.get_by_role("button", name="Forget this").click()
+        assert ticked(page) == []
+        assert page.evaluate(MARKED) == 0
+
+
+@pytest.mark.browser
+def test_first_page_without_local_storage_has_no_ticks(browser):
+    page = browser.new_page()
+    page.add_init_script(
+        "Object.defineProperty(window, 'localStorage', { get() { throw new DOMException('refused'); } })"
+    )
+    errors = []
+    page.on("pageerror", lambda error: errors.append(f"{error} {error.stack}"))
+    page.goto((HTML / INTRO).as_uri())
+    assert ticked(page) == []
+    page.goto((HTML / CHAPTER).as_uri())
+    page.evaluate(LAST)
+    page.goto((HTML / INTRO).as_uri())
+    assert ticked(page) == []
+    assert not [error for error in errors if "progress.js" in error]  # the theme needs its store
+    page.close()

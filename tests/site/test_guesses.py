@@ -163,6 +163,17 @@ def test_results_are_hidden_until_answered_and_answers_are_stored(visit, path):
 
 
 @pytest.mark.browser
+def test_chapter_is_marked_as_read_once_all_its_guesses_are_answered(visit):
+    marked = "Object.keys(localStorage).filter((key) => key.startsWith('read ')).length"
+    with visit(SCALING, formulas=False) as page:
+        page.evaluate(OPEN_FOLDS)
+        for i, guess in enumerate(asked(read(SCALING))):
+            assert page.evaluate(marked) == 0
+            answer(page.locator("section.g-card").nth(i), guess["kind"])
+        page.wait_for_function(f"{marked} === 1")
+
+
+@pytest.mark.browser
 def test_show_me_uncovers_without_a_guess(visit):
     with visit(SCALING) as page:
         bar = page.locator(".g-bar").first
