@@ -95,9 +95,9 @@ class BirthExplorer(Explorer):
             for layer, rows in enumerate(self.weights().tolist())
         ]
         p = self.next_symbol()
-        asks = self.symbols[: self.query + 1][-1]
+        query = self.symbols[: self.query + 1][-1]
         alt = (
-            f"weights of both layers after {self.step} steps, a row for each symbol; after the {asks} that asks the "
+            f"weights of both layers after {self.step} steps, a row for each symbol; after the query {query} the "
             f"model expects {SYMBOLS[p.argmax()]} with probability {p.max():.2f}"
         )
         return picture(320, 176, alt, *maps)

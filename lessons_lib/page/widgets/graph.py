@@ -44,7 +44,7 @@ class GraphExplorer(Explorer):
         score: ``"gat"``, ``"gatv2"`` or ``"dot"``.
         head: head 1 or 2.
         node: the query node, counted from 0; in the dictionary the last query node if there are fewer.
-        hand: the effect of a click: select a query (``"ask"``), select one end of an ``"edge"``, or set a ``"label"``
+        hand: the effect of a click: select a query (``"query"``), select one end of an ``"edge"``, or set a ``"label"``
             (in the club).
         edits: pairs ``[u, v]``, ``u < v``, whose edge was removed, or added if there was none; entries of the
         dictionary
@@ -63,11 +63,11 @@ class GraphExplorer(Explorer):
 
     script = "graph"
     card = Card(
-        title="Whom does a node listen to?",
-        question="Can one head rank the same neighbours differently for different askers?",
+        title="Which neighbours does a node attend to?",
+        question="Can one head rank the same neighbours differently for different query nodes?",
         sentence=(
-            "In the live figure each node can be asked whom it attends to in GAT, in GATv2 and by dot products; edges "
-            "can be cut and laid, and members of the club can be given a label that spreads."
+            "In the live figure each node can be the query, with its attention weights in GAT, in GATv2 and by dot "
+            "products; edges can be removed and added, and labels of members of the club can be propagated."
         ),
     )
 
@@ -75,7 +75,7 @@ class GraphExplorer(Explorer):
     score = traitlets.Enum(list(SCORE_KINDS), "gat").tag(sync=True)
     head = traitlets.Enum([1, 2], 1).tag(sync=True)
     node = Whole(2, min=0, max=MEMBERS - 1).tag(sync=True)
-    hand = traitlets.Enum(["ask", "edge", "label"], "ask").tag(sync=True)
+    hand = traitlets.Enum(["query", "edge", "label"], "query").tag(sync=True)
     edits = traitlets.List(traitlets.List(Whole(min=0, max=MEMBERS - 1), minlen=2, maxlen=2)).tag(sync=True)
     labels = traitlets.List(traitlets.List(Whole(min=0, max=MEMBERS - 1), minlen=2, maxlen=2)).tag(sync=True)
     alpha = Real(0.9, min=0.0, max=0.99).tag(sync=True)
@@ -149,7 +149,7 @@ class GraphExplorer(Explorer):
                 for j, weight in enumerate(row[WORDS:]):
                     paths[round(weight, 1)] = paths.get(round(weight, 1), "") + f"M{24 * j} {24 * i}h23v23h-23z"
             cells = [element("path", class_="x-solid", d=d, fill_opacity=shade) for shade, d in sorted(paths.items())]
-            return picture(192, 192, "what eight askers, down, give eight entries, across", *cells)
+            return picture(192, 192, "attention weights of eight queries, down, on eight keys, across", *cells)
         places, sides = (script_data(SCRIPT)[name] for name in ("places", "sides"))
         at = [f"{x} {y}" for x, y in places]
         given = {v: weight for v, weight in enumerate(rows[self.node]) if weight}

@@ -355,8 +355,8 @@ def test_checkpoint_leaves_the_random_state():
 def test_still_contains_the_prediction():
     p = BirthExplorer(step=300).next_symbol()
     assert p.sum() == pytest.approx(1)
-    assert f"after the R that asks the model expects T with probability {p.max():.2f}" in BirthExplorer(300).still()
-    assert "after the B that asks" in BirthExplorer(300, query=0).still()
+    assert f"after the query R the model expects T with probability {p.max():.2f}" in BirthExplorer(300).still()
+    assert "after the query B the" in BirthExplorer(300, query=0).still()
 
 
 # --- what a reader does -----------------------------------------------------------------------------------------------
@@ -471,11 +471,11 @@ def test_tapped_row_is_the_query_and_tapped_symbol_is_appended(show):
         box = drawing.bounding_box()
         scale = box["width"] / 320
         page.touchscreen.tap(box["x"] + 100 * scale, box["y"] + (34 + 288 * 9.5 / 19) * scale)
-        asks = page.get_by_role("slider", name="Asking symbol")
-        assert asks.get_attribute("aria-valuetext") == "9: I"
+        query = page.get_by_role("slider", name="Query symbol")
+        assert query.get_attribute("aria-valuetext") == "9: I"
         page.get_by_role("button", name="R", exact=True).tap()
         assert page.get_by_label("Symbols").input_value() == "BIRTHDAYBIR"
-        assert asks.get_attribute("aria-valuetext") == "10: R"
+        assert query.get_attribute("aria-valuetext") == "10: R"
 
 
 @pytest.mark.browser

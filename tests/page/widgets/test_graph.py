@@ -288,7 +288,7 @@ def test_still_contains_the_attention_weights_of_a_member():
     explorer = GraphExplorer(node=11)
     weights = explorer.weights()[11]
     assert f"member 12 of the karate club attends to 1 ({weights[0]:.2f}), 12 ({weights[11]:.2f})" in explorer.still()
-    assert "eight askers" in GraphExplorer("dictionary").still()
+    assert "eight queries" in GraphExplorer("dictionary").still()
 
 
 # --- what a reader does -----------------------------------------------------------------------------------------------
@@ -328,7 +328,7 @@ def test_member_is_selected_by_click_and_by_keyboard(show):
 @pytest.mark.browser
 def test_two_clicks_remove_an_edge_and_two_more_add_it(show):
     with show(GraphExplorer()) as page:
-        hand(page, "cuts or lays an edge")
+        hand(page, "removes or adds an edge")
         knot(page, "9").click()
         assert "9 is one end" in page.locator("figcaption").first.inner_text()
         knot(page, "34").click()
@@ -345,7 +345,7 @@ def test_two_clicks_remove_an_edge_and_two_more_add_it(show):
         assert page.locator(".k-laid").get_attribute("d")
         knot(page, "5").click()
         knot(page, "5").click()  # and let go
-        assert "Click the two ends" in page.locator("figcaption").first.inner_text()
+        assert "Click two nodes" in page.locator("figcaption").first.inner_text()
 
 
 @pytest.mark.browser
@@ -374,19 +374,19 @@ def test_guess_precedes_gat_weights_and_dictionary_edges_can_be_removed(show):
         page.get_by_label("Graph").select_option(label="a dictionary")
         assert page.get_by_role("group", name="guess").is_visible()
         assert not page.locator(".k-knot").first.is_visible()
-        assert not figure(page, "different first choices").startswith("1")
-        page.get_by_role("button", name="5 first choices").press("Enter")
+        assert not figure(page, "different keys with").startswith("1")
+        page.get_by_role("button", name="5 different keys").press("Enter")
         assert page.evaluate("document.activeElement.textContent").startswith(
             "You said 5. With every edge in place it is 1"
         )
-        assert figure(page, "different first choices") == "1 · 8 · 8"
-        assert figure(page, "askers who choose") == "1 · 8 · 8"
+        assert figure(page, "different keys with") == "1 · 8 · 8"
+        assert figure(page, "queries whose largest") == "1 · 8 · 8"
         best = GraphExplorer("dictionary").weights()[3].argmax().item()
-        hand(page, "cuts or lays an edge")
+        hand(page, "removes or adds an edge")
         page.locator(".k-knot").nth(best).click()
         page.locator(".k-knot").nth(3).click()
         assert (state(page, "edits"), state(page, "node")) == ([[3, best]], 3)
-        assert figure(page, "different first choices").startswith("2")
+        assert figure(page, "different keys with").startswith("2")
         page.get_by_label("Graph").select_option(label="the karate club")
         assert state(page, "edits") == []
         page.get_by_role("button", name="Reset").click()
@@ -399,10 +399,10 @@ def test_phone_shows_graph_or_weights_and_nodes_accept_taps(show):
     with show(GraphExplorer(), width=360, has_touch=True) as page:
         knot(page, "17").tap()
         assert state(page, "node") == 16
-        assert page.get_by_text("gives to").count() == 1
-        assert not page.get_by_text("gives to").is_visible()
+        assert page.get_by_text("attends to").count() == 1
+        assert not page.get_by_text("attends to").is_visible()
         page.get_by_role("button", name="Weights").tap()
-        assert page.get_by_text("gives to").is_visible()
+        assert page.get_by_text("attends to").is_visible()
 
 
 @pytest.mark.browser

@@ -94,7 +94,7 @@ function render(context) {
         show: (guess) => (guess ? String(guess) : "none"),
       }),
       querySlider(scope, ["symbols"], {
-        label: "Asking symbol",
+        label: "Query symbol",
         count: () => symbols().length,
         query: state.query,
         show: (i) => `${i}: ${symbols()[i]}`,
@@ -207,7 +207,7 @@ function map(scope, { query, ran }, layer) {
       const symbols = scope.read("symbols");
       const n = symbols.length;
       const side = SIDE / n;
-      const drawing = picture(320, TOP + SIDE + 4, `weights of layer ${layer + 1}, a row for each symbol that asks`);
+      const drawing = picture(320, TOP + SIDE + 4, `weights of layer ${layer + 1}, a row for each query`);
       const gap = n > LETTERS ? 0.5 : 1;
       const cell = (/** @type {number} */ i, /** @type {number} */ j) => ({
         x: LEFT + side * j + gap / 2,
@@ -226,8 +226,8 @@ function map(scope, { query, ran }, layer) {
         svg("text", { x: LEFT + side * (i + 0.5), y: TOP - 6, "text-anchor": "middle" }, symbol),
       ]);
       drawing.append(
-        named("reads", LEFT, 12),
-        named("asks", 0, TOP - 6),
+        named("keys", LEFT + SIDE, 12, "", "end"),
+        named("query", 0, 12),
         svg("path", { class: "x-ground", d: `M${LEFT} ${TOP}${steps}V${TOP + SIDE}H${LEFT}Z` }),
         ...cells.flat(),
         ...targets.flatMap((places, i) => places.map((j) => svg("rect", { class: "b-target", ...cell(i, j) }))),
@@ -258,7 +258,7 @@ function map(scope, { query, ran }, layer) {
       return drawing;
     },
   );
-  const framed = layer ? "what followed earlier copies of the symbol that asks" : "the previous symbol";
+  const framed = layer ? "what followed earlier copies of the query symbol" : "the previous symbol";
   return html(
     "figure",
     { class: "x-panel" },

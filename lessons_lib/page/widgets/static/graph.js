@@ -8,7 +8,7 @@ import {
   RIGHT,
   SIDES,
   WORDS,
-  askers,
+  queries,
   firstChoices,
   neighbours,
   possible,
@@ -65,7 +65,7 @@ function render(context) {
     mask,
     labels,
     given: (kind = scope.read("score")) => all[kind],
-    node: () => Math.min(scope.read("node"), askers(scope.read("graph")) - 1),
+    node: () => Math.min(scope.read("node"), queries(scope.read("graph")) - 1),
     hidden: () => !club() && scope.read("score") === "gat" && !scope.read("guess"),
     spread: () => (labels().length ? propagate(mask(), labels(), scope.read("alpha")) : null),
     end: () => end,
@@ -83,7 +83,7 @@ function render(context) {
           scope.write("node", from);
           scope.write("edits", kept.length < scope.read("edits").length ? kept : [...kept, pair]);
         } else end = place;
-      } else if (place < askers(scope.read("graph"))) scope.write("node", place);
+      } else if (place < queries(scope.read("graph"))) scope.write("node", place);
     },
   };
   const shown = panels(
@@ -101,7 +101,7 @@ function render(context) {
     shown.style.display = state.hidden() ? "none" : "";
   });
   scope.when(EVERYTHING, () =>
-    scope.announce(state.hidden() ? "First say how many first choices there are." : told(scope, state)),
+    scope.announce(state.hidden() ? "First answer the question above." : told(scope, state)),
   );
   return scope.dispose;
 }
@@ -151,12 +151,12 @@ function choices(scope, { club }) {
     forGraph(scope, (part) => {
       /** @type {[string, string][]} */
       const hands = [
-        ["ask", "asks a node"],
-        ["edge", "cuts or lays an edge"],
+        ["query", "selects the query"],
+        ["edge", "removes or adds an edge"],
         ["label", "labels a member"],
       ];
       const hand = part.value("hand");
-      const get = () => (!club() && hand.get() === "label" ? "ask" : hand.get());
+      const get = () => (!club() && hand.get() === "label" ? "query" : hand.get());
       return select({ ...hand, get }, { label: "A click", options: club() ? hands : hands.slice(0, 2) });
     }),
   );
@@ -173,7 +173,7 @@ function sliders(scope, { club, node, name }) {
         { class: "x-settings x-controls" },
         slider(
           { ...part.value("node"), get: node },
-          { label: "Who asks", min: 0, max: askers(part.read("graph")) - 1, step: 1, show: name },
+          { label: "Query node", min: 0, max: queries(part.read("graph")) - 1, step: 1, show: name },
         ),
         !club()
           ? slider(part.value("deal"), {
@@ -194,9 +194,9 @@ function sliders(scope, { club, node, name }) {
 function guess(scope, club) {
   const { card, tell } = questionCard(
     "k-guess",
-    "Eight askers, A to H, each linked to the same eight entries; each needs the entry with its own letter. GAT " +
-      "was trained for it. How many different entries will be somebody’s first choice in one of its heads? Say first:",
-    Array.from({ length: WORDS }, (_, i) => [i + 1, String(i + 1), `${i + 1} first choices`]),
+    "Eight queries, A to H, are linked to the same eight keys. Each query needs the value of the key with its own letter, and GAT " +
+      "was trained to return it. In one head, how many different keys have the largest weight of some query? Guess first:",
+    Array.from({ length: WORDS }, (_, i) => [i + 1, String(i + 1), `${i + 1} different keys`]),
     (many) => scope.write("guess", many),
   );
   scope.when(["graph", "guess"], () => {
@@ -204,8 +204,8 @@ function guess(scope, club) {
     const said = scope.read("guess");
     tell(
       said && !club()
-        ? `You said ${said}. With every edge in place it is 1: GAT ranks the entries alike for all askers, whatever was trained. ` +
-            "Cut the edge to an asker’s first choice, and it takes the next in the same order."
+        ? `You said ${said}. With every edge in place it is 1: a head of GAT ranks the keys alike for all queries, whatever was trained. ` +
+            "Remove the edge to a query’s first key, and the next in the same order has its largest weight."
         : "",
     );
   });
@@ -226,7 +226,7 @@ function told(scope, state) {
   const whom = list.length ? `most to ${list.join(", ")}` : "no neighbour to attend to";
   const [right, others] = agreed(state);
   return (
-    `${club() ? "Member" : "Asker"} ${name(node())}, ${NAMES[scope.read("score")]}: ${whom}.` +
+    `${club() ? "Member" : "Query"} ${name(node())}, ${NAMES[scope.read("score")]}: ${whom}.` +
     (spread() ? ` Labels put ${right} of ${others} others on the side that they took.` : "")
   );
 }
@@ -295,11 +295,11 @@ function drawn(scope, state) {
       {
         viewBox: `0 0 ${WIDE} ${HIGH}`,
         role: "group",
-        "aria-label": club ? "the club: members and who met whom" : "askers and entries",
+        "aria-label": club ? "the club: members and who met whom" : "queries and keys",
       },
       ...paths,
       own,
-      ...(club ? [] : [named("asks", 34, 6, "", "middle"), named("entry: says", 262, 6, "", "middle")]),
+      ...(club ? [] : [named("query", 34, 6, "", "middle"), named("key: value", 262, 6, "", "middle")]),
       ...knots.map(({ knot }) => knot),
     );
     graph.addEventListener("keydown", (event) => {
@@ -351,16 +351,19 @@ function drawn(scope, state) {
         if (!club && u >= WORDS && state.name(u) === state.name(node)) looks.push("k-match");
         mark.setAttribute("class", looks.join(" "));
         mark.style.fillOpacity = club ? (0.12 + 0.4 * sure).toFixed(2) : "";
-        ring.classList.toggle("k-asks", u === node);
+        ring.classList.toggle("k-query", u === node);
         ring.classList.toggle("k-end", u === state.end());
         const says = !club && u >= WORDS ? `: ${DEALS[part.read("deal")][1][u - WORDS]}` : "";
         words.textContent = state.name(u) + says;
         const kind = club
           ? `member ${state.name(u)}, went with ${SIDE[SIDES[u]]}`
-          : `${u < WORDS ? "asker" : "entry"} ${state.name(u)}${says}`;
-        const weight = given[u] ? `, gets ${fixed(given[u])}` : "";
+          : `${u < WORDS ? "query" : "key"} ${state.name(u)}${says}`;
+        const weight = given[u] ? `, weight ${fixed(given[u])}` : "";
         const marked = label ? `, labelled ${SIDE[label[1]]}` : spread && side >= 0 ? `, put with ${SIDE[side]}` : "";
-        knot.setAttribute("aria-label", kind + (u === node ? ", asks" : "") + weight + marked);
+        knot.setAttribute(
+          "aria-label",
+          kind + (u === node && club ? ", the query" : u === node ? ", selected" : "") + weight + marked,
+        );
       });
       facts.textContent = told(part, state);
       hint.textContent = hinted(part, state);
@@ -379,13 +382,13 @@ function hinted(scope, { club, end, name }) {
   const from = end();
   const hand = scope.read("hand");
   if (from !== null)
-    return `${name(from)} is one end. Click the other: an edge between them is cut, and laid where there is none.`;
+    return `${name(from)} is one end. Click the other: an edge between them is removed, or added where there is none.`;
   if (hand === "edge")
-    return `Click the two ends of an edge, there or not there. Dotted: cut; dashed: laid. ${club() ? "The first one clicked asks." : "The asker of the two asks."}`;
-  if (!club()) return "A line is as thick as its weight. The asker needs the outlined entry, which has its own letter.";
+    return `Click two nodes to remove the edge between them, or to add one. Dotted: removed; dashed: added.${club() ? " The first one clicked is the query." : ""}`;
+  if (!club()) return "A line is as thick as its attention weight. Outlined: the key with the query’s own letter.";
   if (hand === "label")
     return "Click once for the side of Mr. Hi (green), again for the officers’ (pink), again for none. Shapes are the sides that members took, colours where the labels put them; a broken outline: elsewhere.";
-  return "A line is as thick as its weight. Round: went with Mr. Hi (1) when the club split; square: with the officers (34). The networks were told the sides of these two alone.";
+  return "A line is as thick as its attention weight. Round: went with Mr. Hi (1) when the club split; square: with the officers (34). The networks were told the sides of these two alone.";
 }
 
 /** The node in a direction; a node straight ahead is preferred to a near one. @param {number[]} from @param {number[]} way @param {number[][]} places */
@@ -411,7 +414,7 @@ function bars(part, { given, node, name, call, mask }) {
     const step = Math.min(17, (HIGH - 26) / rows.length);
     const most = Math.max(...KINDS.flatMap((kind) => given(kind)[u]));
     drawing.replaceChildren(
-      named("gives to", 44, 12, "", "end"),
+      named("attends to", 44, 12, "", "end"),
       ...KINDS.flatMap((kind, i) => {
         const left = 54 + 98 * i;
         const isOwn = kind === part.read("score");
@@ -440,7 +443,7 @@ function bars(part, { given, node, name, call, mask }) {
       "figcaption",
       {},
       "Rows stand in the order in which this head of GAT ranks all 34 members. In GAT’s column no bar is longer than the " +
-        "one above it, whoever asks and whatever edge is cut or laid; in the others it may be.",
+        "one above it, whatever the query and whatever edge is removed or added. In the other columns it may be.",
     ),
   );
 }
@@ -450,10 +453,10 @@ const short = (/** @type {number} */ weight) => fixed(weight).replace(/^0/, "");
 /** The attention weights of the query nodes on the entries. @param {Scope} part @param {State} state */
 function matrix(part, { given, node, name, hidden }) {
   const [left, top, side] = [30, 40, 34];
-  const drawing = picture(WIDE, HIGH, "weights of eight entries for eight askers");
+  const drawing = picture(WIDE, HIGH, "attention weights of eight queries on eight keys");
   part.when(EVERYTHING, () => {
     if (part.read("graph") === "club") return;
-    drawing.replaceChildren(named("entry", left + 4 * side, 12, "", "middle"), named("asks", 0, 12));
+    drawing.replaceChildren(named("key", left + 4 * side, 12, "", "middle"), named("query", 0, 12));
     if (hidden()) return;
     const best = firstChoices(given());
     for (let i = 0; i < WORDS; i++) {
@@ -488,7 +491,7 @@ function matrix(part, { given, node, name, hidden }) {
     "figure",
     { class: "x-panel" },
     drawing,
-    html("figcaption", {}, "A row is an asker. Outlined: the entry with its own letter. Bold: its first choice."),
+    html("figcaption", {}, "A row for each query. Outlined: the key with its own letter. Bold: the largest weight."),
   );
 }
 
@@ -521,8 +524,8 @@ function counted(part, state) {
         ["the same by the trained networks, five seeds", () => `${each(right)} of 32`],
       ]
     : [
-        ["different first choices of eight askers", () => each((kind) => different(given(kind)))],
-        ["askers who choose their own letter", () => each(matched)],
+        ["different keys with a largest weight", () => each((kind) => different(given(kind)))],
+        ["queries whose largest weight is on their letter", () => each(matched)],
         ["right answers on new dictionaries, five seeds", () => each(right)],
       ];
   return html(

@@ -25,7 +25,7 @@ const HEADS = /** @type {Record<string, Record<string, Record<string, [number, s
 );
 
 /** The number of query nodes. @param {string} graph */
-export const askers = (graph) => (graph === "club" ? MEMBERS : WORDS);
+export const queries = (graph) => (graph === "club" ? MEMBERS : WORDS);
 
 /** Whether a pair may have an edge: not a member with itself, not two query nodes. @param {string} graph @param {number[]} pair */
 export function possible(graph, [u, v]) {

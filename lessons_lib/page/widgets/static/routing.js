@@ -84,7 +84,7 @@ function render(context) {
     const i = state.query();
     scope.announce(
       `${story()[i]} goes to expert ${chosen[i].map((expert) => expert + 1).join(" and ")}. ` +
-        `The eight are asked by ${asked.join(", ")} words, as if ${fixed(inEffect(asked), 1)} were equally busy; ` +
+        `Tokens routed to the eight: ${asked.join(", ")}, as evenly as to ${fixed(inEffect(asked), 1)} equally busy experts; ` +
         `balance loss ${fixed(balanceLoss)}, ${count(dropped.flat())} of ${dropped.flat().length} choices dropped.`,
     );
   });
@@ -197,7 +197,7 @@ function joined(scope, { story, query, now, rows, how, hidden }) {
     if (hidden()) return;
     const { probabilities, experts: chosen, weights, dropped, asked, load, capacity } = now();
     const q = query();
-    drawing.append(named("word", LEFT, 12, "", "end"), named("expert: has of asked", RIGHT, 12));
+    drawing.append(named("word", LEFT, 12, "", "end"), named("expert: kept of routed", RIGHT, 12));
     drawing.append(named(`gate of ${story()[q]}`, WIDE, 28, "", "end"));
     const y = (/** @type {number} */ word) => TOP + HIGH * (word + 0.5);
     const door = (/** @type {number} */ expert) => TOP + PITCH * (expert + 0.5);
