@@ -27,7 +27,9 @@ An explorer is a class in a file of this folder and two scripts in ``static/``: 
     birth        an induction head at twenty steps of its training
     reader       attention patterns before a verb, and ablation of heads
     routing      routing of words to experts
+    reach        reach of sparse attention patterns over several layers
     pairs        efficient attention on a trained head
+    recall       recorded recall of pairs by layers with a small state
     stretch      rotary embeddings beyond the training length
     patches      Vision Transformers on digits
     graph        graph attention and label propagation
@@ -48,7 +50,9 @@ from lessons_lib.page.widgets.merges import MergesExplorer
 from lessons_lib.page.widgets.pairs import PairsExplorer
 from lessons_lib.page.widgets.patches import PatchesExplorer
 from lessons_lib.page.widgets.plane import PlaneExplorer
+from lessons_lib.page.widgets.reach import ReachExplorer
 from lessons_lib.page.widgets.reader import PatternExplorer
+from lessons_lib.page.widgets.recall import RecallExplorer
 from lessons_lib.page.widgets.retrieval import RetrievalExplorer
 from lessons_lib.page.widgets.routing import RoutingExplorer
 from lessons_lib.page.widgets.scaling import ScalingExplorer
@@ -74,6 +78,8 @@ __all__ = [
     "PatchesExplorer",
     "PatternExplorer",
     "PlaneExplorer",
+    "ReachExplorer",
+    "RecallExplorer",
     "RetrievalExplorer",
     "RoutingExplorer",
     "ScalingExplorer",

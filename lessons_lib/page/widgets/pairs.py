@@ -1,7 +1,7 @@
 """The pairs explorer: seven kinds of efficient attention, and their error on a trained head."""
 
 from functools import cache
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -10,14 +10,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lessons_lib.attention.attention import attention
-from lessons_lib.attention.rules import Causal, Dilated, GlobalTokens, Rule, Table, Window
-from lessons_lib.attention.rules.ranges import true_ranges
+from lessons_lib.attention.rules import Causal, Rule
 from lessons_lib.efficient.linear import linear_attention
 from lessons_lib.efficient.performer import performer_attention
 from lessons_lib.page.widgets.arithmetic import normal, uniform
 from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.gpt import language_model
+from lessons_lib.page.widgets.reach import MASKS, PATTERN_NAMES, N, cells, pattern_rule
 from lessons_lib.page.widgets.trained import HEADS
 from lessons_lib.page.widgets.traits import Whole
 from lessons_lib.training.stories import encode
@@ -27,21 +27,10 @@ TEXT = (
     "they sleep . they chase this boy . this brave girl beside the birds sings . then she follows the woman . "
     "she waits . then she dances . then she hears the women . she waits ."
 )
-N = len(TEXT.split())
 WIDTH = 16
-FAR = 4096
 FEATURES = [4, 8, 16, 32, 64, 128, 256]
-MASKS = ["window", "dilated", "longformer", "bigbird"]
 METHODS = [*MASKS, "linformer", "linear", "performer"]
-NAMES = {
-    "window": "window",
-    "dilated": "dilated window",
-    "longformer": "Longformer",
-    "bigbird": "BigBird",
-    "linformer": "Linformer",
-    "linear": "linear, elu + 1",
-    "performer": "Performer",
-}
+NAMES = {**PATTERN_NAMES, "linformer": "Linformer", "linear": "linear, elu + 1", "performer": "Performer"}
 GUESSES = ["1.3", "2.4", "both", "neither"]
 
 
@@ -54,7 +43,7 @@ class Vectors(NamedTuple):
 
 
 class PairsExplorer(Explorer):
-    r"""Choose a kind of efficient attention; its pairs, its cost and the error of a trained head's output follow.
+    r"""Choose a kind of efficient attention; its pairs, its weights and the error of a trained head's output follow.
 
     .. math:: \text{error} = \frac{\lVert O - \hat O \rVert_F}{\lVert O \rVert_F}
 
@@ -75,24 +64,23 @@ class PairsExplorer(Explorer):
         head: of ``1.1`` to ``2.4``.
         causal: apply the causal mask, as in training. Without it exact attention is not masked either, although the
             head was trained with the mask. Linformer is never masked here.
-        layers: number of layers for which the reach is computed.
         seed: seed of the random keys of BigBird and the random features of Performer.
         guess: the heads, of 1.3 and 2.4, for which the reader expects a window of 8 to have a smaller error than 64
             random features: ``"1.3"``, ``"2.4"``, ``"both"`` or ``"neither"``; None before.
 
     Raises:
         ValueError: if ``way``, ``r``, ``head`` or ``guess`` is none of those offered, ``window`` not in 1 .. 60,
-            ``step`` or ``layers`` not in 1 .. 8, ``n_global`` not in 0 .. 8, ``n_random`` not in 0 .. 16, or ``seed``
+            ``step`` not in 1 .. 8, ``n_global`` not in 0 .. 8, ``n_random`` not in 0 .. 16, or ``seed``
             not in 0 .. 999.
     """
 
     script = "pairs"
     card = Card(
-        title="A budget of pairs",
-        question="Which pairs does a head need, and how wrong is a method without pairs?",
+        title="A trained head with fewer pairs",
+        question="How far is the output of a trained head from the exact output when fewer pairs are computed?",
         sentence=(
             "In the live figure you choose a method that computes fewer pairs, its budget and a trained head. It shows "
-            "the pairs that are left, the attention weights beside the exact ones, and the error of the output."
+            "the attention weights beside the exact ones, and the error of the output."
         ),
     )
 
@@ -104,7 +92,6 @@ class PairsExplorer(Explorer):
     r = traitlets.Enum(FEATURES, 16).tag(sync=True)
     head = traitlets.Enum(HEADS, "2.4").tag(sync=True)
     causal = traitlets.Bool(True).tag(sync=True)
-    layers = Whole(2, min=1, max=8).tag(sync=True)
     seed = Whole(0, min=0, max=999).tag(sync=True)
     guess = traitlets.Enum(GUESSES, None, allow_none=True).tag(sync=True)
 
@@ -117,14 +104,7 @@ class PairsExplorer(Explorer):
         """Return the computed pairs as a rule of the library; None for methods that compute no pairs."""
         if self.way not in MASKS:
             return None
-        rule: Rule = Dilated(self.window, self.step) if self.way == "dilated" else Window(self.window)
-        if self.way in {"longformer", "bigbird"}:
-            rule = rule | GlobalTokens(range(self.n_global))
-        if self.way == "bigbird":
-            fixed = rule.to_mask(N)
-            drawn = uniform_matrix(self.seed, N, N).masked_fill(fixed, -1.0).topk(self.n_random).indices
-            rule = Table(fixed.scatter(-1, drawn, True))
-        return rule & Causal() if self.causal else rule
+        return pattern_rule(self.way, self.window, self.step, self.n_global, self.n_random, self.causal, self.seed)
 
     def exact(self) -> Float[Tensor, "n d"]:
         """Return the output of exact attention for each word."""
@@ -155,12 +135,7 @@ class PairsExplorer(Explorer):
             alt = f"no pair is computed; {r} numbers for each of {N} words stand for them"
         else:
             allowed = rule.to_mask(N)
-            cells = "".join(
-                f"M{side * keys.start} {side * i}h{side * len(keys)}v{side}H{side * keys.start}z"
-                for i, row in enumerate(allowed.numpy())
-                for keys in true_ranges(row)
-            )
-            drawn = [element("path", class_="x-may", d=cells)]
+            drawn = [element("path", class_="x-may", d=cells(allowed, side))]
             alt = f"{int(allowed.sum())} of {N * N} pairs are computed"
         ground = element("rect", class_="x-ground", x=0, y=0, width=side * N, height=side * N)
         alt = f"{NAMES[self.way]}: {alt}; error of head {self.head}: {self.error():.2f}"
@@ -218,8 +193,3 @@ def orthogonal_features(r: int, seed: int) -> Float[Tensor, "r d"]:
     q, upper = torch.linalg.qr(square.reshape(groups, WIDTH, WIDTH))
     rotated = q * upper.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
     return rows.reshape(r, WIDTH).norm(dim=-1, keepdim=True) * rotated.flatten(0, 1)[:r]
-
-
-def uniform_matrix(seed: int, rows: int, columns: int) -> Float[Tensor, "rows columns"]:
-    """Return a matrix of the numbers in (0, 1) that the script draws from the seed."""
-    return torch.tensor(list(islice(uniform(seed), rows * columns)), dtype=torch.float64).reshape(rows, columns)

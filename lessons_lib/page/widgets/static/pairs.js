@@ -1,73 +1,43 @@
-/** Efficient attention: the computed pairs, the weights beside the exact ones, the error, and recall after training. */
+/** A trained head by seven methods of efficient attention: its weights beside the exact ones, and the error of its output. */
 
 import { questionCard } from "./question.js";
-import {
-  button,
-  checkbox,
-  fixed,
-  html,
-  linear,
-  mappedSlider,
-  named,
-  numbers,
-  panels,
-  picture,
-  select,
-  slider,
-  stage,
-  svg,
-} from "./kit.js";
+import { fixed, html, linear, mappedSlider, named, panels, picture, select, stage, svg } from "./kit.js";
 import { HEADS } from "./gpt.math.js";
-import { reach } from "./masks.math.js";
 import {
-  FAR,
   FEATURES,
-  N,
   WIDTH,
   error,
   exact,
-  forTheLast,
   inner,
   isCausal,
-  mask,
   multiplications,
   pairs,
   spread,
   vectors,
   weights,
 } from "./pairs.math.js";
-import { RECALL } from "./pairs_recall.js";
+import { MASKS, N, mask } from "./sparse.math.js";
+import { BUDGETS, PATTERNS, maskAndDraws, patternSliders } from "./sparse_controls.js";
 
 /**
  * @typedef {import("./pairs.math.js").How} How
- * @typedef {How & { head: string, layers: number, guess: string | null }} Traits
+ * @typedef {How & { head: string, guess: string | null }} Traits
  * @typedef {import("./kit.js").Scope<Traits>} Scope
- * @typedef {"window" | "step" | "n_global" | "n_random" | "r"} Budget
+ * @typedef {import("./sparse_controls.js").Budget | "r"} Budget
  * @typedef {{ how(): How, head(): string, errs(how: How): number, hidden(): boolean }} State
  */
 
 /** The methods with their names and budgets; the curve follows the first budget. @type {Record<string, [string, Budget[]]>} */
 const METHODS = {
-  window: ["window", ["window"]],
-  dilated: ["dilated window", ["window", "step"]],
-  longformer: ["Longformer", ["window", "n_global"]],
-  bigbird: ["BigBird", ["window", "n_global", "n_random"]],
+  ...PATTERNS,
   linformer: ["Linformer", ["r"]],
   linear: ["linear, elu + 1", []],
   performer: ["Performer", ["r"]],
 };
-/** @type {Record<Budget, [string, number, number]>} */
-const BUDGETS = {
-  window: ["Window", 1, N],
-  step: ["Step between keys", 1, 8],
-  n_global: ["Global words", 0, 8],
-  n_random: ["Random words", 0, 16],
-  r: ["Features r", FEATURES[0], FEATURES[FEATURES.length - 1]],
-};
 /** @type {(keyof How)[]} */
 const HOW = ["way", "window", "step", "n_global", "n_random", "r", "causal", "seed"];
 /** @type {(keyof Traits)[]} */
-const EVERYTHING = [...HOW, "head", "layers", "guess"];
+const EVERYTHING = [...HOW, "head", "guess"];
 /** The setting that the guess is about. @type {How} */
 const ASKED = {
   way: "window",
@@ -101,6 +71,8 @@ function render(context) {
     },
     hidden: () => scope.read("guess") === null,
   };
+  const found = html("b");
+  const rest = html("span");
   scope.add(
     guess(scope),
     html(
@@ -116,20 +88,19 @@ function render(context) {
       }),
     ),
     budgets(scope),
-    panels(
-      ["Pairs", computed(scope, state)],
-      ["Weights", looks(scope, state)],
-      ["Budget", curve(scope, state)],
-      ["Errors", board(scope, state)],
-      ["Recall", recalled(scope)],
-    ),
+    html("p", { class: "b-headline" }, found, " ", rest),
+    panels(["Weights", looks(scope, state)], ["Error", errors(scope, state)]),
   );
   scope.when(EVERYTHING, () => {
     const now = how();
     const count = pairs(now);
-    const cost = count ? `${count} of ${N * N} pairs` : `no pair, but ${inner(now)} numbers for each word`;
-    const far = state.hidden() ? "First answer the question above." : `Error ${fixed(state.errs(now))}.`;
-    scope.announce(`${METHODS[now.way][0]} computes ${cost}. Head ${head()}. ${far}`);
+    const all = { ...now, way: "", causal: isCausal(now) };
+    found.textContent = state.hidden() ? "Error ?" : `Error ${fixed(state.errs(now))}`;
+    rest.textContent =
+      `for head ${head()} by ${METHODS[now.way][0]}, with ` +
+      (count ? `${grouped(count)} of ${grouped(N * N)} pairs` : `no pairs, but ${inner(now)} numbers for each word`) +
+      ` and ${grouped(multiplications(now))} multiplications. Exact attention needs ${grouped(multiplications(all))}.`;
+    scope.announce(`${found.textContent} ${rest.textContent}`);
   });
   return scope.dispose;
 }
@@ -183,173 +154,90 @@ function budgets(scope) {
     ["way"],
     () => scope.read("way"),
     (part) => {
-      const way = scope.read("way");
-      const sliders = METHODS[way][1].map((budget) => {
-        const [label, min, max] = BUDGETS[budget];
-        if (budget !== "r") return slider(part.value(budget), { label, min, max, step: 1 });
-        const [toPlace, toValue] = [
-          (/** @type {number} */ r) => FEATURES.indexOf(r),
-          (/** @type {number} */ place) => FEATURES[place],
-        ];
-        const mixes = way === "linformer";
-        const show = (/** @type {number} */ r) => String(mixes ? Math.min(r, N) : r);
-        return mappedSlider(part.value(budget), {
-          label: mixes ? "Mixtures r" : label,
-          min,
-          max: mixes ? 64 : max,
-          step: 1,
-          show,
-          toPlace,
-          toValue,
-        });
-      });
-      const hides = checkbox(part.value("causal"), { label: "later words hidden" });
-      const [tick] = hides.getElementsByTagName("input");
-      tick.disabled = way === "linformer";
-      if (tick.disabled) part.when(["causal"], () => (tick.checked = false));
-      const again = button("Draw again", () => scope.write("seed", (scope.read("seed") + 1) % 1000));
+      const way = part.read("way");
+      const mixes = way === "linformer";
+      const sliders = MASKS.includes(way)
+        ? patternSliders(part, way)
+        : METHODS[way][1].map(() =>
+            mappedSlider(part.value("r"), {
+              label: mixes ? "Mixtures r" : "Features r",
+              min: FEATURES[0],
+              max: mixes ? 64 : FEATURES[FEATURES.length - 1],
+              step: 1,
+              show: (r) => String(mixes ? Math.min(r, N) : r),
+              toPlace: (r) => FEATURES.indexOf(r),
+              toValue: (place) => FEATURES[place],
+            }),
+          );
       return html(
         "div",
-        {},
+        { class: "b-budget" },
         html("div", { class: "x-settings x-controls" }, ...sliders),
-        html("div", { class: "x-bench b-more" }, hides, ["bigbird", "performer"].includes(way) ? again : ""),
+        maskAndDraws(part, { masked: !mixes, drawn: ["bigbird", "performer"].includes(way) }),
       );
     },
   );
 }
 
-const [SIZE, LEFT, TOP] = [280, 24, 34];
-
-/** The square of pairs, or the shapes that replace it. @param {Scope} scope @param {State} state */
-function computed(scope, { how }) {
-  const frame = html("div");
-  const legend = html("p", { class: "x-legend" });
+/** The exact weights, and those of the selected method; before the guess, its pairs alone. @param {Scope} scope @param {State} state */
+function looks(scope, { how, head, hidden }) {
+  const drawing = picture(328, 194, "exact weights, and those of the efficient method");
   const caption = html("figcaption");
-  const key = (/** @type {string} */ look, /** @type {string} */ words) =>
-    html("span", {}, html("i", { class: `x-key ${look}` }), words);
-  const made = () => pairs(how()) || N * inner(how());
-  const heard = () => {
+  const [top, side] = [30, 160 / N];
+  scope.when([...HOW, "head", "guess"], () => {
     const now = how();
-    if (inner(now)) return N;
-    return reach(mask(now), scope.read("layers"))[N - 1].filter(Boolean).length;
-  };
-  scope.when([...HOW, "layers"], () => {
-    const now = how();
-    const r = inner(now);
-    const drawing = picture(
-      LEFT + SIZE + 2,
-      TOP + SIZE + 2,
-      r ? "features or mixtures that replace the pairs" : "pairs that are computed",
+    const own = vectors(head());
+    const [left, r] = [168, inner(now)];
+    const ground = (/** @type {number} */ x) => svg("rect", { class: "x-ground", x, y: top, width: 160, height: 160 });
+    drawing.replaceChildren(
+      named(`exact, head ${head()}`, 0, 12),
+      named(METHODS[now.way][0], left, 12),
+      named("keys", 160, 26, "", "end"),
+      named("queries", 0, 26),
+      ground(0),
+      ...paths(exact(isCausal(now), own), 0, top, side),
+      ...(hidden() && r ? shapes(now, left, top) : [ground(left)]),
+      ...(r ? [] : [svg("path", { class: hidden() ? "x-may" : "b-computed", d: cells(mask(now), left, top, side) })]),
+      ...(hidden() ? [] : paths(weights(now, own), left, top, side)),
     );
-    frame.replaceChildren(drawing);
-    drawing.append(named(r ? "" : "keys", LEFT + SIZE, 12, "", "end"), named(r ? "" : "queries", 0, 12));
-    if (r) {
-      const unit = SIZE / (N + r + 2);
-      const rect = (
-        /** @type {string} */ look,
-        /** @type {number} */ x,
-        /** @type {number} */ y,
-        /** @type {number} */ w,
-        /** @type {number} */ h,
-      ) => svg("rect", { class: look, x: LEFT + unit * x, y: TOP + unit * y, width: unit * w, height: unit * h });
-      drawing.append(
-        rect("b-never", r + 2, r + 2, N, N),
-        rect("b-queries", 0, r + 2, r, N),
-        rect("b-keys", r + 2, 0, N, r),
-      );
-      const mixes = now.way === "linformer";
-      legend.replaceChildren(
-        key("b-queries", mixes ? `scores, ${N} × ${r}` : `features of queries, ${N} × ${r}`),
-        key("b-keys", mixes ? `mixtures, ${r} × ${N}` : `features of keys, ${r} × ${N}`),
-      );
-      caption.textContent = mixes
-        ? `Each of the ${r} mixtures is the mean of neighbouring words, and no causal mask is applied. The dashed square of pairs is never computed.`
-        : `Sums over the words replace the pairs. The dashed square of ${N} × ${N} pairs is never computed.`;
-      return;
-    }
-    const seen = mask(now);
-    const side = SIZE / N;
-    const cells = (/** @type {boolean[][]} */ rows) =>
-      rows
-        .flatMap((row, i) =>
-          row.map((on, j) => (on ? `M${(LEFT + side * j).toFixed(1)} ${(TOP + side * i).toFixed(1)}h4v4h-4z` : "")),
-        )
-        .join("");
-    const near = reach(seen, scope.read("layers")).map((row, i) => row.map((on, j) => on && !seen[i][j]));
-    drawing.append(
-      svg("rect", { class: "x-ground", x: LEFT, y: TOP, width: SIZE, height: SIZE }),
-      svg("path", { class: "b-near", d: cells(near) }),
-      svg("path", { class: "x-may", d: cells(seen) }),
-      ...[0, 20, 40].flatMap((k) => [
-        named(String(k + 1), LEFT + side * (k + 0.5), TOP - 4, "", "middle"),
-        named(String(k + 1), LEFT - 4, TOP + side * (k + 0.5) + 5, "", "end"),
-      ]),
-    );
-    legend.replaceChildren(key("x-may", "computed"), key("b-near", `within reach of ${scope.read("layers")} layers`));
-    const drawn = now.way === "bigbird" && now.causal ? " Random keys that come later are hidden." : "";
-    caption.textContent = `A row for each of ${N} queries, a column for each key.${drawn}`;
+    const left_out = r
+      ? now.way === "linformer"
+        ? `Linformer attends to ${r} means of neighbouring words, without a causal mask.`
+        : `Sums over the words, ${r} features each, replace the pairs.`
+      : "Tinted: the pairs that are computed.";
+    caption.textContent = hidden()
+      ? `Left: the attention weights of each query (row) on each key (column). Right: ${r ? "what replaces the pairs" : "the pairs that are computed"}.`
+      : `Attention weights of each query (row) on each key (column). ${left_out} Four times the weight has twice the strength of colour.`;
   });
-  const depth = scope.rebuild(
-    ["way"],
-    () => String(inner(how()) > 0),
-    (part) =>
-      inner(how()) ? html("div") : slider(part.value("layers"), { label: "Layers L", min: 1, max: 8, step: 1 }),
-  );
-  return html(
-    "figure",
-    { class: "x-panel x-tall" },
-    depth,
-    frame,
-    legend,
-    caption,
-    numbers(
-      scope,
-      [...HOW, "layers"],
-      [
-        [
-          "pairs computed",
-          () => (inner(how()) ? `none; 2 × ${grouped(made())} numbers` : `${grouped(made())} of ${grouped(N * N)}`),
-        ],
-        ["as a share of n²", () => `${fixed((100 * made() * (inner(how()) ? 2 : 1)) / N ** 2, 1)} %`],
-        ["multiplications", () => grouped(multiplications(how()))],
-        ["exact attention", () => grouped(multiplications({ ...how(), way: "", causal: isCausal(how()) }))],
-        [
-          `for the last of ${grouped(FAR)} words`,
-          () => `${grouped(forTheLast(how()))}; exact ${grouped(2 * WIDTH * FAR)}`,
-        ],
-        ["within reach of the last word", () => `${heard()} of ${N} words`],
-      ],
-    ),
+  return html("figure", { class: "x-panel" }, drawing, caption);
+}
+
+/** The features or mixtures, drawn around the square of pairs that they replace. @param {How} how @param {number} left @param {number} top */
+function shapes(how, left, top) {
+  const r = inner(how);
+  const unit = 160 / (N + r + 2);
+  return [
+    ["b-never", r + 2, r + 2, N, N],
+    ["b-queries", 0, r + 2, r, N],
+    ["b-keys", r + 2, 0, N, r],
+  ].map(([look, x, y, w, h]) =>
+    svg("rect", {
+      class: look,
+      x: left + unit * Number(x),
+      y: top + unit * Number(y),
+      width: unit * Number(w),
+      height: unit * Number(h),
+    }),
   );
 }
 
-/** The exact weights, and those of the selected method. @param {Scope} scope @param {State} state */
-function looks(scope, { how, head, hidden }) {
-  const frame = html("div");
-  scope.when([...HOW, "head", "guess"], () => {
-    const drawing = picture(328, 178, "exact weights, and those of the efficient method");
-    frame.replaceChildren(drawing);
-    const own = vectors(head());
-    const both = [exact(isCausal(how()), own), hidden() ? [] : weights(how(), own)];
-    both.forEach((rows, which) => {
-      const [left, side] = [168 * which, 160 / N];
-      drawing.append(
-        named(which ? METHODS[how().way][0] : "exact", left, 12),
-        svg("rect", { class: "x-ground", x: left, y: 18, width: 160, height: 160 }),
-        ...paths(rows, left, 18, side),
-      );
-    });
-  });
-  return html(
-    "figure",
-    { class: "x-panel" },
-    frame,
-    html(
-      "figcaption",
-      {},
-      "Attention weights of each query (row) on each key (column): exact, and by the efficient method from the same queries and keys. Four times the weight has twice the strength of colour.",
-    ),
-  );
+/** The true cells of a mask as one path. @param {boolean[][]} rows @param {number} left @param {number} top @param {number} side */
+function cells(rows, left, top, side) {
+  return rows
+    .flatMap((row, i) =>
+      row.map((on, j) => (on ? `M${(left + side * j).toFixed(1)} ${(top + side * i).toFixed(1)}h2.5v2.5h-2.5z` : "")),
+    )
+    .join("");
 }
 
 /** Cells of about one weight, joined in one path. @param {number[][]} rows @param {number} left @param {number} top @param {number} side */
@@ -368,138 +256,86 @@ function paths(rows, left, top, side) {
   );
 }
 
-const WORST = 1.5; // the error of a full bar
+const WORST = 1.5; // the largest error drawn
 
-/** All methods at their budgets, beside the plain average. @param {Scope} scope @param {State} state */
-function board(scope, { how, errs, hidden }) {
-  const rows = [
-    ...Object.entries(METHODS),
-    /** @type {[string, [string, Budget[]]]} */ (["", ["plain average", []]]),
-  ].map(([way, [name]]) => {
-    const bar = html("div", { class: `x-bar ${way ? "" : "x-whole"}` });
-    const shown = html("span", { class: "x-value" });
-    const cost = html("span", { class: "x-value" });
-    const choose = way ? button(name, () => scope.write("way", way)) : html("span", {}, name);
-    return { way, bar, shown, cost, choose };
-  });
-  scope.when(EVERYTHING, () =>
-    rows.forEach(({ way, bar, shown, cost, choose }) => {
-      const one = { ...how(), way };
-      const far = errs(one);
-      bar.style.width = hidden() ? "0" : `${100 * Math.min(1, far / WORST)}%`;
-      shown.textContent = hidden() ? "–" : fixed(far);
-      cost.textContent = way ? grouped(multiplications(one)) : "";
-      if (way) choose.setAttribute("aria-pressed", String(way === scope.read("way")));
-    }),
-  );
-  return html(
-    "figure",
-    { class: "x-panel" },
-    html(
-      "div",
-      { class: "x-grid b-board", style: "--columns: 8.5rem 1fr 2.5rem 4.25rem" },
-      ...["method", "error", "", "multipl."].map((name) => html("span", { class: "x-head" }, name)),
-      ...rows.flatMap(({ bar, shown, cost, choose }) => [choose, html("div", { class: "x-track" }, bar), shown, cost]),
-    ),
-    html(
-      "figcaption",
-      {},
-      `Error of the head’s output relative to the exact one, each method at its own budget; nothing is trained again. A full bar is ${fixed(WORST, 1)} or more. The plain average ignores the query. Linformer is compared with exact attention without a causal mask.`,
-    ),
-  );
-}
-
-/** Error against the budget of the selected method. @param {Scope} scope @param {State} state */
-function curve(scope, { how, errs, hidden }) {
-  const [wide, high, left, top] = [328, 190, 30, 24];
-  const x = (/** @type {number} */ budget) => linear([0, 8], [left, wide - 10])(Math.log2(budget));
-  const y = (/** @type {number} */ far) => linear([0, 2], [high - 34, top])(Math.min(2, far));
-  const frame = html("div");
+/** The error against the budget of the selected method, and the errors of all methods at their budgets. @param {Scope} scope @param {State} state */
+function errors(scope, { how, errs, hidden }) {
+  const [wide, high, left, right, top] = [344, 230, 28, 206, 26];
+  const y = (/** @type {number} */ far) => linear([0, WORST], [high - 36, top])(Math.min(WORST, far));
+  const drawing = picture(wide, high, "error against budget, and the errors of all methods");
   scope.when(EVERYTHING, () => {
     const now = how();
-    const drawing = picture(wide, high, "error against budget");
-    frame.replaceChildren(drawing);
     const [budget] = METHODS[now.way][1];
-    drawing.append(
+    const [least, most] = budget && budget !== "r" ? [1, 64] : [4, 256];
+    const x = (/** @type {number} */ size) => linear([least, most].map(Math.log2), [left + 4, right])(Math.log2(size));
+    const title =
+      budget === "r" ? (now.way === "linformer" ? "mixtures r" : "features r") : budget && BUDGETS[budget][0];
+    drawing.replaceChildren(
       named("error of the output", 0, 12),
-      svg("path", { class: "x-axis", d: `M${left} ${top}V${y(0)}H${wide - 10}` }),
-      ...[0, 0.5, 1, 1.5, 2].map((far) => named(fixed(far, 1), left - 6, y(far) + 4, "", "end")),
-      ...[1, 4, 16, 64, 256].map((some) => named(String(some), x(some), y(0) + 16, "", "middle")),
-      named(
-        budget ? BUDGETS[budget][0].toLowerCase() : "features, as many as the head is wide",
-        wide - 10,
-        high - 2,
-        "",
-        "end",
-      ),
+      named("all methods", right + 16, 12),
+      svg("path", { class: "x-axis", d: `M${left} ${top}V${y(0)}H${right + 4}M${right + 16} ${top}V${y(0)}` }),
+      ...[0, 0.5, 1, 1.5].map((far) => named(fixed(far, 1), left - 4, y(far) + 4, "", "end")),
+      ...[1, 4, 16, 64, 256]
+        .filter((some) => some >= least && some <= most)
+        .map((some) => named(String(some), x(some), y(0) + 16, "", "middle")),
+      named(title?.toLowerCase() ?? "features, as many as the width", right, high - 4, "", "end"),
     );
-    if (hidden()) return;
     const even = errs({ ...now, way: "", causal: isCausal(now) });
-    drawing.append(
-      svg("path", { class: "x-line x-second x-dashed", d: `M${left} ${y(even)}H${wide - 10}` }),
-      named("plain average", wide - 10, y(even) - 5, "x-of-second", "end"),
-    );
-    const [, min, max] = BUDGETS[budget] ?? ["", 0, -1];
+    drawing.append(svg("path", { class: "x-line x-second x-dashed", d: `M${left} ${y(even)}H${right + 16}` }));
+    if (hidden()) {
+      drawing.append(
+        named("plain average", right + 20, y(even) + 4, "x-of-second"),
+        named("more after your answer", (left + right) / 2, y(0.3), "", "middle"),
+      );
+      return;
+    }
+    const [, min, max] = budget && budget !== "r" ? BUDGETS[budget] : ["", 0, -1];
     const all = budget === "r" ? FEATURES : Array.from({ length: max - min + 1 }, (_, i) => min + i);
-    const points = all.map((value) => `${x(value).toFixed(1)} ${y(errs({ ...now, [budget]: value })).toFixed(1)}`);
+    const points = budget
+      ? all.map((value) => `${x(value).toFixed(1)} ${y(errs({ ...now, [budget]: value })).toFixed(1)}`)
+      : [];
     if (points.length) drawing.append(svg("path", { class: "x-line x-first", d: `M${points.join("L")}` }));
     drawing.append(
-      svg("circle", { class: "x-dot x-first", r: 5, cx: x(budget ? now[budget] : WIDTH), cy: y(errs(now)) }),
+      svg("circle", {
+        class: "x-dot x-first",
+        r: 5,
+        cx: x(budget ? now[budget] : WIDTH),
+        cy: y(errs(now)),
+      }),
+      ...ladder(now, even, errs).flatMap(({ words, far, at, look }) => [
+        svg("circle", { class: `b-tick ${look}`, r: 3.5, cx: right + 16, cy: y(far) }),
+        svg("path", { class: "x-axis", d: `M${right + 21} ${y(far)}L${right + 32} ${at}` }),
+        named(words, right + 35, at + 4, look),
+      ]),
     );
   });
+
+  /** Each method and its error, with labels at least 14 apart. @param {How} now @param {number} even @param {(one: How) => number} errs */
+  function ladder(now, even, errs) {
+    const rungs = Object.entries(METHODS).map(([way, [name]]) => ({
+      words: name,
+      far: errs({ ...now, way }),
+      at: 0,
+      look: way === now.way ? "b-own" : "",
+    }));
+    rungs.push({ words: "plain average", far: even, at: 0, look: "x-of-second" });
+    rungs.sort((a, b) => b.far - a.far);
+    let above = top - 14;
+    for (const rung of rungs) above = rung.at = Math.max(y(rung.far), above + 14);
+    let below = y(0) + 14;
+    for (const rung of [...rungs].reverse()) below = rung.at = Math.min(rung.at, below - 14);
+    return rungs;
+  }
+
   return html(
     "figure",
     { class: "x-panel" },
-    frame,
-    html("figcaption", {}, "The circle is the setting of the slider; errors above 2 are drawn at 2."),
-  );
-}
-
-/** The methods of the record that are methods of this figure. @type {Record<string, string>} */
-const RECORDED = { window: "window", linear: "elu + 1", performer: "Performer" };
-
-/** The names of the recorded methods. @type {Record<string, string>} */
-const SAID = {
-  window: "window of 4",
-  sum: "adding",
-  delta: "delta rule",
-  "gated delta": "delta, decays",
-  Performer: "Performer, 8",
-};
-
-/** The recorded recall of trained layers. @param {Scope} scope */
-function recalled(scope) {
-  const kinds = /** @type {[string, number, number[]][]} */ (RECALL.kinds);
-  const rows = kinds.map(([kind, kept, shares]) =>
-    html(
-      "tr",
-      {},
-      html("th", { scope: "row" }, SAID[kind] ?? kind),
-      html("td", {}, grouped(kept)),
-      ...shares.map((share) =>
-        html("td", { style: `background: color-mix(in srgb, var(--first) ${30 * share}%, transparent)` }, fixed(share)),
-      ),
-    ),
-  );
-  scope.when(["way"], () =>
-    rows.forEach((row, i) => row.classList.toggle("b-own", kinds[i][0] === RECORDED[scope.read("way")])),
-  );
-  const heads = ["kind", "numbers", ...RECALL.pairs.map(String)];
-  return html(
-    "figure",
-    { class: "x-panel" },
-    html(
-      "table",
-      { class: "x-table b-recall" },
-      html("tr", {}, ...heads.map((name) => html("th", { scope: "col" }, name))),
-      ...rows,
-    ),
+    drawing,
     html(
       "figcaption",
       {},
-      `A record: of ${RECALL.pairs.join(", ")} pairs of key and value, the share that one layer of each kind recalls after ` +
-        `${RECALL.steps} steps of training, each at the best of its learning rates; means of ${RECALL.seeds} seeds. Numbers: what the layer keeps ` +
-        `of ${RECALL.pairs[RECALL.pairs.length - 1]} pairs. The sliders do not change it; the chosen method is bold.`,
+      `Distance from the exact output, relative to its size; nothing is trained again. Errors above ${fixed(WORST, 1)} are drawn there. ` +
+        "The plain average ignores the query. Linformer is compared with exact attention without a causal mask.",
     ),
   );
 }

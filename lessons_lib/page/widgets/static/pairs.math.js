@@ -4,22 +4,16 @@ import { normal, softmax, sum, uniform } from "./arithmetic.js";
 import { HEADS, opened, run } from "./gpt.math.js";
 import { MODEL } from "./gpt_model.js";
 import { square } from "./masks.math.js";
+import { MASKS, N, mask } from "./sparse.math.js";
 
 /** @typedef {number[][]} Matrix */
-/**
- * A method and its budgets; each method uses the budgets that it needs.
- * @typedef {{ way: string, window: number, step: number, n_global: number, n_random: number, r: number,
- *   causal: boolean, seed: number }} How
- */
+/** @typedef {import("./sparse.math.js").Pattern & { r: number }} How a method and its budgets */
 
 export const TEXT =
   "the young men near these kings sing . then they sing . then they see themselves and follow two quiet birds . they sleep . they chase this boy . this brave girl beside the birds sings . then she follows the woman . she waits . then she dances . then she hears the women . she waits .";
-export const N = TEXT.split(" ").length;
 export const WIDTH = 16; // width of a head
-export const FAR = 4096; // sequence length of the long text
 /** The values of the slider for random features or projected rows. */
 export const FEATURES = [4, 8, 16, 32, 64, 128, 256];
-export const MASKS = ["window", "dilated", "longformer", "bigbird"];
 
 /** @type {Record<string, { q: Matrix, k: Matrix, v: Matrix }>} */
 const VECTORS = {};
@@ -44,28 +38,6 @@ export function vectors(head) {
 
 /** Whether the causal mask applies; Linformer is never masked here. @param {How} how */
 export const isCausal = ({ way, causal }) => causal && way !== "linformer";
-
-/** The pairs that a mask allows: window, dilated, Longformer, BigBird. @param {How} how */
-export function mask({ way, window, step, n_global, n_random, causal, seed }) {
-  const isGlobal = (/** @type {number} */ i) => i < n_global;
-  const near = (/** @type {number} */ i, /** @type {number} */ j) => Math.abs(i - j) < window;
-  const fixed = square(N, (i, j) => {
-    if (way === "dilated") return Math.abs(i - j) < window * step && (i - j) % step === 0;
-    return near(i, j) || (way !== "window" && (isGlobal(i) || isGlobal(j)));
-  });
-  if (way === "bigbird") {
-    const random = uniform(seed);
-    for (const row of fixed) {
-      const draws = row.map((seen) => {
-        const draw = random();
-        return seen ? -1 : draw;
-      });
-      const order = draws.map((_, j) => j).sort((a, b) => draws[b] - draws[a]);
-      for (const j of order.slice(0, n_random)) row[j] = true;
-    }
-  }
-  return fixed.map((row, i) => row.map((seen, j) => seen && (!causal || j <= i)));
-}
 
 const dot = (/** @type {number[]} */ a, /** @type {number[]} */ b) => {
   let total = 0;
@@ -186,12 +158,16 @@ export function distance(out, wanted) {
   return Math.sqrt(squares(out.map((row, i) => row.map((x, c) => x - wanted[i][c]))) / squares(wanted));
 }
 
+/** The exact outputs of each head, with and without the causal mask. @type {Record<string, Matrix>} */
+const OUTPUTS = {};
+
 /** The relative error of a way on a head; of no way, that of the plain average. @param {How} how @param {string} head */
 export function error(how, head) {
   const all = vectors(head);
   const causal = isCausal(how);
   const own = how.way ? weights(how, all) : even(causal);
-  return distance(mixed(own, all.v), mixed(exact(causal, all), all.v));
+  const wanted = (OUTPUTS[`${head} ${causal}`] ??= mixed(exact(causal, all), all.v));
+  return distance(mixed(own, all.v), wanted);
 }
 
 /** The standard deviation of the scores of the pairs that the head was trained on. @param {string} head */
@@ -226,13 +202,4 @@ export function multiplications(how) {
 /** For each word and each feature or mixture. @param {How} how */
 function each({ way }) {
   return { linformer: 4 * WIDTH, linear: 2 * WIDTH + 1 }[way] ?? 4 * WIDTH + 1;
-}
-
-/** The same for the last word of a long text alone. @param {How} how */
-export function forTheLast(how) {
-  const { way, window, n_global, n_random } = how;
-  const r = inner(how);
-  if (r) return r * each(how);
-  const more = { longformer: n_global, bigbird: n_global + n_random }[way] ?? 0;
-  return 2 * WIDTH * (way ? window + more : FAR);
 }

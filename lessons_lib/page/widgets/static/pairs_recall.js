@@ -1,2 +1,0 @@
-/** What layers of several kinds recalled, in recorded runs. Written by tools/record_recall.py. */
-export const RECALL = {"steps": 800, "seeds": 3, "pairs": [4, 8, 16, 32], "kinds": [["attention", 4096, [1.0, 1.0, 1.0, 1.0]], ["window", 256, [0.41, 0.16, 0.08, 0.07]], ["elu + 1", 264, [0.86, 0.73, 0.54, 0.36]], ["sum", 256, [0.67, 0.62, 0.54, 0.4]], ["delta", 256, [0.75, 0.64, 0.45, 0.27]], ["gated delta", 256, [0.75, 0.64, 0.45, 0.27]], ["Performer", 264, [0.82, 0.66, 0.47, 0.32]], ["GRU", 256, [0.33, 0.26, 0.19, 0.14]]]};
