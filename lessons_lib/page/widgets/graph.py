@@ -47,18 +47,19 @@ class GraphExplorer(Explorer):
         hand: the effect of a click: select a query (``"query"``), select one end of an ``"edge"``, or set a ``"label"``
             (in the club).
         edits: pairs ``[u, v]``, ``u < v``, whose edge was removed, or added if there was none; entries of the
-        dictionary
-            are nodes 8 to 15. A pair that the graph cannot have is ignored.
+            dictionary are nodes 8 to 15. A pair that the graph cannot have is ignored.
         labels: pairs of a member and a side, 0 or 1; shown in the club.
         alpha: :math:`\alpha`, the share that a node takes from its neighbours.
         deal: index of one of six dictionaries.
         guess: number of different first choices of eight query nodes in a head of GAT that the reader guessed; 0 before
             the guess.
+        places: nodes that the reader moved, ``[u, x, y]``, with their places in a drawing of 340 by 320.
 
     Raises:
         ValueError: if ``graph``, ``score``, ``head`` or ``hand`` is none of those offered, ``node`` not in 0 .. 33,
             ``edits`` holds a pair twice or not in order, ``labels`` a member twice or another side, ``alpha`` is not in
-            0 .. 0.99, ``deal`` not in 0 .. 5, or ``guess`` not in 0 .. 8.
+            0 .. 0.99, ``deal`` not in 0 .. 5, ``guess`` not in 0 .. 8, or ``places`` holds a node twice or a place
+            outside the drawing.
     """
 
     script = "graph"
@@ -81,6 +82,7 @@ class GraphExplorer(Explorer):
     alpha = Real(0.9, min=0.0, max=0.99).tag(sync=True)
     deal = Whole(0, min=0, max=DEALS - 1).tag(sync=True)
     guess = Whole(0, min=0, max=WORDS).tag(sync=True)
+    places = traitlets.List(traitlets.List(Whole(min=0, max=340), minlen=3, maxlen=3)).tag(sync=True)
 
     @traitlets.validate("edits")
     def _pairs_once(self, proposal: Any) -> list[list[int]]:
@@ -95,6 +97,13 @@ class GraphExplorer(Explorer):
         if any(side > 1 for _, side in pairs) or len({u for u, _ in pairs}) < len(pairs):
             raise traitlets.TraitError(f"labels must be [member, 0 or 1], each member once, got {pairs}")
         return pairs
+
+    @traitlets.validate("places")
+    def _nodes_once(self, proposal: Any) -> list[list[int]]:
+        places = proposal["value"]
+        if any(u >= MEMBERS or y > 320 for u, _, y in places) or len({u for u, _, _ in places}) < len(places):
+            raise traitlets.TraitError(f"places must be [node, x, y] with y <= 320, each node once, got {places}")
+        return places
 
     def mask(self) -> Bool[Tensor, "n n"]:
         """Return the mask of the graph, with self-loops in the club."""
@@ -151,6 +160,9 @@ class GraphExplorer(Explorer):
             cells = [element("path", class_="x-solid", d=d, fill_opacity=shade) for shade, d in sorted(paths.items())]
             return picture(192, 192, "attention weights of eight queries, down, on eight keys, across", *cells)
         places, sides = (script_data(SCRIPT)[name] for name in ("places", "sides"))
+        places = places[:]
+        for u, x, y in self.places:
+            places[u] = [x, y]
         at = [f"{x} {y}" for x, y in places]
         given = {v: weight for v, weight in enumerate(rows[self.node]) if weight}
         edges = "".join(f"M{at[u]}L{at[v]}" for u, v in self.mask().triu(1).nonzero().tolist())

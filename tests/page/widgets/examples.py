@@ -250,6 +250,7 @@ EXAMPLES = [
             "graph": "dictionary",
             "deal": 4,
             "guess": 7,
+            "places": [[3, 100, 200]],
         },
     ),
     (

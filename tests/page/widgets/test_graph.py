@@ -277,6 +277,9 @@ def test_data_script_is_small_when_compressed():
         ({"alpha": 1.0}, "alpha.*at most 0.99"),
         ({"deal": 6}, "deal.*at most 5"),
         ({"guess": 9}, "guess.*at most 8"),
+        ({"places": [[1, 2, 3], [1, 4, 5]]}, "each node once"),
+        ({"places": [[34, 2, 3]]}, "places must be"),
+        ({"places": [[1, 2, 321]]}, "y <= 320"),
     ],
 )
 def test_invalid_arguments_raise(arguments, complaint):
@@ -323,6 +326,62 @@ def test_member_is_selected_by_click_and_by_keyboard(show):
         before = page.locator(".k-told").inner_text()
         page.get_by_role("combobox", name="Score").select_option(label="GATv2")
         assert page.locator(".k-told").inner_text() != before
+
+
+PLACE = "knot => knot.getAttribute('transform').match(/[\\d.]+/g).map(Number)"
+
+
+def middle(locator):
+    box = locator.bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+@pytest.mark.browser
+def test_node_is_dragged_with_its_edges_and_remains_selectable(show):
+    with show(GraphExplorer(node=0)) as page:
+        scale = page.locator("svg[role=group]").evaluate("svg => svg.getScreenCTM().a")
+        (x, y), edges = middle(knot(page, "12")), page.locator(".k-own").inner_html()
+        page.mouse.move(x + 3, y - 2)  # not at its centre: the node must not jump
+        page.mouse.down()
+        page.mouse.move(x + 30, y + 20, steps=3)
+        page.mouse.move(x + 3 + 60 * scale, y - 2 + 40 * scale, steps=5)
+        page.mouse.up()
+        page.wait_for_function(f"knot => ({PLACE})(knot)[0] > 100", arg=knot(page, "12").element_handle())
+        home = CARRIED["places"][11]
+        assert knot(page, "12").evaluate(PLACE) == pytest.approx([home[0] + 60, home[1] + 40], abs=2)
+        assert [u for u, _, _ in state(page, "places")] == [11]
+        assert state(page, "node") == 0  # a drag selects nothing
+        assert page.locator(".k-own").inner_html() != edges  # the edge from 1 to 12 follows
+        knot(page, "12").click()
+        assert state(page, "node") == 11
+        page.get_by_role("button", name="Reset").click()
+        assert knot(page, "12").evaluate(PLACE) == home
+
+
+@pytest.mark.browser
+def test_node_is_moved_by_keyboard_and_by_touch_and_stays_inside(show):
+    with show(GraphExplorer(node=11), width=360, has_touch=True) as page:
+        page.locator(".k-knot[tabindex='0']").focus()
+        home = CARRIED["places"][11]
+        page.keyboard.press("Shift+ArrowRight")
+        page.keyboard.press("Shift+ArrowDown")
+        assert knot(page, "12").evaluate(PLACE) == [home[0] + 8, home[1] + 8]
+        for _ in range(50):
+            page.keyboard.press("Shift+ArrowLeft")
+        assert knot(page, "12").evaluate(PLACE) == [15, home[1] + 8]
+        assert state(page, "node") == 11
+        knot(page, "17").tap()
+        assert state(page, "node") == 16
+
+
+@pytest.mark.browser
+def test_places_are_taken_from_the_traits_and_forgotten_with_the_graph(show):
+    with show(GraphExplorer(places=[[3, 100, 300]])) as page:
+        assert knot(page, "4").evaluate(PLACE) == [100, 300]
+        assert "M" in GraphExplorer(places=[[3, 100, 300]]).still()
+        assert GraphExplorer(places=[[3, 100, 300]]).still() != GraphExplorer().still()
+        page.get_by_label("Graph").select_option(label="a dictionary")
+        assert state(page, "places") == []
 
 
 @pytest.mark.browser

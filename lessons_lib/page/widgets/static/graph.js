@@ -1,5 +1,6 @@
 /** An editable graph: attention weights of a node by three scores, edges that are added and removed, propagated labels. */
 
+import { oncePerFrame } from "./frames.js";
 import { questionCard } from "./question.js";
 import {
   DEALS,
@@ -21,7 +22,7 @@ import { fixed, html, named, numbers, panels, picture, select, setAttributes, sl
 
 /**
  * @typedef {{ graph: string, score: string, head: number, node: number, hand: string, edits: number[][],
- *   labels: number[][], alpha: number, deal: number, guess: number }} Traits
+ *   labels: number[][], alpha: number, deal: number, guess: number, places: number[][] }} Traits
  * @typedef {import("./kit.js").Scope<Traits>} Scope
  * @typedef {{ given(kind?: string): number[][], mask(): import("./graph.math.js").Mask, node(): number, club(): boolean,
  *   hidden(): boolean, labels(): number[][], spread(): number[][] | null, pressed(place: number): void,
@@ -129,6 +130,7 @@ function choices(scope, { club }) {
         ...graph,
         set(name) {
           scope.write("edits", []);
+          scope.write("places", []);
           graph.set(name);
         },
       },
@@ -204,8 +206,8 @@ function guess(scope, club) {
     const said = scope.read("guess");
     tell(
       said && !club()
-        ? `You said ${said}. With every edge in place it is 1: a head of GAT ranks the keys alike for all queries, whatever was trained. ` +
-            "Remove the edge to a query’s first key, and the next in the same order has its largest weight."
+        ? `You said ${said}. With every edge in place it is 1: a head of GAT ranks the keys alike for all queries. ` +
+            "Remove the edge to a query’s first key, and the next one follows."
         : "",
     );
   });
@@ -238,19 +240,28 @@ function agreed({ spread, labels }) {
   return [others.filter((u) => put[u][SIDES[u]] > put[u][1 - SIDES[u]]).length, others.length];
 }
 
-const [WIDE, HIGH, ROW] = [340, 320, 39];
+const [WIDE, HIGH, LOW, ROW] = [340, 320, 290, 35]; // the dictionary is lower than the club
 const across = (/** @type {number} */ place) =>
   place < WORDS ? [34, ROW * place + 23] : [262, ROW * (place - WORDS) + 23];
 const line = (/** @type {number[]} */ a, /** @type {number[]} */ b) => `M${a.join(" ")}L${b.join(" ")}`;
 
-/** The graph: nodes are selected by click, or by arrow keys and Enter. @param {Scope} scope @param {State} state */
+/**
+ * The graph: nodes are selected by click, or by arrow keys and Enter, and moved by dragging, or by Shift and arrow keys.
+ * @param {Scope} scope @param {State} state
+ */
 function drawn(scope, state) {
   const facts = html("p", { class: "x-facts k-told" });
   const hint = html("figcaption");
   const frame = forGraph(scope, (part) => {
     const club = state.club();
     const all = [...Array(club ? SIDES.length : 2 * WORDS).keys()];
-    const at = (/** @type {number} */ u) => (club ? PLACES[u] : across(u));
+    const high = club ? HIGH : LOW;
+    const at = (/** @type {number} */ u) => {
+      const moved = part.read("places").find(([v]) => v === u);
+      return moved ? within(moved.slice(1), high) : club ? PLACES[u] : across(u);
+    };
+    const move = (/** @type {number} */ u, /** @type {number[]} */ to) =>
+      part.write("places", [...part.read("places").filter(([v]) => v !== u), [u, ...within(to, high)]]);
     const paths = ["x-axis", "k-cut", "k-laid"].map((look) => svg("path", { class: look }));
     const own = svg("g", { class: "k-own" });
     let here = state.node(); // the node that Tab reaches
@@ -269,16 +280,13 @@ function drawn(scope, state) {
       });
       const words = svg("text", { y: 4, "text-anchor": "middle" });
       const hit = svg("circle", { r: 15, fill: "transparent" });
-      const knot = svg(
-        "g",
-        { role: "button", class: "k-knot", transform: `translate(${at(u)})` },
-        hit,
-        back,
-        ring,
-        mark,
-        words,
-      );
-      knot.addEventListener("click", () => press(u));
+      const knot = svg("g", { role: "button", class: "k-knot" }, hit, back, ring, mark, words);
+      movable(knot, {
+        drawing: () => graph,
+        at: () => at(u),
+        move: (to) => move(u, to),
+        press: () => press(u),
+      });
       return { knot, mark, ring, words };
     });
     const go = (/** @type {number} */ u) => {
@@ -293,7 +301,7 @@ function drawn(scope, state) {
     const graph = svg(
       "svg",
       {
-        viewBox: `0 0 ${WIDE} ${HIGH}`,
+        viewBox: `0 0 ${WIDE} ${club ? HIGH : LOW}`,
         role: "group",
         "aria-label": club ? "the club: members and who met whom" : "queries and keys",
       },
@@ -304,7 +312,12 @@ function drawn(scope, state) {
     );
     graph.addEventListener("keydown", (event) => {
       const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
-      if (way) {
+      if (way && event.shiftKey)
+        move(
+          here,
+          at(here).map((c, axis) => c + 8 * way[axis]),
+        );
+      else if (way) {
         go(nearest(at(here), way, all.map(at)) ?? here);
         knots[here].knot.focus();
       } else if (event.key === "Enter" || event.key === " ") press(here);
@@ -339,6 +352,7 @@ function drawn(scope, state) {
           .map((v) => svg("path", { d: line(at(node), at(v)), "stroke-width": (0.8 + 13 * given[v]).toFixed(1) })),
       );
       knots.forEach(({ knot, mark, ring, words }, u) => {
+        knot.setAttribute("transform", `translate(${at(u)})`);
         const label = state.labels().find(([v]) => v === u);
         const [a, b] = spread ? spread[u] : [1 - SIDES[u], SIDES[u]];
         const side = !club ? -1 : a > b ? 0 : b > a ? 1 : -1;
@@ -369,12 +383,58 @@ function drawn(scope, state) {
       hint.textContent = hinted(part, state);
     };
     go(here);
-    part.when(EVERYTHING, () => {
+    part.when([...EVERYTHING, "places"], () => {
       if (state.club() === club) draw();
     });
     return graph;
   });
   return html("figure", { class: "x-panel" }, frame, hint, facts);
+}
+
+/** A place inside the drawing, in whole numbers. @param {number[]} place @param {number} high */
+function within([x, y], high) {
+  return [Math.round(Math.max(15, Math.min(WIDE - 15, x))), Math.round(Math.max(15, Math.min(high - 15, y)))];
+}
+
+/**
+ * Let a node be pressed, and be dragged by mouse and touch.
+ * @param {SVGElement} knot
+ * @param {{ drawing(): SVGSVGElement, at(): number[], move(to: number[]): void, press(): void }} node
+ */
+function movable(knot, { drawing, at, move, press }) {
+  /** Where the pointer took the node, relative to its centre. @type {number[] | null} */
+  let held = null;
+  let dragged = false;
+  /** @type {number[]} */
+  let to = [];
+  const moveThere = oncePerFrame(() => move(to));
+  const place = (/** @type {PointerEvent} */ event) => {
+    const { x, y } = new DOMPoint(event.clientX, event.clientY).matrixTransform(drawing().getScreenCTM()?.inverse());
+    return [x, y];
+  };
+  // Browsers ignore touch-action inside an SVG: without this they would scroll and cancel the touch.
+  knot.addEventListener("touchstart", (event) => event.preventDefault(), { passive: false });
+  knot.addEventListener("pointerdown", (event) => {
+    if (event.button !== 0) return;
+    const from = place(event);
+    held = at().map((c, axis) => c - from[axis]);
+    dragged = false;
+    knot.setPointerCapture(event.pointerId);
+  });
+  knot.addEventListener("pointermove", (event) => {
+    if (!held) return;
+    to = place(event).map((c, axis) => c + (held?.[axis] ?? 0));
+    dragged ||= Math.hypot(...at().map((c, axis) => to[axis] - c)) > 4;
+    if (dragged) moveThere();
+  });
+  knot.addEventListener("pointerup", () => {
+    if (held && !dragged) press();
+    held = null;
+  });
+  knot.addEventListener("pointercancel", () => (held = null));
+  knot.addEventListener("click", (event) => {
+    if (!event.detail) press(); // by a screen reader, without a pointer
+  });
 }
 
 /** The effect of a click, and the meaning of shapes and colours. @param {Scope} scope @param {State} state */
@@ -385,10 +445,11 @@ function hinted(scope, { club, end, name }) {
     return `${name(from)} is one end. Click the other: an edge between them is removed, or added where there is none.`;
   if (hand === "edge")
     return `Click two nodes to remove the edge between them, or to add one. Dotted: removed; dashed: added.${club() ? " The first one clicked is the query." : ""}`;
-  if (!club()) return "A line is as thick as its attention weight. Outlined: the key with the query’s own letter.";
+  if (!club())
+    return "A line is as thick as its attention weight. Outlined: the key with the query’s own letter. Nodes can be dragged.";
   if (hand === "label")
     return "Click once for the side of Mr. Hi (green), again for the officers’ (pink), again for none. Shapes are the sides that members took, colours where the labels put them; a broken outline: elsewhere.";
-  return "A line is as thick as its attention weight. Round: went with Mr. Hi (1) when the club split; square: with the officers (34). The networks were told the sides of these two alone.";
+  return "A line is as thick as its attention weight. Round: went with Mr. Hi (1) when the club split; square: with the officers (34). The networks were trained with the sides of these two alone. Nodes can be dragged, or moved by Shift and an arrow key.";
 }
 
 /** The node in a direction; a node straight ahead is preferred to a near one. @param {number[]} from @param {number[]} way @param {number[][]} places */
@@ -452,8 +513,8 @@ const short = (/** @type {number} */ weight) => fixed(weight).replace(/^0/, "");
 
 /** The attention weights of the query nodes on the entries. @param {Scope} part @param {State} state */
 function matrix(part, { given, node, name, hidden }) {
-  const [left, top, side] = [30, 40, 34];
-  const drawing = picture(WIDE, HIGH, "attention weights of eight queries on eight keys");
+  const [left, top, side] = [30, 40, 31];
+  const drawing = picture(WIDE, LOW, "attention weights of eight queries on eight keys");
   part.when(EVERYTHING, () => {
     if (part.read("graph") === "club") return;
     drawing.replaceChildren(named("key", left + 4 * side, 12, "", "middle"), named("query", 0, 12));
