@@ -42,7 +42,7 @@ class CollapseExplorer(Explorer):
         question="How many layers until all tokens are equal?",
         sentence=(
             "In the live figure twelve tokens go through up to 32 layers with a chosen residual strength, temperature "
-            "and position of the norm; their similarity, their rank and the entropy of the attention follow."
+            "and position of the norm; their directions, their rank and the entropy of the attention follow."
         ),
     )
 

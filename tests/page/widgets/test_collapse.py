@@ -95,7 +95,8 @@ def test_measures_agree_with_the_library(javascript, setting):
     explorer = CollapseExplorer(**setting)
     x = streams_in(javascript, explorer)[explorer.depth]
     close(javascript("collapse.math", "spread", x.tolist()), token_spread(x))
-    close(javascript("collapse.math", "cosines", x.tolist()), cosine_similarity(x, x))
+    alike = (cosine_similarity(x, x).sum() - TOKENS) / (TOKENS * (TOKENS - 1))
+    close(javascript("collapse.math", "alike", x.tolist()), alike)
     close(javascript("collapse.math", "effectiveRank", x.tolist()), effective_rank(x))
     raw = javascript("collapse.math", "draw", explorer.seed)["layers"][explorer.depth]
     ours = javascript("collapse.math", "weights", x.tolist(), raw, explorer.causal, explorer.temperature)
@@ -156,6 +157,77 @@ def test_wrong_measure_is_noticed(altered, right, wrong):
         test_measures_agree_with_the_library(javascript, SETTINGS[3])
 
 
+# --- the map of directions --------------------------------------------------------------------------------------------
+
+
+def on_sphere(javascript, stack):
+    return torch.tensor(javascript("collapse.math", "onSphere", stack.tolist()), dtype=torch.float64)
+
+
+def check_map(javascript, stack):
+    """Distances from the centre are exact; in three dimensions so are all angles at the centre."""
+    directions = stack / stack.norm(dim=-1, keepdim=True)
+    mean = directions.mean(-2, keepdim=True)
+    mean = mean / mean.norm(dim=-1, keepdim=True)
+    along = (directions * mean).sum(-1, keepdim=True)
+    aside = directions - along * mean
+    far = aside.norm(dim=-1, keepdim=True)
+    points = on_sphere(javascript, stack)
+    assert_close(points.norm(dim=-1, keepdim=True), torch.sin(torch.atan2(far, along) / 2), rtol=1e-9, atol=1e-12)
+    if stack[..., 3:].abs().max() == 0:
+        around, drawn = aside / far, points / points.norm(dim=-1, keepdim=True)
+        assert_close(drawn @ drawn.mT, around @ around.mT, rtol=0, atol=1e-6)
+
+
+@pytest.mark.browser
+def test_map_of_directions_is_exact_in_three_dimensions(javascript):
+    generator = torch.Generator().manual_seed(3)
+    stack = torch.randn(5, TOKENS, WIDTH, dtype=torch.float64, generator=generator)
+    check_map(javascript, stack)
+    stack[..., 3:] = 0
+    check_map(javascript, stack)
+
+
+@pytest.mark.browser
+def test_map_of_directions_turns_as_little_as_possible(javascript):
+    """A layer that changes no token moves no point, and one that mirrors or turns them is undone."""
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(TOKENS, WIDTH, dtype=torch.float64, generator=generator)
+    turn = torch.linalg.qr(torch.randn(WIDTH, WIDTH, dtype=torch.float64, generator=generator)).Q
+    points = on_sphere(javascript, torch.stack([x, x, x @ turn, 3 * x]))
+    assert_close(points, points[:1].expand_as(points), rtol=0, atol=1e-3)
+
+
+def check_map_and_turns(javascript):
+    test_map_of_directions_is_exact_in_three_dimensions(javascript)
+    test_map_of_directions_turns_as_little_as_possible(javascript)
+
+
+@pytest.mark.browser
+def test_map_of_equal_or_opposite_tokens_has_no_nan(javascript):
+    x = torch.ones(TOKENS, WIDTH, dtype=torch.float64)
+    opposite = x * torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(TOKENS // 2)[:, None]
+    points = on_sphere(javascript, torch.stack([x, opposite]))
+    assert points[0].abs().max() < 1e-7
+    assert points.isfinite().all()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("Math.atan2(far, along[i]) / 2", "Math.atan2(far, along[i])"),
+        ("value - along[i] * mean[c]", "value - mean[c]"),
+        ("value - share * one[c]", "value"),
+        ("sin * x + cos * mirror * y", "sin * x - cos * mirror * y"),
+        ("? -1 : 1", "? 1 : -1"),
+    ],
+)
+def test_wrong_map_is_noticed(altered, right, wrong):
+    with altered("collapse.math", right, wrong) as javascript, pytest.raises(AssertionError, match="not"):
+        check_map_and_turns(javascript)
+
+
 # --- traits -----------------------------------------------------------------------------------------------------------
 
 
@@ -202,6 +274,7 @@ def test_still_curve_extends_beyond_the_current_depth_to_rounding_errors():
 
 def table(page):
     """Mean cosine, spread, effective rank, entropy of the next layer's attention."""
+    page.wait_for_function("!document.querySelector('[aria-busy]')")  # the table follows one frame after the drawing
     powers = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
     texts = page.locator("td").all_inner_texts()
     return [float(text.replace("·10", "e").translate(powers).replace("\u2212", "-")) for text in texts]
@@ -237,6 +310,44 @@ def test_the_table_follows_every_control(javascript, show):
             assert table(page) == pytest.approx(expected_table(javascript, explorer), abs=6e-3), trait
 
 
+PLACES = """() => [...document.querySelectorAll('.l-token')].map((dot) =>
+  dot.style.transform.match(/-?[\\d.]+/g).map(Number))"""
+
+
+@pytest.mark.browser
+def test_tokens_fall_to_the_centre_over_the_layers(show):
+    with show(CollapseExplorer(depth=0)) as page:
+        widths = []
+        for _ in range(7):
+            places = torch.tensor(page.evaluate(PLACES))
+            assert places.shape == (TOKENS, 2)
+            widths.append((places - torch.tensor([160.0, 166.0])).norm(dim=-1).max().item())
+            slider(page, "Layers").press("ArrowRight")
+        assert widths == sorted(widths, reverse=True)
+        assert widths[0] > 80
+        assert widths[-1] < 0.2
+
+
+@pytest.mark.browser
+def test_changes_within_a_frame_are_computed_once_and_statistics_follow(show):
+    """Of a hundred changes in one task the first is drawn at once, the last at the next frame, and no other."""
+    with show(CollapseExplorer(depth=3)) as page:
+        page.wait_for_function("!document.querySelector('[aria-busy]')")
+        drawn, busy = page.evaluate(
+            """async () => {
+              const card = document.querySelector("div.explorer"), line = card.querySelector("path.x-line");
+              let drawn = 0;
+              new MutationObserver((seen) => { drawn += seen.length; }).observe(line, { attributes: true });
+              for (let i = 1; i <= 100; i++) card.explorer.model.set("residual", i / 100);
+              const busy = card.querySelector("[aria-busy]") !== null;
+              await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done))));
+              return [drawn, busy];
+            }"""
+        )
+        assert (drawn, busy) == (2, True)
+        assert table(page)[1] == pytest.approx(CollapseExplorer(depth=3, residual=1.0).spreads()[-1], abs=6e-4)
+
+
 @pytest.mark.browser
 def test_pure_attention_collapses_tokens_and_pre_norm_residual_does_not(show):
     with show(CollapseExplorer(depth=32)) as page:
@@ -259,6 +370,7 @@ def test_curve_ends_where_only_rounding_errors_are_left(show):
         assert page.get_by_text("below rounding").count() == 1
         slider(page, "Residual").press("End")
         assert page.evaluate(points) == LAYERS + 1
+        page.wait_for_function("!document.querySelector('[aria-busy]')")
         assert page.get_by_text("below rounding").count() == 0
 
 

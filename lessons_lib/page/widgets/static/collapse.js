@@ -1,4 +1,4 @@
-/** Twelve tokens in a stack of random layers: their similarity, and the entropy of the attention. */
+/** Twelve tokens in a stack of random layers: their directions as points, their rank, and the entropy of the attention. */
 
 import {
   button,
@@ -8,7 +8,6 @@ import {
   linear,
   logSlider,
   named,
-  numbers,
   panels,
   picture,
   select,
@@ -17,15 +16,15 @@ import {
   svg,
   tiny,
 } from "./kit.js";
+import { oncePerFrame } from "./frames.js";
 import { withPlayButton } from "./play.js";
 import {
   LAYERS,
   TOKENS,
   alike,
-  cosines,
   draw,
   effectiveRank,
-  fill,
+  onSphere,
   spread,
   streams,
   undecided,
@@ -37,33 +36,55 @@ import {
  * @typedef {{ depth: number, residual: number, temperature: number, norm: string, causal: boolean,
  *   seed: number }} Traits
  * @typedef {import("./kit.js").Scope<Traits>} Scope
- * @typedef {{ x: Matrix, spread: number, rank: number, undecided: number }} Floor the tokens after a layer, measured
- * @typedef {{ all(): Floor[], here(): Floor }} Now
+ * @typedef {{ rank: number, undecided: number }} Measured the tokens after a layer, and the attention of the next
+ * @typedef {{ stack(): Matrix[], spreads(): number[], points(): number[][][], measured(): Measured[] }} Now
+ * @typedef {(draw: () => void) => void} Drawing registers a function that draws
  */
 
 /** @type {(keyof Traits)[]} */
 const STACK = ["seed", "residual", "norm", "causal", "temperature"];
-/** @type {(keyof Traits)[]} */
-const EVERYTHING = [...STACK, "depth"];
 const [LEFT, RIGHT, BOTTOM] = [44, 312, 146];
 const LEAST = 1e-12; // smaller values are rounding errors
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
   const scope = stage(context);
-  /** @type {Floor[]} */
-  let floors;
-  scope.when(STACK, () => {
+  /** @type {{ stack: Matrix[], spreads: number[], points: number[][][], measured: Measured[] }} */
+  const found = { stack: [], spreads: [], points: [], measured: [] };
+  const now = {
+    stack: () => found.stack,
+    spreads: () => found.spreads,
+    points: () => found.points,
+    measured: () => found.measured,
+  };
+  const table = html("div");
+  /** Functions that draw what is known at once, and what takes longer. @type {(() => void)[][]} */
+  const [drawings, statistics] = [[], []];
+  const soon = (/** @type {() => void} */ redraw) => void drawings.push(redraw);
+  const later = (/** @type {() => void} */ redraw) => void statistics.push(redraw);
+  let frame = 0;
+  const measure = () => {
     const drawn = draw(scope.read("seed"));
     const [causal, temperature] = [scope.read("causal"), scope.read("temperature")];
-    floors = streams(drawn, scope.read("residual"), scope.read("norm"), causal, temperature).map((x, t) => ({
-      x,
-      spread: spread(x),
+    found.measured = found.stack.map((x, t) => ({
       rank: effectiveRank(x),
       undecided: undecided(weights(x, drawn.layers[t], causal, temperature), causal),
     }));
+    for (const redraw of statistics) redraw();
+    table.removeAttribute("aria-busy");
+  };
+  const compute = oncePerFrame(() => {
+    const drawn = draw(scope.read("seed"));
+    const [causal, temperature] = [scope.read("causal"), scope.read("temperature")];
+    found.stack = streams(drawn, scope.read("residual"), scope.read("norm"), causal, temperature);
+    found.spreads = found.stack.map(spread);
+    found.points = onSphere(found.stack);
+    for (const redraw of drawings) redraw();
+    table.setAttribute("aria-busy", "true");
+    cancelAnimationFrame(frame);
+    frame = requestAnimationFrame(measure); // after the drawings are shown
   });
-  const now = { all: () => floors, here: () => floors[scope.read("depth")] };
+  scope.later(() => cancelAnimationFrame(frame));
   scope.add(
     html(
       "div",
@@ -71,10 +92,10 @@ function render(context) {
       withPlayButton(scope, slider(scope.value("depth"), { label: "Layers", min: 0, max: LAYERS, step: 1 })),
     ),
     panels(
-      ["Similarity", likeness(scope, now)],
+      ["Tokens", sphere(scope, now, soon)],
       [
         "Spread",
-        curves(scope, now, {
+        curves(scope, soon, {
           label: "spread of the tokens against layers, logarithmic",
           levels: [
             ["1", 1],
@@ -82,13 +103,13 @@ function render(context) {
             ["10⁻⁸", 1e-8],
             ["10⁻¹²", 1e-12],
           ],
-          measures: [["spread of the tokens", (floor) => floor.spread]],
+          measures: [["spread of the tokens", now.spreads]],
           height: (value) => Math.log10(Math.max(value, LEAST)),
         }),
       ],
       [
         "Rank",
-        curves(scope, now, {
+        curves(scope, later, {
           label: "effective rank and entropy against layers, as shares of the largest",
           levels: [
             ["1", 1],
@@ -96,8 +117,8 @@ function render(context) {
             ["0", 0],
           ],
           measures: [
-            ["effective rank, of 12", (floor) => floor.rank / TOKENS],
-            ["entropy of the next attention", (floor) => floor.undecided],
+            ["effective rank, of 12", () => now.measured().map(({ rank }) => rank / TOKENS)],
+            ["entropy of the next attention", () => now.measured().map((one) => one.undecided)],
           ],
           height: (value) => value,
         }),
@@ -122,53 +143,65 @@ function render(context) {
         button("Draw again", () => scope.write("seed", (scope.read("seed") + 1) % 2 ** 31)),
       ),
     ),
-    numbers(scope, EVERYTHING, [
-      ["mean cosine", () => fixed(alike(now.here().x), 3)],
-      ["spread", () => tiny(now.here().spread)],
-      ["effective rank, of 12", () => fixed(now.here().rank)],
-      ["entropy, 0 to 1", () => fixed(now.here().undecided, 3)],
-    ]),
+    table,
   );
-  scope.when(EVERYTHING, () => {
-    const { x, spread: left, rank } = now.here();
-    scope.announce(
-      `After ${scope.read("depth")} layers the mean cosine of two tokens is ${fixed(alike(x))}, their spread ${tiny(left)}, ` +
-        `their effective rank ${fixed(rank, 1)} of ${TOKENS}.`,
-    );
+  const cells = ["mean cosine", "spread", "effective rank, of 12", "entropy, 0 to 1"].map((name) => {
+    const cell = html("td");
+    return { cell, row: html("tr", {}, html("th", { scope: "row" }, name), cell) };
   });
+  table.append(html("table", { class: "x-table x-numbers" }, ...cells.map(({ row }) => row)));
+  const tell = () => {
+    const depth = scope.read("depth");
+    const measured = found.measured[depth];
+    const [cosine, left] = [alike(found.stack[depth]), found.spreads[depth]];
+    [fixed(cosine, 3), tiny(left), fixed(measured.rank), fixed(measured.undecided, 3)].forEach(
+      (words, i) => (cells[i].cell.textContent = words),
+    );
+    scope.announce(
+      `After ${depth} layers the mean cosine of two tokens is ${fixed(cosine)}, their spread ${tiny(left)}, ` +
+        `their effective rank ${fixed(measured.rank, 1)} of ${TOKENS}.`,
+    );
+  };
+  later(tell);
+  scope.when(STACK, compute);
+  scope.when(["depth"], () => found.measured.length && tell());
   return scope.dispose;
 }
 
-/** A cell for each pair of tokens: the stronger the colour, the larger the cosine; another colour if negative. @param {Scope} scope @param {Now} now */
-function likeness(scope, now) {
-  const drawing = picture(320, 330, "cosine between every two tokens");
-  const at = linear([0, TOKENS], [32, 312]);
-  const cells = fill(TOKENS, TOKENS, () => 0).map((row, i) =>
-    row.map((_, j) =>
-      svg("rect", { x: at(j) + 0.5, y: at(i) - 9.5, width: at(1) - at(0) - 1, height: at(1) - at(0) - 1 }),
-    ),
-  );
-  const middle = (/** @type {number} */ i) => (at(i) + at(i + 1)) / 2;
+/**
+ * The tokens as points on a map of the sphere of directions, and their way through the last layer.
+ * @param {Scope} scope @param {Now} now @param {Drawing} soon
+ */
+function sphere(scope, now, soon) {
+  const [middle, high, radius] = [160, 166, 146];
+  const drawing = picture(320, 330, "the directions of the tokens, seen from their mean");
+  const quarter = radius * Math.SQRT1_2;
+  const colour = (/** @type {number} */ i) => `--share: ${Math.round((100 * i) / (TOKENS - 1))}%`;
+  const trails = Array.from({ length: TOKENS }, (_, i) => svg("path", { class: "l-trail", style: colour(i) }));
+  const dots = Array.from({ length: TOKENS }, (_, i) => svg("circle", { class: "l-token", r: 6, style: colour(i) }));
   drawing.append(
-    svg("rect", { class: "x-ground", x: 32, y: 22, width: 280, height: 280 }),
-    ...cells.flat(),
-    named("token", 0, 10),
-    svg("text", { x: 172, y: 330, "text-anchor": "middle" }, "token"),
-    ...[0, 4, 8, 11].flatMap((i) => [
-      svg("text", { x: middle(i), y: 316, "text-anchor": "middle" }, String(i)),
-      svg("text", { x: 26, y: middle(i) - 6, "text-anchor": "end" }, String(i)),
-    ]),
+    svg("circle", { class: "x-ground", cx: middle, cy: high, r: radius }),
+    svg("circle", { class: "x-axis", cx: middle, cy: high, r: radius }),
+    svg("circle", { class: "x-axis x-dashed", cx: middle, cy: high, r: quarter }),
+    svg("path", { class: "x-axis", d: `M${middle - 5} ${high}h10M${middle} ${high - 5}v10` }),
+    named("90°", middle, high + quarter + 14, "", "middle"),
+    named("180° from the mean", middle, high + radius + 15, "", "middle"),
+    ...trails,
+    ...dots,
   );
-  scope.when(EVERYTHING, () =>
-    cosines(now.here().x).forEach((row, i) =>
-      row.forEach((cosine, j) => {
-        cells[i][j].setAttribute(
-          "style",
-          `fill: var(--${cosine < 0 ? "second" : "first"}); fill-opacity: ${Math.abs(cosine).toFixed(3)}`,
-        );
-      }),
-    ),
-  );
+  const at = (/** @type {number[]} */ [x, y]) => [middle + radius * x, high - radius * y];
+  const redraw = () => {
+    const depth = scope.read("depth");
+    const [points, before] = [now.points()[depth], now.points()[Math.max(0, depth - 1)]];
+    if (!points) return;
+    points.forEach((point, i) => {
+      const [x, y] = at(point).map((c) => c.toFixed(1));
+      dots[i].style.transform = `translate(${x}px, ${y}px)`;
+      trails[i].setAttribute("d", `M${at(before[i]).map((c) => c.toFixed(1))}L${x} ${y}`);
+    });
+  };
+  soon(redraw);
+  scope.when(["depth"], redraw);
   return html(
     "figure",
     { class: "x-panel x-tall" },
@@ -176,18 +209,19 @@ function likeness(scope, now) {
     html(
       "figcaption",
       {},
-      "Cosine similarity of each pair. Blue: alike, orange: opposed. All blue: all tokens are equal.",
+      "A point for each token, from the first (blue) to the last (orange). Its distance from the centre is its angle to the " +
+        "mean direction. Lines: the last layer. All in the centre: all tokens are equal.",
     ),
   );
 }
 
 /**
  * Measures against the layers, and a line at the current depth.
- * @param {Scope} scope @param {Now} now
- * @param {{ label: string, levels: [string, number][], measures: [string, (floor: Floor) => number][],
+ * @param {Scope} scope @param {Drawing} redrawn
+ * @param {{ label: string, levels: [string, number][], measures: [string, () => number[]][],
  *   height: (value: number) => number }} options `levels` are marks at the axis
  */
-function curves(scope, now, { label, levels, measures, height }) {
+function curves(scope, redrawn, { label, levels, measures, height }) {
   const top = 6 + 15 * measures.length;
   const drawing = picture(320, 182, label);
   const x = linear([0, LAYERS], [LEFT, RIGHT]);
@@ -208,9 +242,9 @@ function curves(scope, now, { label, levels, measures, height }) {
     rounding,
     ...lines,
   );
-  scope.when(STACK, () =>
+  redrawn(() =>
     measures.forEach(([, of], i) => {
-      const values = now.all().map(of);
+      const values = of();
       const end = values.findIndex((value) => value < LEAST); // the line ends where only rounding errors are left
       const shown = end < 0 || measures.length > 1 ? values : values.slice(0, end + 1);
       const points = shown.map((value, t) => `${x(t).toFixed(1)} ${y(height(value)).toFixed(1)}`);

@@ -56,7 +56,7 @@ export function spread(x) {
 }
 
 /** Cosines between tokens. @param {Matrix} x */
-export function cosines(x) {
+function cosines(x) {
   const lengths = x.map((row) => Math.sqrt(dot(row, row)));
   return x.map((a, i) => x.map((b, j) => dot(a, b) / (lengths[i] * lengths[j])));
 }
@@ -101,6 +101,65 @@ export function undecided(a, causal) {
   return sum(shares.map(([h, most]) => h / most)) / shares.length;
 }
 
+/**
+ * The directions of the tokens after each layer on a map of their sphere, centred on the mean direction: a map of equal
+ * areas in a disc of radius 1, with the opposite direction at the rim. The distance of a point from the centre is exact.
+ * Of the other directions the map keeps the two in which the tokens differ most, turned to stay near the layer before.
+ * @param {Matrix[]} stack
+ */
+export function onSphere(stack) {
+  /** @type {number[][]} */
+  let before = stack[0].map((_, i) => [Math.cos(2 * i), Math.sin(2 * i)]);
+  return stack.map((x) => {
+    const directions = x.map((row) => divided(row, Math.sqrt(dot(row, row))));
+    const centre = x[0].map((_, c) => sum(directions.map((row) => row[c])));
+    const length = Math.sqrt(dot(centre, centre));
+    const mean = length ? divided(centre, length) : directions[0];
+    const along = directions.map((row) => dot(row, mean));
+    const aside = directions.map((row, i) => row.map((value, c) => value - along[i] * mean[c]));
+    before = alignedTo(before, plane(aside, before)).map((point, i) => {
+      const far = Math.sqrt(dot(aside[i], aside[i]));
+      const half = Math.atan2(far, along[i]) / 2;
+      const size = Math.sqrt(dot(point, point));
+      return size ? point.map((value) => (value / size) * Math.sin(half)) : [Math.sin(half), 0];
+    });
+    return before;
+  });
+}
+
+/** The coordinates of rows in the plane in which they have most of their length, by orthogonal iteration. @param {Matrix} rows @param {number[][]} start */
+function plane(rows, start) {
+  const columns = rows[0].map((_, c) => rows.map((row) => row[c]));
+  const unit = (/** @type {number[]} */ vector) => divided(vector, Math.sqrt(dot(vector, vector)) || 1);
+  let points = start;
+  for (let step = 0; step < 40; step++) {
+    const [first, second] = [0, 1].map((axis) => {
+      const along = points.map((point) => point[axis]);
+      return columns.map((column) => dot(column, along));
+    });
+    const one = unit(first);
+    const share = dot(one, second);
+    const two = unit(second.map((value, c) => value - share * one[c]));
+    points = rows.map((row) => [dot(row, one), dot(row, two)]);
+  }
+  return points;
+}
+
+/** The points, turned and perhaps mirrored to lie near others. @param {number[][]} wanted @param {number[][]} points */
+function alignedTo(wanted, points) {
+  const total = (/** @type {number} */ a, /** @type {number} */ b) => sum(points.map((p, i) => p[a] * wanted[i][b]));
+  const [xx, xy, yx, yy] = [total(0, 0), total(0, 1), total(1, 0), total(1, 1)];
+  const mirror = Math.hypot(xx - yy, xy + yx) > Math.hypot(xx + yy, xy - yx) ? -1 : 1;
+  const angle = Math.atan2(xy - mirror * yx, xx + mirror * yy);
+  const [cos, sin] = [Math.cos(angle), Math.sin(angle)];
+  return points.map(([x, y]) => [cos * x - sin * mirror * y, sin * x + cos * mirror * y]);
+}
+
+/** @param {number[]} row @param {number} by */
+function divided(row, by) {
+  return row.map((value) => value / by);
+}
+
 /** RMS norm: scale each row to root mean square 1. @param {Matrix} x */
 function units(x) {
   return x.map((row) => {
@@ -120,6 +179,6 @@ function dot(a, b) {
 }
 
 /** @param {number} rows @param {number} columns @param {() => number} entry */
-export function fill(rows, columns, entry) {
+function fill(rows, columns, entry) {
   return Array.from({ length: rows }, () => Array.from({ length: columns }, entry));
 }
