@@ -37,8 +37,8 @@ class WalkExplorer(Explorer):
         title="A walk from query to key",
         question="After how many layers can you no longer tell where the walk began?",
         sentence=(
-            "The live figure shows the distribution of a walker through sixteen layers, causal or not, at any "
-            "temperature and any residual share, beside the largest distance of two walkers."
+            "The live figure shows walkers that step through sixteen layers and their distribution, causal or not, at "
+            "any temperature and any residual share, beside the largest distance of two walkers."
         ),
     )
 

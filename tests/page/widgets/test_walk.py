@@ -13,7 +13,10 @@ from lessons_lib.analysis.markov import ergodicity_coefficient, rollout, station
 from lessons_lib.attention.masks import bidirectional, causal
 from lessons_lib.attention.softmax import softmax
 from lessons_lib.page.widgets import WalkExplorer
+from lessons_lib.page.widgets.arithmetic import uniform
 from lessons_lib.page.widgets.walk import STEPS
+
+WALKERS = 40
 
 SETTINGS = [
     {},
@@ -97,6 +100,56 @@ def test_wrong_weights_are_noticed(altered, right, wrong):
         test_weights_agree_with_the_library(javascript, SETTINGS[1] | {"temperature": 2.0})
 
 
+def stepped(javascript, explorer):
+    """The walkers' tokens, a row for each layer, by the same random numbers."""
+    random, tokens = uniform(explorer.seed + 1), [explorer.start] * WALKERS
+    found = [tokens]
+    for layer in layers_of(javascript, explorer):
+        chain = explorer.residual * torch.eye(explorer.n) + (1 - explorer.residual) * layer
+        tokens = [place_of(next(random), chain[token], token, explorer.residual) for token in tokens]
+        found.append(tokens)
+    return found
+
+
+def place_of(chance, row, token, residual):
+    """The numbers below the residual share leave the walker where it is; above it each token has its share."""
+    if chance <= residual:
+        return token
+    row = row - residual * torch.eye(len(row))[token]
+    return int((residual + row.cumsum(-1) < chance - 1e-12).sum().clamp(max=len(row) - 1))
+
+
+def walkers_in(javascript, explorer):
+    layers = layers_of(javascript, explorer).tolist()
+    return javascript("walk.math", "walkers", layers, explorer.residual, explorer.start, explorer.seed + 1)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_walkers_step_by_the_weights(javascript, setting):
+    explorer = WalkExplorer(**setting)
+    assert walkers_in(javascript, explorer) == stepped(javascript, explorer)
+
+
+@pytest.mark.browser
+def test_walkers_are_distributed_as_the_mass(javascript):
+    """Over 25 seeds, within four standard errors."""
+    explorer = WalkExplorer(n=5, start=2, layers=3, residual=0.3, same=True)
+    layers = layers_of(javascript, explorer).tolist()
+    calls = [(layers, 0.3, 2, seed) for seed in range(25)]
+    ends = [token for paths in javascript.each("walk.math", "walkers", calls) for token in paths[3]]
+    mass = explorer.mass()
+    found = torch.tensor(ends).bincount(minlength=5) / len(ends)
+    assert ((found - mass).abs() < 4 * (mass * (1 - mass) / len(ends)).sqrt()).all()
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("right", "wrong"), [("(1 - residual);", "1;"), ("a[token], residual", "a[0], residual")])
+def test_wrong_step_is_noticed(altered, right, wrong):
+    with altered("walk.math", right, wrong) as javascript, pytest.raises(AssertionError):
+        test_walkers_step_by_the_weights(javascript, SETTINGS[2])
+
+
 # --- traits -----------------------------------------------------------------------------------------------------------
 
 
@@ -166,6 +219,32 @@ def test_the_table_follows_every_control(javascript, show):
             move()
             setattr(explorer, trait, value)
             assert table(page) == pytest.approx(expected_table(javascript, explorer), abs=6e-4), trait
+
+
+DOTS = """() => [...document.querySelectorAll('.w-walker')].map((dot) =>
+  Number(dot.style.transform.match(/[\\d.]+/)[0]))"""
+
+
+@pytest.mark.browser
+def test_walkers_are_dots_that_step_to_their_tokens(javascript, show):
+    explorer = WalkExplorer(n=7, start=6, layers=0)
+    paths = stepped(javascript, explorer)
+    with show(explorer) as page:
+        for tokens in paths[:5]:
+            lefts = torch.tensor(page.evaluate(DOTS), dtype=torch.float64)
+            assert ((lefts - 34) / ((312 - 34) / 7)).floor().int().tolist() == tokens
+            page.get_by_label("Layers back").press("ArrowRight")
+        page.get_by_label("From token").press("Home")
+        assert page.evaluate(DOTS) != lefts.tolist()
+
+
+@pytest.mark.browser
+def test_pile_of_all_walkers_is_as_high_as_the_mass(show):
+    with show(WalkExplorer(n=10, start=3, layers=0)) as page:
+        page.wait_for_function("document.getAnimations().length === 0")
+        tops = [dot.bounding_box()["y"] for dot in page.locator(".w-walker").all()]
+        bar = page.locator("rect.x-fill").nth(3).bounding_box()
+        assert bar["y"] < min(tops) < bar["y"] + 0.1 * bar["height"]
 
 
 @pytest.mark.browser

@@ -1,4 +1,4 @@
-/** Random walks from query to key, layer by layer, one for each starting token. */
+/** Random walks from query to key, layer by layer: single walkers, and the exact distribution for each starting token. */
 
 import { effectiveCount, sum } from "./arithmetic.js";
 import {
@@ -17,14 +17,14 @@ import {
   svg,
 } from "./kit.js";
 import { withPlayButton } from "./play.js";
-import { STEPS, apart, draw, walks, weights } from "./walk.math.js";
+import { STEPS, WALKERS, apart, draw, walkers, walks, weights } from "./walk.math.js";
 
 /**
  * @typedef {{ n: number, start: number, layers: number, causal: boolean, temperature: number, residual: number,
  *   same: boolean, seed: number }} Traits
  * @typedef {import("./kit.js").Scope<Traits>} Scope
  * @typedef {number[][]} Matrix one row for each walker
- * @typedef {{ rows(): Matrix, mass(): number[], through(): Matrix, distances(): number[] }} Now
+ * @typedef {{ rows(): Matrix, mass(): number[], through(): Matrix, distances(): number[], walkers(): number[] }} Now
  */
 
 /** @type {(keyof Traits)[]} */
@@ -34,19 +34,27 @@ const WEIGHTS = ["n", "seed", "causal", "temperature", "residual", "same"];
 function render(context) {
   const scope = stage(context);
   /** @type {Matrix[]} */
-  let places;
+  let layers = [];
+  /** @type {Matrix[]} */
+  let places = [];
+  /** @type {number[][]} */
+  let paths = [];
   scope.when(WEIGHTS, () => {
     const drawn = draw(scope.read("seed"), scope.read("n"));
-    const layers = drawn.map((s) =>
+    layers = drawn.map((s) =>
       weights(scope.read("same") ? drawn[0] : s, scope.read("causal"), scope.read("temperature")),
     );
     places = walks(layers, scope.read("residual"));
+  });
+  scope.when([...WEIGHTS, "start"], () => {
+    paths = walkers(layers, scope.read("residual"), scope.read("start"), scope.read("seed") + 1);
   });
   const now = {
     rows: () => places[scope.read("layers")],
     mass: () => places[scope.read("layers")][scope.read("start")],
     through: () => places.map((rows) => rows[scope.read("start")]),
     distances: () => places.map(apart),
+    walkers: () => paths[scope.read("layers")],
   };
   scope.add(
     html(
@@ -57,7 +65,7 @@ function render(context) {
     scope.rebuild(
       ["n"],
       () => String(scope.read("n")),
-      (part) => panels(["Walk", through(part, now)], ["Mass", mass(part, now)], ["Distance", curves(part, now)]),
+      (part) => panels(["Walkers", crowd(part, now)], ["Layers", through(part, now)], ["Distance", curves(part, now)]),
     ),
     html(
       "div",
@@ -97,12 +105,12 @@ function render(context) {
 
 /** @type {(keyof Traits)[]} */
 const EVERYTHING = [...WEIGHTS, "start", "layers"];
-const [LEFT, RIGHT, TOP, BOTTOM] = [34, 312, 22, 136];
+const [LEFT, RIGHT, TOP] = [34, 312, 22];
 
 /** The distribution of the walk: a row for each layer, a column for each token. @param {Scope} scope @param {Now} now */
 function through(scope, now) {
-  const [n, bottom] = [scope.read("n"), 294];
-  const drawing = picture(320, 328, "mass on each token after each layer");
+  const [n, bottom] = [scope.read("n"), 141];
+  const drawing = picture(320, 172, "mass on each token after each layer");
   const x = linear([0, n], [LEFT, RIGHT]);
   const y = linear([0, STEPS + 1], [TOP, bottom]);
   const cells = Array.from({ length: STEPS + 1 }, (_, t) =>
@@ -133,54 +141,66 @@ function through(scope, now) {
   scope.when(["layers"], () => here.setAttribute("y", String(y(scope.read("layers")))));
   return html(
     "figure",
-    { class: "x-panel x-tall" },
+    { class: "x-panel" },
     drawing,
-    html(
-      "figcaption",
-      {},
-      `The walk, from top to bottom: a row for each layer back. Full colour: ${fixed(4 / n)} of the mass, or more.`,
-    ),
+    html("figcaption", {}, `The mass, a row for each layer. Full colour: ${fixed(4 / n)} or more.`),
   );
 }
 
-/** The current distribution of the walk, and the mean over all starting tokens. @param {Scope} scope @param {Now} now */
-function mass(scope, now) {
-  const [n, drawing] = [scope.read("n"), picture(320, 168, "mass on each token now")];
+/** Walkers as dots that step, in bars of their exact distribution, and the mean over all starting tokens. @param {Scope} scope @param {Now} now */
+function crowd(scope, now) {
+  const [n, bottom] = [scope.read("n"), 284];
+  const drawing = picture(320, 316, "the walkers and the mass on each token now");
   const x = linear([0, n], [LEFT, RIGHT]);
-  const y = linear([0, 1], [BOTTOM, TOP]);
+  const y = linear([0, 1], [bottom, TOP]);
   const side = x(1) - x(0);
   const bars = Array.from({ length: n }, (_, j) =>
-    svg("rect", { class: "x-fill", x: x(j) + 0.15 * side, width: 0.7 * side }),
+    svg("rect", { class: "x-fill", x: x(j) + 0.12 * side, width: 0.76 * side }),
   );
   const common = svg("path", { class: "x-line x-second" });
+  // A pile of all walkers is as high as the mass 1.
+  const width = 0.76 * side;
+  const beside = Math.max(1, Math.round(Math.sqrt((width * WALKERS) / (bottom - TOP))));
+  const above = ((bottom - TOP) * beside) / WALKERS;
+  const radius = Math.min(0.45 * above, (0.45 * width) / beside, 5);
+  const dots = Array.from({ length: WALKERS }, () => svg("circle", { class: "w-walker", r: radius.toFixed(1) }));
   drawing.append(
-    svg("path", { class: "x-axis", d: `M${LEFT} ${TOP}V${BOTTOM}H${RIGHT}` }),
+    svg("path", { class: "x-axis", d: `M${LEFT} ${TOP}V${bottom}H${RIGHT}` }),
     ...[0, 0.5, 1].map((t) => svg("text", { x: LEFT - 6, y: y(t) + 4, "text-anchor": "end" }, String(t))),
     named("mass", 0, TOP - 10),
     named("mean over all starts", RIGHT, TOP - 10, "x-of-second", "end"),
     ...bars,
+    ...dots,
     common,
-    ...tokens(n, x, BOTTOM + 16),
+    ...tokens(n, x, bottom + 16),
   );
   scope.when(EVERYTHING, () => {
     now.mass().forEach((share, j) => {
       bars[j].setAttribute("y", String(y(share)));
-      bars[j].setAttribute("height", String(BOTTOM - y(share)));
+      bars[j].setAttribute("height", String(bottom - y(share)));
     });
     const marks = Array.from({ length: n }, (_, j) => y(sum(now.rows().map((p) => p[j])) / n).toFixed(1));
     common.setAttribute(
       "d",
       marks.map((at, j) => `M${(x(j) + 0.05 * side).toFixed(1)} ${at}h${(0.9 * side).toFixed(1)}`).join(""),
     );
+    const piles = Array(n).fill(0);
+    now.walkers().forEach((token, walker) => {
+      const height = piles[token]++;
+      const left = x(token) + 0.12 * side + (width * ((height % beside) + 0.5)) / beside;
+      const top = bottom - above * (Math.floor(height / beside) + 0.5);
+      dots[walker].style.transform = `translate(${left.toFixed(1)}px, ${top.toFixed(1)}px)`;
+    });
   });
   return html(
     "figure",
-    { class: "x-panel" },
+    { class: "x-panel x-tall" },
     drawing,
     html(
       "figcaption",
       {},
-      "Bars: the framed row. Where they reach the mean over walkers from all tokens, the start is forgotten.",
+      `${WALKERS} walkers from one token step from query to key. Bars: the exact mass. Where they reach the mean over walkers ` +
+        "from all tokens, the start is forgotten.",
     ),
   );
 }

@@ -5,6 +5,7 @@ import { normal, softmax, sum, uniform } from "./arithmetic.js";
 /** @typedef {number[][]} Matrix one row for each query */
 
 export const STEPS = 16;
+export const WALKERS = 40;
 
 /** Standard normal scores for each layer, in the order of the walk. @param {number} seed @param {number} n */
 export function draw(seed, n) {
@@ -34,6 +35,26 @@ export function walks(layers, residual) {
     );
   }
   return places;
+}
+
+/**
+ * The tokens of single walkers after 0, 1, 2 ... layers. Each walker takes one random number a layer, the same whatever
+ * the weights are, so that a small change of the weights changes few steps.
+ * @param {Matrix[]} layers in the order in which they are met @param {number} residual @param {number} start @param {number} seed
+ */
+export function walkers(layers, residual, start, seed) {
+  const random = uniform(seed);
+  const paths = [Array(WALKERS).fill(start)];
+  for (const a of layers) paths.push(paths[paths.length - 1].map((token) => step(a[token], residual, token, random())));
+  return paths;
+}
+
+/** The next token for a random number between 0 and 1. @param {number[]} row @param {number} residual @param {number} token @param {number} chance */
+function step(row, residual, token, chance) {
+  let left = (chance - residual) / (1 - residual);
+  if (!(left > 0)) return token;
+  const reached = row.findIndex((share) => (left -= share) <= 0);
+  return reached < 0 ? row.map((share) => share > 0).lastIndexOf(true) : reached; // rounding
 }
 
 /** The largest total variation distance between two rows. @param {Matrix} rows */
