@@ -1,7 +1,7 @@
 """Tests of the labels of six explorers: legible names of axes and lines, on axes that do not move."""
 
 import pytest
-from labels import collisions, names, smallest, ticks
+from labels import COLLISIONS, collisions, names, smallest, ticks
 
 from lessons_lib.page.widgets import (
     HeadsExplorer,
@@ -121,6 +121,26 @@ def test_labels_are_not_clipped_or_hidden_at_slider_ends(state, width, show):
         card = page.locator("div.explorer")
         for ends in at_the_ends(page):
             assert (ends, card.evaluate(OUTSIDE), collisions(page)) == (ends, [], [])
+
+
+ROUND = f"""(card, lengths) => {{
+  const found = [], clipped = {OUTSIDE}, overlapping = {COLLISIONS};
+  for (const length of lengths) for (let degrees = -180; degrees <= 180; degrees += 3) {{
+    const angle = (degrees * Math.PI) / 180;
+    card.explorer.model.set("query", [length * Math.cos(angle), length * Math.sin(angle)]);
+    const wrong = [...clipped(card), ...overlapping(card, 4)];
+    if (wrong.length) found.push([length, degrees, wrong]);
+  }}
+  return found;
+}}"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [360, 900])
+@pytest.mark.parametrize(("state", "lengths"), [("retrieval", [0.1, 2, 20]), ("plane", [0.5, 1.5, 3])])
+def test_labels_fit_in_every_direction_of_the_query(state, lengths, width, show):
+    with show(STATES[state], width=width) as page:
+        assert page.locator("div.explorer").evaluate(ROUND, lengths) == []
 
 
 @pytest.mark.browser

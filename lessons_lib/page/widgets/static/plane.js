@@ -274,10 +274,14 @@ function plane(label, ...nodes) {
   );
 }
 
-// The positions of the axis labels.
+// The positions of the labels and numbers of the axes.
 const AXES = [
   [0, 0, 128, 13],
   [SIZE - 115, SIZE - 14, SIZE, SIZE],
+  ...[-3, 3].flatMap((v) => [
+    [x(v) - 9, y(0) + 3, x(v) + 9, y(0) + 17],
+    [x(0) - 22, y(v) - 7, x(0) - 4, y(v) + 7],
+  ]),
 ];
 const at = (/** @type {Point} */ v) => `${x(v[0]).toFixed(1)} ${y(v[1]).toFixed(1)}`;
 const outline = (/** @type {Point[]} */ points) => `M${hull(points).map(at).join("L")}Z`;

@@ -135,7 +135,7 @@ function frontier(scope, weights, reach) {
     const sharpness = Array.from({ length: 161 }, (_, i) => (Math.sinh((i - 80) / 12) / range) * 0.5);
     const apex = x(sum(scores) / scores.length);
     // beside the left arm of the curve, where no dashed line runs, or above the curve if there is no room
-    const arm = softmax(scores.map((s) => -s / range));
+    const arm = softmax(scores.map((s) => (-3 * s) / range));
     const beside = x(expectedScore(arm, scores)) - 10;
     setAttributes(
       all,
