@@ -1,5 +1,6 @@
 """The cost explorer: lower bounds on the time of prefill and decoding, limited by arithmetic or memory."""
 
+import math
 from typing import NamedTuple
 
 import traitlets
@@ -51,7 +52,7 @@ class CostExplorer(Explorer):
         question="Does the device wait for arithmetic, or for memory?",
         sentence=(
             "In the live figure, model, device, task, sequence length and batch size can be changed; two bars show the "
-            "time for arithmetic and for memory, and a point moves along the roofline."
+            "time for arithmetic and for memory, and the point of the task can be dragged along the roofline."
         ),
     )
 
@@ -68,22 +69,27 @@ class CostExplorer(Explorer):
         return {name: getattr(of, name) / rate for name, rate in rates.items()}
 
     def still(self) -> str:
-        """Draw two bars, the time for arithmetic and for memory."""
+        """Draw the time for arithmetic and for memory, and of their parts, on a logarithmic axis."""
         took = self.seconds()
-        rows = (("arithmetic", ("matrices", "pairs")), ("memory", ("weights", "caches")))
-        longest = max(sum(took[name] for name in names) for _, names in rows)
-        drawn, y = [], 14
-        for words, names in rows:
-            drawn.append(text(words, x=0, y=y))
-            x = 0.0
-            for name in names:
-                width = 320 * took[name] / longest
-                drawn.append(element("rect", class_=f"x-of-{name}", x=round(x, 2), y=y + 6, width=width, height=24))
-                x += width
-            y += 60
+        drawn = []
+        for top, words, names in ((0, "arithmetic", ("matrices", "pairs")), (70, "memory", ("weights", "caches"))):
+            total = sum(took[name] for name in names)
+            drawn.append(text(words, x=0, y=top + 11) + text(f"{1e3 * total:.3g} ms", x=316, y=top + 11, anchor="end"))
+            drawn.append(element("rect", class_="c-total", x=1, y=top + 16, width=_along(total), height=16))
+            for k, name in enumerate(names):
+                y = top + 35 + 12 * k
+                drawn.append(element("rect", class_=f"x-of-{name}", x=1, y=y, width=_along(took[name]), height=9))
+        marks = ((1e-9, "1 ns"), (1e-6, "1 µs"), (1e-3, "1 ms"), (1.0, "1 s"), (1e3, "1000 s"))
+        drawn += [text(mark, x=1 + _along(s), y=164, anchor="middle" if s > 1e-9 else "start") for s, mark in marks]
         task = {"read": "prefill", "write": "decoding"}[self.mode]
         alt = ", ".join(f"{PARTS[name]} {1e3 * some:.3g} ms" for name, some in took.items())
-        return picture(320, 120, f"{self.model} on {self.device}, {task}: {alt}", *drawn)
+        axis = element("path", class_="x-axis", d="M1 148H316")
+        return picture(320, 170, f"{self.model} on {self.device}, {task}: {alt}", axis, *drawn)
+
+
+def _along(seconds: float) -> float:
+    """Return where a time lies on the axis of the still picture, from 1 ns to 10 000 s."""
+    return round(315 * min(1.0, max(0.0, (math.log10(seconds) + 9) / 13)), 2)
 
 
 def cost(config: Config, mode: str, tokens: int, texts: int) -> Cost:

@@ -1,6 +1,7 @@
 """Tests of the cost explorer: counts agree with the chapter and the library, and the figure follows."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -128,12 +129,101 @@ def test_invalid_arguments_raise(arguments, complaint):
 def test_decoding_is_limited_by_memory_and_prefill_by_arithmetic(show):
     with show(CostExplorer()) as page:
         assert shown(page)["share of the peak, at most"] == "0.3%"
-        assert shown(page)["at least"] == "4.52 ms"
+        headline = page.locator(".x-headline")
+        assert headline.inner_text() == "4.52 ms\nat least; the device waits for memory"
         page.get_by_label("Task").select_option("read")
         assert shown(page)["share of the peak, at most"] == "100%"
-        assert shown(page)["at least"] == "14.7 ms"
+        assert headline.inner_text() == "14.7 ms\nat least; the device waits for arithmetic"
         page.get_by_role("button", name="Reset").click()
-        assert shown(page)["at least"] == "4.52 ms"
+        assert headline.inner_text().startswith("4.52 ms")
+
+
+# --- the roofline -----------------------------------------------------------------------------------------------------
+
+STATE = "e => ['mode', 'tokens', 'texts'].map((name) => e.explorer.model.get(name))"
+WIDTHS = "all => all.map((e) => Number(e.getAttribute('width')))"
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("mode", ["read", "write"])
+def test_at_intensity_inverts_flops_per_byte(javascript, mode):
+    """FLOPs per byte rise with the lever, so the nearest whole number is the one that gave them, or the end."""
+    lever = {"read": 20, "write": 10}[mode]
+    for name, config in PRESETS.items():
+        for tokens, texts in ((300, 7), (50_000, 1)):
+            values = [2**k + k for k in range(lever)]
+            found = [cost(config, mode, *((value, texts) if mode == "read" else (tokens, value))) for value in values]
+            wanted = [(of.matrices + of.pairs) / (of.weights + of.caches) for of in found]
+            assert wanted == sorted(wanted), name
+            calls = [[config._asdict(), mode, tokens, texts, one] for one in [0.0, *wanted, 1e9]]
+            assert javascript.each("cost.math", "atIntensity", calls) == [1, *values, 2**lever]
+
+
+def middle(grip):
+    box = grip.locator("circle").last.bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+@pytest.mark.browser
+def test_point_of_the_roofline_is_dragged_and_the_task_follows(show):
+    with show(CostExplorer()) as page:
+        card, grip = page.locator("div.explorer"), page.get_by_role("slider", name="point on the roofline")
+        before, flops = middle(grip), shown(page)["FLOPs per byte"]
+        page.mouse.move(*before)
+        page.mouse.down()
+        page.mouse.move(before[0] + 60, before[1])
+        page.mouse.up()
+        mode, tokens, texts = card.evaluate(STATE)
+        assert (mode, tokens) == ("write", 1024)
+        assert texts > 1
+        assert middle(grip)[0] == pytest.approx(before[0] + 60, abs=2)
+        assert float(shown(page)["FLOPs per byte"]) > float(flops)
+        page.mouse.move(*before)  # released: nothing is dragged
+        assert card.evaluate(STATE) == [mode, tokens, texts]
+
+
+@pytest.mark.browser
+def test_point_of_the_roofline_moves_by_keyboard_within_its_bounds(show):
+    with show(CostExplorer(texts=300)) as page:
+        card, grip = page.locator("div.explorer"), page.get_by_role("slider", name="point on the roofline")
+        grip.press("ArrowRight")
+        assert card.evaluate(STATE) == ["write", 1024, 600]
+        assert grip.get_attribute("aria-valuetext") == f"{shown(page)['FLOPs per byte']} FLOPs per byte, batch size 600"
+        grip.press("ArrowUp")
+        assert card.evaluate(STATE)[2] == 1024
+        page.get_by_label("Task").select_option("read")
+        grip.press("ArrowLeft")
+        assert card.evaluate(STATE) == ["read", 512, 1024]
+
+
+@pytest.mark.browser
+def test_chips_set_common_tasks(show):
+    with show(CostExplorer()) as page:
+        chip, card = (lambda name: page.get_by_role("button", name=name, exact=True)), page.locator("div.explorer")
+        assert chip("chat").get_attribute("aria-pressed") == "true"
+        for name, state, waits in (
+            ("batch", ["write", 1024, 256], "memory"),
+            ("long text", ["read", 131_072, 1], "arithmetic"),
+            ("chat", ["write", 1024, 1], "memory"),
+        ):
+            chip(name).press("Enter")
+            assert card.evaluate(STATE) == state
+            assert chip(name).get_attribute("aria-pressed") == "true"
+            assert page.locator(".x-chips [aria-pressed=true]").count() == 1
+            assert page.locator(".x-headline").inner_text().endswith(f"the device waits for {waits}")
+
+
+@pytest.mark.browser
+def test_no_bar_is_invisible_and_the_longer_one_is_the_least_time(show):
+    for explorer in (CostExplorer(), CostExplorer("GPT-2 small", "H100", "write", 1, 1), CostExplorer(mode="read")):
+        with show(explorer) as page:
+            assert min(page.locator("svg rect").evaluate_all(WIDTHS)) >= 2
+            arithmetic, memory = page.locator("svg rect.c-total").evaluate_all(WIDTHS)
+            took = explorer.seconds()
+            assert (arithmetic > memory) == (took["matrices"] + took["pairs"] > took["weights"] + took["caches"])
+            still = [float(width) for width in re.findall(r'class="x-of-\w+"[^>]* width="([\d.]+)"', explorer.still())]
+            live = page.locator("svg rect[class^='x-of-']").evaluate_all(WIDTHS)
+            assert live == pytest.approx([max(2, width) for width in still], abs=0.1)
 
 
 @pytest.mark.browser

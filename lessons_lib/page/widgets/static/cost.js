@@ -1,8 +1,11 @@
 /** A lower bound on the time of prefill or decoding by part, and the point on the roofline. */
 
-import { DEVICES, MODELS, cost, intensity, least, modelOf, seconds } from "./cost.math.js";
+import { DEVICES, LEVERS, MODELS, atIntensity, cost, intensity, least, modelOf, seconds } from "./cost.math.js";
+import { draggable } from "./drag.js";
 import {
+  button,
   fixed,
+  headline,
   html,
   linear,
   mappedSlider,
@@ -20,10 +23,17 @@ import {
  * @typedef {import("./cost.math.js").Cost} Cost
  * @typedef {{ model: string, device: string, mode: Mode, tokens: number, texts: number }} Traits
  * @typedef {import("./kit.js").Scope<Traits>} Scope
+ * @typedef {{ cost: Cost, seconds: Cost, least: number, device: import("./cost.math.js").Device }} Task
  */
 
 /** @type {(keyof Traits)[]} */
 const EVERYTHING = ["model", "device", "mode", "tokens", "texts"];
+/** @type {[string, { mode: Mode, tokens: number, texts: number }][]} */
+const PRESETS = [
+  ["chat", { mode: "write", tokens: 1024, texts: 1 }],
+  ["batch", { mode: "write", tokens: 1024, texts: 256 }],
+  ["long text", { mode: "read", tokens: 131072, texts: 1 }],
+];
 /** @type {[string, [keyof Cost, string][]][]} */
 const BARS = [
   [
@@ -45,50 +55,59 @@ const BARS = [
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
   const scope = stage(context);
-  const device = () => DEVICES[scope.read("device")];
-  const now = () => cost(modelOf(scope.read("model")), scope.read("mode"), scope.read("tokens"), scope.read("texts"));
-  const took = () => seconds(now(), device());
-  const inUse = () => (took().matrices + took().pairs) / least(took());
+  /** @type {Task} */
+  let task;
+  scope.when(EVERYTHING, () => {
+    const device = DEVICES[scope.read("device")];
+    const of = cost(modelOf(scope.read("model")), scope.read("mode"), scope.read("tokens"), scope.read("texts"));
+    const took = seconds(of, device);
+    task = { cost: of, seconds: took, least: least(took), device };
+  });
+  const now = () => task;
+  const inUse = () => (task.seconds.matrices + task.seconds.pairs) / task.least;
+  const waitsFor = () => (inUse() < 1 ? "memory" : "arithmetic");
   const made = () => (scope.read("mode") === "read" ? scope.read("tokens") : 1) * scope.read("texts");
   scope.add(
+    presets(scope),
     html(
       "div",
       { class: "x-controls" },
       html(
         "div",
         { class: "x-bench" },
-        select(scope.value("model"), { label: "Model", options: MODELS.map((name) => [name, name]) }),
-        select(scope.value("device"), { label: "Device", options: Object.keys(DEVICES).map((name) => [name, name]) }),
+        select(scope.value("model"), { label: "Model", options: MODELS.map((name) => [name, name]), plain: true }),
+        select(scope.value("device"), {
+          label: "Device",
+          options: Object.keys(DEVICES).map((name) => [name, name]),
+          plain: true,
+        }),
         select(scope.value("mode"), {
           label: "Task",
           options: [
             ["read", "prefill"],
             ["write", "decoding"],
           ],
+          plain: true,
         }),
       ),
-      steps("tokens", "Sequence length", 1048576),
-      steps("texts", "Batch size", 1024),
+      html(
+        "div",
+        { class: "x-settings" },
+        steps("tokens", "Sequence length", LEVERS.read.most),
+        steps("texts", "Batch size", LEVERS.write.most),
+      ),
+      headline(scope, EVERYTHING, () => [time(task.least), `at least; the device waits for ${waitsFor()}`]),
     ),
-    html(
-      "div",
-      { class: "x-panels" },
-      bars(scope, took),
-      roofline(scope, device, now),
-      numbers(scope, EVERYTHING, [
-        ["at least", () => time(least(took()))],
-        ["tokens a second, at most", () => short(made() / least(took()))],
-        ["FLOPs per byte", () => short(intensity(now()))],
-        ["the device needs", () => short(device().flops / device().bytes)],
-        ["share of the peak, at most", () => percentage(inUse())],
-      ]),
-    ),
+    html("div", { class: "x-panels" }, bars(scope, now), roofline(scope, now)),
+    numbers(scope, EVERYTHING, [
+      ["tokens a second, at most", () => short(made() / task.least)],
+      ["FLOPs per byte", () => short(intensity(task.cost))],
+      ["the device needs", () => short(task.device.flops / task.device.bytes)],
+      ["share of the peak, at most", () => percentage(inUse())],
+    ]),
   );
   scope.when(EVERYTHING, () =>
-    scope.announce(
-      `At least ${time(least(took()))}, waiting for ${inUse() < 1 ? "memory" : "arithmetic"}; ` +
-        `${percentage(inUse())} of the peak.`,
-    ),
+    scope.announce(`At least ${time(task.least)}, waiting for ${waitsFor()}; ${percentage(inUse())} of the peak.`),
   );
   return scope.dispose;
 
@@ -106,37 +125,68 @@ function render(context) {
   }
 }
 
-/** Two bars on one time axis, with labels for their parts. @param {Scope} scope @param {() => Cost} took */
-function bars(scope, took) {
-  const [left, right] = [0, 320];
-  const drawing = picture(320, 132, "time for arithmetic and for memory");
-  const longest = named("", right, 128, "", "end");
-  const boxes = BARS.flatMap(([, parts], i) =>
-    parts.map(([part]) => ({
-      part,
-      first: part === parts[0][0],
-      box: svg("rect", { class: `x-of-${part}`, y: 16 + 56 * i, height: 28 }),
-    })),
-  );
+/** A chip for each common task, which sets the task, the sequence length and the batch size. @param {Scope} scope */
+function presets(scope) {
+  const chips = PRESETS.map(([name, { mode, tokens, texts }]) => {
+    const chip = button(name, () => {
+      scope.write("mode", mode);
+      scope.write("tokens", tokens);
+      scope.write("texts", texts);
+    });
+    scope.when(["mode", "tokens", "texts"], () => {
+      const isSet = scope.read("mode") === mode && scope.read("tokens") === tokens && scope.read("texts") === texts;
+      chip.setAttribute("aria-pressed", String(isSet));
+    });
+    return chip;
+  });
+  return html("div", { class: "x-chips", role: "group", "aria-label": "presets" }, ...chips);
+}
+
+const [SHORTEST, LONGEST] = [1e-9, 1e4]; // seconds, the ends of the axis of times
+const THIN = 2; // the least width of a bar
+
+/**
+ * The time of arithmetic and of memory, and of their parts, on one logarithmic axis that does not move.
+ * @param {Scope} scope @param {() => Task} now
+ */
+function bars(scope, now) {
+  const [left, right, bottom] = [1, 316, 148];
+  const line = linear([Math.log10(SHORTEST), Math.log10(LONGEST)], [left, right]);
+  const x = (/** @type {number} */ s) => line(Math.log10(Math.min(LONGEST, Math.max(SHORTEST, s))));
+  const drawing = picture(320, 170, "time for arithmetic and for memory, on a logarithmic axis");
+  const mark = svg("path", { class: "x-axis x-dashed" });
+  const rows = BARS.flatMap(([words, parts], i) => {
+    const top = 70 * i;
+    const total = { of: parts.map(([part]) => part), box: bar("c-total", top + 16, 16) };
+    const shown = named("", right, top + 11, "", "end");
+    drawing.append(named(words, left - 1, top + 11), shown);
+    const own = parts.map(([part], k) => ({ of: [part], box: bar(`x-of-${part}`, top + 35 + 12 * k, 9) }));
+    return [{ ...total, shown }, ...own];
+  });
+  const ticks = /** @type {[number, string][]} */ ([
+    [1e-9, "1 ns"],
+    [1e-6, "1 µs"],
+    [1e-3, "1 ms"],
+    [1, "1 s"],
+    [1e3, "1000 s"],
+  ]);
   drawing.append(
-    ...BARS.map(([words], i) => named(words, left, 11 + 56 * i)),
-    ...boxes.map(({ box }) => box),
-    svg("path", { class: "x-axis", d: `M${left} 112H${right}` }),
-    named("0", left, 128),
-    longest,
+    svg("path", { class: "x-axis", d: `M${left} ${bottom}H${right}` }),
+    ...ticks.map(([s, words]) => svg("path", { class: "x-axis", d: `M${x(s)} ${bottom}v4` })),
+    ...ticks.map(([s, words], i) => named(words, x(s), bottom + 16, "", i ? "middle" : "start")),
+    mark,
+    ...rows.map(({ box }) => box),
   );
   const cells = BARS.flatMap(([, parts]) => parts.map(([part, words]) => ({ part, words, shown: html("span") })));
   scope.when(EVERYTHING, () => {
-    const all = took();
-    const x = linear([0, least(all)], [left, right]);
-    let from = 0;
-    for (const { part, first, box } of boxes) {
-      if (first) from = 0;
-      setAttributes(box, { x: x(from).toFixed(2), width: (x(from + all[part]) - x(from)).toFixed(2) });
-      from += all[part];
+    const { seconds: took, least: longest } = now();
+    for (const row of rows) {
+      const all = row.of.reduce((sum, part) => sum + took[part], 0);
+      row.box.setAttribute("width", Math.max(THIN, x(all) - left).toFixed(2));
+      if ("shown" in row) row.shown.textContent = time(all);
     }
-    longest.textContent = time(least(all));
-    for (const { part, words, shown } of cells) shown.textContent = `${words} ${time(all[part])}`;
+    mark.setAttribute("d", `M${x(longest).toFixed(2)} 16V${bottom}`);
+    for (const { part, words, shown } of cells) shown.textContent = `${words} ${time(took[part])}`;
   });
   const legend = cells.map(({ part, shown }) => html("span", {}, html("i", { class: `x-key x-of-${part}` }), shown));
   return html(
@@ -144,16 +194,27 @@ function bars(scope, took) {
     { class: "x-panel" },
     drawing,
     html("p", { class: "x-legend" }, ...legend),
-    html("figcaption", {}, "If arithmetic and memory overlap, the longer bar is the least possible time."),
+    html(
+      "figcaption",
+      {},
+      "Each mark of the axis is a thousand times the one before. If arithmetic and memory overlap, the longer bar is " +
+        "the least possible time.",
+    ),
   );
+
+  /** @param {string} look @param {number} y @param {number} height */
+  function bar(look, y, height) {
+    return svg("rect", { class: look, x: left, y, height });
+  }
 }
 
 /**
- * The roofline: the peak rate of the device against FLOPs per byte, and the point of this task.
- * @param {Scope} scope @param {() => { flops: number, bytes: number }} device @param {() => Cost} now
+ * The roofline: the peak rate of the device against FLOPs per byte, and the point of this task, which can be dragged:
+ * that changes the sequence length in prefill and the batch size in decoding.
+ * @param {Scope} scope @param {() => Task} now
  */
-function roofline(scope, device, now) {
-  const [left, right, top, bottom] = [34, 312, 22, 118];
+function roofline(scope, now) {
+  const [left, right, top, bottom] = [34, 312, 22, 150];
   const log = (/** @type {[number, number]} */ [a, b], /** @type {[number, number]} */ to) => {
     const line = linear([Math.log10(a), Math.log10(b)], to);
     return (/** @type {number} */ v) => line(Math.log10(Math.min(b, Math.max(a, v))));
@@ -161,24 +222,72 @@ function roofline(scope, device, now) {
   const x = log([0.1, 1e5], [left, right]);
   const y = log([0.1, 2000], [bottom, top]);
   const line = svg("path", { class: "x-line x-first" });
-  const point = svg("circle", { class: "x-here", r: 6 });
-  const drawing = picture(320, 150, "roofline of the device");
+  const grip = svg(
+    "g",
+    { class: "c-grip", role: "slider", tabindex: 0, "aria-label": "point on the roofline" },
+    svg("circle", { class: "c-reach", r: 17 }),
+    svg("circle", { class: "x-here", r: 7 }),
+  );
+  const arrow = named("drag", 0, 0, "c-drag", "middle");
+  const [memory, arithmetic] = [named("waits for memory", 0, 0), named("waits for arithmetic", 0, 0, "", "end")];
+  const drawing = picture(320, 182, "roofline of the device");
+  drawing.setAttribute("role", "group"); // it contains a control
   drawing.append(
     svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${right}` }),
     ...[1, 10, 100, 1000].map((t) => named(String(t), left - 5, y(t) + 4, "", "end")),
     ...[1, 100, 10000].map((t) => named(String(t), x(t), bottom + 14, "", "middle")),
     named("TFLOP/s, at most", 0, 11),
     named("FLOPs per byte", right, bottom + 29, "", "end"),
+    memory,
+    arithmetic,
     line,
-    point,
+    arrow,
+    grip,
+  );
+  const lever = () => LEVERS[scope.read("mode")];
+  draggable(
+    grip,
+    drawing,
+    (place) => [
+      atIntensity(
+        modelOf(scope.read("model")),
+        scope.read("mode"),
+        scope.read("tokens"),
+        scope.read("texts"),
+        10 ** linear([left, right], [-1, 5])(place.x),
+      ),
+    ],
+    {
+      get: () => [scope.read(lever().trait)],
+      set([value]) {
+        const { trait, most } = lever();
+        const whole = Math.max(1, Math.min(most, Math.round(value)));
+        if (whole !== scope.read(trait)) scope.write(trait, whole);
+      },
+      watch: (draw) => scope.when(EVERYTHING, draw),
+    },
+    ([value], step) => [step.some((s) => s > 0) ? 2 * value : value / 2],
   );
   scope.when(EVERYTHING, () => {
-    const { flops, bytes } = device();
-    const reach = (/** @type {number} */ i) => Math.min(flops, i * bytes) / 1e12;
-    const places = [0.1, flops / bytes, 1e5].map((i) => `${x(i).toFixed(1)} ${y(reach(i)).toFixed(1)}`);
+    const { cost: of, device } = now();
+    const reach = (/** @type {number} */ i) => Math.min(device.flops, i * device.bytes) / 1e12;
+    const ridge = device.flops / device.bytes;
+    const places = [0.1, ridge, 1e5].map((i) => `${x(i).toFixed(1)} ${y(reach(i)).toFixed(1)}`);
     line.setAttribute("d", `M${places.join("L")}`);
-    const here = intensity(now());
-    setAttributes(point, { cx: x(here).toFixed(1), cy: y(reach(here)).toFixed(1) });
+    setAttributes(memory, { x: (x(ridge / 30) + 14).toFixed(1), y: (y(reach(ridge / 30)) + 14).toFixed(1) });
+    setAttributes(arithmetic, { x: right, y: (y(reach(1e5)) + 18).toFixed(1) });
+    const here = intensity(of);
+    const { trait, most } = lever();
+    const [cx, cy] = [x(here), y(reach(here))];
+    const count = scope.read(trait).toLocaleString("en");
+    setAttributes(grip, {
+      transform: `translate(${cx.toFixed(1)} ${cy.toFixed(1)})`,
+      "aria-valuemin": 1,
+      "aria-valuemax": most,
+      "aria-valuenow": scope.read(trait),
+      "aria-valuetext": `${short(here)} FLOPs per byte, ${trait === "tokens" ? "sequence length" : "batch size"} ${count}`,
+    });
+    setAttributes(arrow, { x: cx.toFixed(1), y: (cy + (cy > bottom - 30 ? -14 : 24)).toFixed(1) });
   });
   return html(
     "figure",
@@ -187,7 +296,8 @@ function roofline(scope, device, now) {
     html(
       "figcaption",
       {},
-      "On the slope the device waits for memory, on the level for arithmetic. Points beyond the axes are drawn at the edge.",
+      "Drag the point along the roofline: in decoding the batch size changes, in prefill the sequence length. Points " +
+        "beyond the axes are drawn at the edge.",
     ),
   );
 }
@@ -199,8 +309,9 @@ function short(x) {
 
 /** A time in a suitable unit, three digits. @param {number} s */
 function time(s) {
+  if (s >= 3600) return `${short(s / 3600)} h`;
   if (s >= 60) return `${short(s / 60)} min`;
-  const [unit, times] = s >= 1 ? ["s", 1] : s >= 1e-3 ? ["ms", 1e3] : ["µs", 1e6];
+  const [unit, times] = s >= 1 ? ["s", 1] : s >= 1e-3 ? ["ms", 1e3] : s >= 1e-6 ? ["µs", 1e6] : ["ns", 1e9];
   return `${(s * Number(times)).toPrecision(3)} ${unit}`;
 }
 

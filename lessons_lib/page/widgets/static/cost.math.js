@@ -60,3 +60,26 @@ export function least(took) {
 export function intensity(of) {
   return (of.matrices + of.pairs) / (of.weights + of.caches);
 }
+
+/** The trait that moves the point of a task along the roofline, and its largest value. */
+export const LEVERS = {
+  read: { trait: /** @type {const} */ ("tokens"), most: 1048576 },
+  write: { trait: /** @type {const} */ ("texts"), most: 1024 },
+};
+
+/**
+ * The sequence length (prefill) or batch size (decoding) whose FLOPs per byte are nearest to a wanted number, on a
+ * logarithmic scale. FLOPs per byte rise with both.
+ * @param {Config} config @param {Mode} mode @param {number} n @param {number} texts @param {number} wanted
+ */
+export function atIntensity(config, mode, n, texts, wanted) {
+  const found = (/** @type {number} */ value) =>
+    intensity(mode === "read" ? cost(config, mode, value, texts) : cost(config, mode, n, value));
+  let [low, high] = [1, LEVERS[mode].most];
+  while (high - low > 1) {
+    const middle = Math.floor((low + high) / 2);
+    if (found(middle) < wanted) low = middle;
+    else high = middle;
+  }
+  return wanted / found(low) < found(high) / wanted ? low : high;
+}
