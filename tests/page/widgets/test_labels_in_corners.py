@@ -51,7 +51,14 @@ AXES = {
     "retrieval": {"answer", "direction of the query", "soft answer", "hard answer", "query, 2.0 long"},
     "temperature": {"entropy", "expected score", "T = 1.00", "softmax, any T", "as good as the ring"},
     "plane": {"→ first coordinate", "↑ second coordinate", "query", "output"},
-    "scaling": {"score", "weight, of one query", "16 keys", "width dₖ", "norm of the Jacobian", "median query"},
+    "scaling": {
+        "score",
+        "weights of one query, stacked",
+        "16 keys",
+        "width dₖ",
+        "norm of the Jacobian",
+        "median query",
+    },
     "masks": {"query", "key"},
     "heads": {"word", "layer 1", "layer 2"},
 }

@@ -137,7 +137,8 @@ def table(page):
     """Rows of entropy share, largest weight, norm; columns of this query, median, mean; powers of ten read back."""
     raised = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹·", "-0123456789x")
     cells = [
-        text.translate(raised).replace("x10", "e") for text in page.locator("table td + td, th + td").all_inner_texts()
+        text.translate(raised).replace("x10", "e")
+        for text in page.locator("table td + td, th + td").all_text_contents()
     ]
     return torch.tensor([float(cell) for cell in cells]).reshape(3, 3)
 
@@ -164,6 +165,60 @@ def test_the_table_follows_width_scale_and_seed(javascript, show):
         assert_close(table(page), expected_table(javascript, 128, "1/sqrt(d)", seed=1), rtol=0, atol=6e-4)
         page.get_by_role("button", name="Draw again").click()
         assert_close(table(page), expected_table(javascript, 128, "1/sqrt(d)", seed=2), rtol=0, atol=6e-4)
+
+
+@pytest.mark.browser
+def test_weights_are_stacked_with_the_largest_first(javascript):
+    p = softmax(torch.randn(9) * 3).tolist()
+    ends = javascript("scaling.math", "bands", p)
+    assert [high - low for low, high in ends] == pytest.approx(sorted(p, reverse=True))
+    assert [low for low, _ in ends] == pytest.approx([0.0, *[high for _, high in ends[:-1]]])
+    assert ends[-1][1] == pytest.approx(1)
+
+
+def stack(page):
+    """The weights of the framed stack, as shares of its height."""
+    heights = "all => all.map((e) => Number(e.getAttribute('height')))"
+    found = torch.tensor(page.locator(".s-bar").evaluate_all(heights), dtype=torch.float64)
+    return found / found.sum()
+
+
+@pytest.mark.browser
+def test_stack_and_headline_follow_the_width(javascript, show):
+    with show(ScalingExplorer(width=64, scaling="1")) as page:
+        for width in (64, 128):
+            p = softmax(drawn_scores(javascript, width, 0)[0]).sort(descending=True).values
+            assert_close(stack(page), p, rtol=0, atol=1e-3)
+            assert page.locator(".x-headline b").inner_text() == f"{p[0]:.2f}"
+            page.get_by_label("Width dₖ").press("ArrowRight")
+
+
+@pytest.mark.browser
+def test_click_and_drag_in_the_stack_select_the_width(show):
+    with show(ScalingExplorer(width=64, scaling="1")) as page:
+        box = page.locator("svg.s-melting").bounding_box()
+        scale, middle = box["width"] / 320, box["y"] + box["height"] / 2
+        slider = page.get_by_label("Width dₖ")
+        page.mouse.move(box["x"] + 29 * scale, middle)
+        assert slider.get_attribute("aria-valuetext") == "64"
+        page.mouse.down()
+        assert slider.get_attribute("aria-valuetext") == "1"
+        page.mouse.move(box["x"] + 300 * scale, middle)
+        assert slider.get_attribute("aria-valuetext") == "4096"
+        page.mouse.up()
+        page.mouse.move(box["x"] + 29 * scale, middle)
+        assert slider.get_attribute("aria-valuetext") == "4096"
+
+
+@pytest.mark.browser
+def test_bars_melt_into_one_without_a_scale_only(show):
+    with show(ScalingExplorer(width=1, scaling="1")) as page:
+        page.get_by_label("Width dₖ").press("Home")
+        assert stack(page).max() < 0.5
+        page.get_by_label("Width dₖ").press("End")
+        assert stack(page).max() > 0.99
+        page.get_by_label("Scale").select_option("1/sqrt(d)")
+        assert stack(page).max() < 0.5
 
 
 @pytest.mark.browser

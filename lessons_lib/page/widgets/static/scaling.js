@@ -1,8 +1,23 @@
 /** Scores of standard normal queries and keys at every width, under four scales, and their softmax. */
 
 import { entropy, median, softmax, sum } from "./arithmetic.js";
-import { button, fixed, html, linear, mappedSlider, named, picture, select, stage, svg, tiny } from "./kit.js";
-import { QUERIES, WIDTHS, draw, jacobianNorm, scoreStd, scores } from "./scaling.math.js";
+import {
+  button,
+  fixed,
+  headline,
+  html,
+  linear,
+  mappedSlider,
+  named,
+  picture,
+  select,
+  setAttributes,
+  stage,
+  svg,
+  tiny,
+} from "./kit.js";
+import { withPlayButton } from "./play.js";
+import { QUERIES, WIDTHS, bands, draw, jacobianNorm, scoreStd, scores } from "./scaling.math.js";
 
 /**
  * @typedef {{ width: number, n_keys: number, scaling: string, seed: number }} Traits
@@ -27,19 +42,30 @@ function render(context) {
     drawn = draw(scope.read("seed"), scope.read("n_keys"));
   });
   const at = (/** @type {number} */ width) => scores(drawn, scope.read("scaling"), width);
-  const now = () => at(scope.read("width"));
+  /** @type {Matrix} */
+  let now;
+  /** @type {Matrix} */
+  let weights;
+  scope.when(EVERYTHING, () => {
+    now = at(scope.read("width"));
+    weights = now.map((row) => softmax(row));
+  });
+  const largest = () => Math.max(...weights[0]);
   scope.add(
     html(
       "div",
       { class: "x-controls" },
-      mappedSlider(scope.value("width"), {
-        label: "Width dₖ",
-        min: 1,
-        max: 4096,
-        step: 1,
-        toPlace: Math.log2,
-        toValue: (p) => 2 ** p,
-      }),
+      withPlayButton(
+        scope,
+        mappedSlider(scope.value("width"), {
+          label: "Width dₖ",
+          min: 1,
+          max: 4096,
+          step: 1,
+          toPlace: Math.log2,
+          toValue: (p) => 2 ** p,
+        }),
+      ),
       html(
         "div",
         { class: "x-bench" },
@@ -54,23 +80,31 @@ function render(context) {
         }),
         button("Draw again", () => scope.write("seed", (scope.read("seed") + 1) % 2 ** 31)),
       ),
+      headline(scope, EVERYTHING, () => [
+        fixed(largest()),
+        `largest of ${scope.read("n_keys")} weights; if equal, ${fixed(1 / scope.read("n_keys"))}`,
+      ]),
     ),
     html(
       "div",
       { class: "x-panels" },
-      spread(scope, now),
-      weights(scope, now),
+      melting(scope, at),
+      spread(scope, () => now),
       throughWidths(scope, at),
-      table(scope, now),
+    ),
+    html(
+      "details",
+      {},
+      html("summary", {}, "Entropy, largest weight and Jacobian in numbers"),
+      table(scope, () => weights),
     ),
   );
   scope.when(EVERYTHING, () => {
-    const [first] = now().map((row) => softmax(row));
-    const share = median(now().map((row) => MEASURES[0].of(softmax(row))));
+    const share = median(weights.map((p) => MEASURES[0].of(p)));
     const [width, scaling] = [scope.read("width"), scope.read("scaling")];
     scope.announce(
       `Width ${width}: the scores have standard deviation ${short(scoreStd(scaling, width))}; ` +
-        `the largest weight of this query is ${fixed(Math.max(...first))}; ` +
+        `the largest weight of this query is ${fixed(largest())}; ` +
         `the median entropy is ${fixed(100 * share, 0)} percent of the most possible.`,
     );
   });
@@ -141,40 +175,88 @@ function spread(scope, now) {
   );
 }
 
-/** The weights of one query, one bar for each key. @param {Scope} scope @param {() => Matrix} now */
-function weights(scope, now) {
-  const [left, right, top, bottom] = [24, 312, 26, 126];
-  const drawing = picture(320, 146, "weights of one query");
+/**
+ * The weights of one query at every width, as a stack of bars whose height is always 1. While the width grows without a
+ * scale, they melt into one. The stack at the chosen width is framed; a click or a drag chooses another one.
+ * @param {Scope} scope @param {(width: number) => Matrix} at
+ */
+function melting(scope, at) {
+  const [left, right, top, bottom, half] = [20, 300, 26, 336, 9];
+  const x = linear([0, WIDTHS.length - 1], [left + half, right]);
   const y = linear([0, 1], [bottom, top]);
-  scope.when(EVERYTHING, () => {
-    const p = softmax(now()[0]);
-    const step = (right - left) / p.length;
-    drawing.replaceChildren(
-      svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${right}` }),
-      ...[0, 1].map((t) => named(String(t), left - 6, y(t) + 4, "", "end")),
-      named("weight, of one query", 0, 10),
-      ...p.map((w, i) =>
-        svg("rect", {
-          class: "x-solid",
-          x: left + (i + 0.15) * step,
-          y: y(w),
-          width: 0.7 * step,
-          height: bottom - y(w),
-        }),
-      ),
-      named(`${p.length} keys`, right, bottom + 15, "", "end"),
+  const drawing = picture(320, 362, "weights of one query at every width, stacked");
+  const [streams, bars, keys] = [svg("g"), svg("g"), named("", right + half, 11, "", "end")];
+  const frame = svg("rect", { class: "s-here", y: top - 2, width: 2 * half + 4, height: bottom - top + 4, rx: 3 });
+  drawing.append(
+    ...["0", "½", "1"].map((words, i) => named(words, left - 6, y(i / 2) + 4, "", "end")),
+    ...[0, 6, 12].map((i) => named(String(2 ** i), x(i), bottom + 18, "", "middle")),
+    named("width dₖ", x(9), bottom + 18, "", "middle"),
+    named("weights of one query, stacked", 0, 11),
+    keys,
+    streams,
+    bars,
+    frame,
+  );
+  /** @type {number[][][]} */
+  let stacks; // at each width, the lower and the upper end of each weight, the largest first
+  scope.when(["scaling", "seed", "n_keys"], () => {
+    stacks = WIDTHS.map((width) => bands(softmax(at(width)[0])));
+    const edge = (/** @type {number} */ key, /** @type {number} */ end) => WIDTHS.map((_, i) => y(stacks[i][key][end]));
+    streams.replaceChildren(
+      ...stacks[0].map((_, key) => {
+        const [low, high] = [edge(key, 0), edge(key, 1)].map((heights) => heights.map((h) => h.toFixed(1)));
+        const there = WIDTHS.map((_, i) => [x(i), low[i]]);
+        const back = WIDTHS.map((_, i) => [x(i), high[i]]).reverse();
+        return svg("path", { class: `s-key ${shade(key)}`, d: `${curve(there, "M")}${curve(back, "L")}Z` });
+      }),
     );
+    bars.replaceChildren(...stacks[0].map((_, key) => svg("rect", { class: `s-bar ${shade(key)}`, width: 2 * half })));
+    keys.textContent = `${scope.read("n_keys")} keys`;
   });
-  return html("figure", { class: "x-panel" }, drawing);
+  scope.when(EVERYTHING, () => {
+    const i = WIDTHS.indexOf(scope.read("width"));
+    [...bars.children].forEach((bar, key) => {
+      const [low, high] = stacks[i][key];
+      setAttributes(bar, { x: x(i) - half, y: y(high).toFixed(2), height: (y(low) - y(high)).toFixed(2) });
+    });
+    frame.setAttribute("x", String(x(i) - half - 2));
+  });
+  const choose = (/** @type {PointerEvent} */ event) => {
+    const box = drawing.getBoundingClientRect();
+    const place = linear(
+      [x(0), x(WIDTHS.length - 1)],
+      [0, WIDTHS.length - 1],
+    )(((event.clientX - box.left) / box.width) * 320);
+    const width = WIDTHS[Math.max(0, Math.min(WIDTHS.length - 1, Math.round(place)))];
+    if (width !== scope.read("width")) scope.write("width", width);
+  };
+  drawing.classList.add("s-melting");
+  drawing.addEventListener("pointerdown", (event) => event.button === 0 && choose(event));
+  drawing.addEventListener("pointermove", (event) => event.buttons === 1 && choose(event));
+  return html("figure", { class: "x-panel x-tall" }, drawing);
+
+  /** A smooth line through places. @param {(number | string)[][]} places @param {string} begin */
+  function curve(places, begin) {
+    return places
+      .map(([cx, cy], i) => {
+        if (!i) return `${begin}${cx} ${cy}`;
+        const [bx, by] = places[i - 1];
+        const middle = (Number(bx) + Number(cx)) / 2;
+        return `C${middle} ${by} ${middle} ${cy} ${cx} ${cy}`;
+      })
+      .join("");
+  }
 }
 
-/** Measures of the weights: for this query, and over many. @param {Scope} scope @param {() => Matrix} now */
-function table(scope, now) {
+/** The look of a weight by its rank: the largest, and the others in turns. @param {number} rank */
+const shade = (rank) => (rank ? `s-${rank % 3}` : "s-most");
+
+/** Measures of the weights: for this query, and over many. @param {Scope} scope @param {() => Matrix} weights */
+function table(scope, weights) {
   const cells = MEASURES.map(() => [0, 1, 2].map(() => html("td")));
   scope.when(EVERYTHING, () => {
-    const all = now().map((row) => softmax(row));
     MEASURES.forEach(({ of, show }, i) => {
-      const values = all.map((p) => of(p));
+      const values = weights().map((p) => of(p));
       [values[0], median(values), mean(values)].forEach((value, j) => {
         cells[i][j].textContent = show(value);
       });

@@ -68,3 +68,12 @@ export function scores(drawn, scaling, width) {
   const [factor, at] = [scale(scaling, width), WIDTHS.indexOf(width)];
   return drawn.map(({ lengths, directions }) => directions.map((z) => factor * lengths[at] * z));
 }
+
+/**
+ * Stack weights, the largest first: the lower and the upper end of each, from 0 to 1.
+ * @param {number[]} p
+ */
+export function bands(p) {
+  let low = 0;
+  return [...p].sort((a, b) => b - a).map((weight) => [low, (low += weight)]);
+}
