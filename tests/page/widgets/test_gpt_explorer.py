@@ -538,6 +538,14 @@ def bars(page):
     return list(zip(grid.locator("button").all_inner_texts(), values[::2], values[1::2], strict=True))
 
 
+def headline(page):
+    return page.locator(".x-headline > *").all_inner_texts()
+
+
+def look_inside(page):
+    page.get_by_role("button", name="Look inside").click()
+
+
 def figures(page):
     return page.locator(".x-numbers td").all_inner_texts()
 
@@ -648,6 +656,7 @@ def test_sampling_sliders_exclude_words_and_show_the_divergence(show):
         assert "line-through" in page.locator(".g-next .g-cut").first.evaluate(
             "e => getComputedStyle(e).textDecorationLine"
         )
+        page.get_by_text("All words", exact=True).click()
         assert page.get_by_role("button", name="sing, cut, impossible", exact=True).count() >= 1
         page.get_by_role("button", name="Reset").click()
         page.get_by_role("slider", name="Temperature").fill("0")
@@ -679,6 +688,7 @@ def test_generated_words_and_sentences_depend_on_the_seed(show):
 @pytest.mark.parametrize("where", [".g-next", ".g-chips"])
 def test_tapped_word_is_appended_after_the_query(show, where):
     with show(GPTExplorer("the king near two cats", 1), has_touch=True) as page:
+        page.get_by_text("All words", exact=True).tap()
         word = page.locator(where).get_by_role("button", name="that", exact=True)
         word.tap()
         assert story(page).input_value() == "the king that"
@@ -690,12 +700,19 @@ def test_ablated_head_turns_he_into_they(show):
     words = "the tired king near two cats waits . then he sees himself and likes the young women ."
     with show(GPTExplorer(words, LONGEST - 1)) as page:
         assert bars(page)[0][0] == "he"
+        look_inside(page)
         page.get_by_label("1.2", exact=True).uncheck()
         explorer = GPTExplorer(words, LONGEST - 1, ["1.2"])
+        assert headline(page) == [
+            f"{explorer.next_word().max():.2f}",
+            f"for “they”; the grammar: {explorer.grammar()[VOCABULARY.index('they')]:.2f}",
+        ]
+        page.get_by_role("button", name="Write", exact=True).click()
         assert bars(page)[0][0] == "they" == VOCABULARY[explorer.next_word().argmax()]
         assert bars(page)[0][1] == f"{explorer.next_word().max():.3f}"
+        look_inside(page)
         page.get_by_label("1.2", exact=True).check()
-        assert bars(page)[0][0] == "he"
+        assert headline(page)[1].startswith("for “he”")
 
 
 @pytest.mark.browser
@@ -703,6 +720,7 @@ def test_logit_lens_reads_the_stream_after_each_sublayer(show):
     with show(GPTExplorer()) as page:
         _, lens = library(GPTExplorer().words.split())
         possible = GPTExplorer().grammar() > 0
+        look_inside(page)
         rows = page.locator(".g-lens tr").all_inner_texts()[1:]
         assert len(rows) == len(lens) == 5
         for row, logits in zip(rows, lens, strict=True):
@@ -740,7 +758,7 @@ def test_every_panel_fits_a_phone(show, theme):
     longest = "the happy horses that these women follow like themselves and know the tired queens ."
     edge = "e => Math.max(...[...e.querySelectorAll('*')].map((one) => one.getBoundingClientRect().right))"
     with show(GPTExplorer(longest, 8), width=360, theme=theme) as page:
-        for tab in page.locator(".x-tabs button").all():
+        for tab in page.locator(".x-tabs button:visible").all():
             tab.click()
             assert page.locator("div.explorer").evaluate(edge) <= 352
             assert smallest(page) >= 11 or tab.inner_text() != "Heads"
@@ -752,12 +770,27 @@ def test_phone_shows_one_panel_and_words_accept_taps(show):
     with show(GPTExplorer(), width=360, has_touch=True) as page:
         assert page.locator(".g-next").is_visible()
         assert not page.locator(".g-chips").is_visible()
-        page.get_by_role("button", name="All words").tap()
-        page.get_by_role("button", name="smiles", exact=True).tap()
+        page.get_by_text("All words", exact=True).tap()
+        page.get_by_role("button", name="smiles", exact=True).last.tap()
         assert story(page).input_value().endswith("follow smiles")
         page.get_by_role("button", name="Heads").tap()
+        assert not page.locator(".g-next").is_visible()
         page.get_by_label("2.1", exact=True).tap()
         assert page.locator("div.explorer").evaluate("e => e.explorer.model.get('off')") == ["2.1"]
+
+
+@pytest.mark.browser
+def test_a_tab_fits_one_screen_and_hides_the_other(show):
+    story = "the tired king near two cats waits . then he sees himself and likes the young women ."
+    for explorer in (GPTExplorer(), GPTExplorer(story, 16)):
+        with show(explorer, width=736) as page:
+            card = page.locator("div.explorer")
+            for tab, shown, hidden in (("Look inside", ".g-lens", ".g-next"), ("Write", ".g-next", ".g-lens")):
+                page.get_by_role("button", name=tab, exact=True).click()
+                assert page.locator(shown).is_visible()
+                assert not page.locator(hidden).is_visible()
+                assert card.bounding_box()["height"] <= 800
+            assert page.locator("button:visible, input:visible, textarea:visible").count() <= 24  # none of all 72 words
 
 
 # --- the tabs ---------------------------------------------------------------------------------------------------------
@@ -798,11 +831,13 @@ def test_english_tab_opens_by_touch_and_fits_a_phone(show, theme):
     with show(GPTExplorer(), width=360, theme=theme, has_touch=True) as page:
         page.get_by_role("tab", name="English").tap()
         english(page).fill(ENGLISH[:120])
-        for tab in page.locator(".x-tabs button").all():
+        for tab in page.locator(".x-tabs button:visible").all():
             tab.tap()
             assert page.locator("div.explorer").evaluate(edge) <= 352
             assert not collisions(page)
-        page.get_by_role("button", name="space", exact=True).tap()
+        page.get_by_role("button", name="Next character").tap()
+        page.get_by_text("All characters", exact=True).tap()
+        page.get_by_role("button", name="space", exact=True).last.tap()
         assert english(page).input_value() == f"{ENGLISH[:120]} "
 
 
@@ -821,6 +856,8 @@ def test_english_shows_bars_of_model_and_bigrams_and_no_grammar(show):
         assert figures(page) == ["20"]
         assert page.locator(".g-chips .g-cut").count() == 52
         assert page.locator(".g-wrong, .g-impossible").count() == 0
+        assert headline(page)[1].endswith(f"; pairs: {pairs[order[0]] / pairs.sum():.2f}")
+        look_inside(page)
         _, lens = library(list(ENGLISH[:31]), ["2.3"], "english")
         for row, logits in zip(page.locator(".g-lens tr").all_inner_texts()[1:], lens, strict=True):
             assert row.split("\t")[2] == f"{logits.softmax(-1).max():.4f}"

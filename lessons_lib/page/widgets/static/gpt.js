@@ -4,9 +4,10 @@ import { arcs } from "./arcs.math.js";
 import { sum } from "./arithmetic.js";
 import { HEADS, STAGES, opened, parse, run } from "./gpt.math.js";
 import { MODEL } from "./gpt_model.js";
-import { button, checkbox, fixed, html, named, numbers, panels, picture, slider, stage, svg } from "./kit.js";
+import { button, checkbox, fixed, headline, html, named, numbers, picture, slider, stage, svg } from "./kit.js";
 import { memberSwitch, not, querySlider } from "./query_slider.js";
 import { firstError, nextWord } from "./stories.math.js";
+import { tabs } from "./tabs.js";
 import { draw, followers, nextTokenProbs, write } from "./writing.math.js";
 
 /**
@@ -63,7 +64,7 @@ function render(context) {
       },
     ),
   );
-  scope.add(tabs(scope, panel), panel);
+  scope.add(models(scope, panel), panel);
   return scope.dispose;
 }
 
@@ -74,7 +75,7 @@ async function brought() {
 }
 
 /** One tab for each model. @param {Scope} scope @param {HTMLElement} panel */
-function tabs(scope, panel) {
+function models(scope, panel) {
   const names = Object.keys(TABS);
   const open = (/** @type {string} */ name) => {
     const text = scope.read(TABS[name].name);
@@ -186,15 +187,35 @@ function explored(scope, el, tab, model, announce) {
         query,
         show: (i) => tokens()[i] && shown(tokens()[i]),
       }),
-      writing(scope, state),
+      html(
+        "div",
+        { class: "g-written" },
+        writing(scope, state),
+        headline(scope, all, () => mostProbable(state)),
+      ),
     ),
-    panels(
-      [`Next ${tab.one}`, expected(scope, state)],
-      ["Heads", looks(scope, state)],
-      ["Layers", layers(scope, state)],
-      [`All ${tab.one}s`, everyToken(scope, state)],
-    ),
+    tabs(
+      ["Write", [[`Next ${tab.one}`, expected(scope, state)]]],
+      [
+        "Look inside",
+        [
+          ["Heads", looks(scope, state)],
+          ["Layers", layers(scope, state)],
+          ["", switches(scope, state)],
+        ],
+      ],
+    ).element,
   );
+}
+
+/** The probability of the most probable token, and that of the reference. @param {State} state @returns {[string, string]} */
+function mostProbable(state) {
+  const { model, drawn, beside } = state;
+  const [best] = byLogit(state);
+  const other = beside();
+  const reference = model.pairs ? "pairs" : "the grammar";
+  const words = `for “${shown(model.vocabulary[best])}”`;
+  return [fixed(drawn().p[best]), other ? `${words}; ${reference}: ${fixed(other[best])}` : words];
 }
 
 /** A token as visible text. @param {string} token */
@@ -346,7 +367,7 @@ function expected(scope, state) {
   ];
   return html(
     "figure",
-    { class: "x-panel" },
+    { class: "x-panel g-writes" },
     sampling(scope, model),
     html(
       "div",
@@ -357,18 +378,23 @@ function expected(scope, state) {
       ...rows.flatMap(({ take, bars, values }) => [take, html("div", { class: "x-track" }, ...bars), ...values]),
     ),
     html(
-      "figcaption",
-      {},
-      `The ten most probable ${tab.one}s; each is a button. A bar is as long as the square root of the probability.` +
-        (model.pairs
-          ? " The true probabilities of English characters are unknown. " +
-            "Striped: how often the character followed the same character in the training text."
-          : ""),
+      "div",
+      { class: "x-panel" },
+      html(
+        "figcaption",
+        {},
+        `The ten most probable ${tab.one}s; each is a button. A bar is as long as the square root of the probability.` +
+          (model.pairs
+            ? " The true probabilities of English characters are unknown. " +
+              "Striped: how often the character followed the same character in the training text."
+            : ""),
+      ),
+      numbers(scope, all, [
+        [`${tab.one}s kept`, () => String(drawn().kept.filter(Boolean).length)],
+        ...(model.pairs ? [] : beyond),
+      ]),
     ),
-    numbers(scope, all, [
-      [`${tab.one}s kept`, () => String(drawn().kept.filter(Boolean).length)],
-      ...(model.pairs ? [] : beyond),
-    ]),
+    everyToken(scope, state),
   );
 }
 
@@ -455,7 +481,7 @@ function looks(scope, state) {
   });
   return html(
     "figure",
-    { class: "x-panel" },
+    { class: "x-panel x-tall" },
     frame,
     html(
       "figcaption",
@@ -463,7 +489,6 @@ function looks(scope, state) {
       `The wider an arc, the more weight. On the right what the ${tab.one} in bold reads, on the left what it and the ` +
         `${tab.one}s that it reads had read. Weights below 0.1 are not drawn.`,
     ),
-    switches(scope, state),
   );
 }
 
@@ -541,12 +566,13 @@ function everyToken(scope, { tab, model, all, tokens, query, drawn, exact, take 
     }),
   );
   return html(
-    "figure",
-    { class: "x-panel" },
+    "details",
+    { class: "g-every" },
+    html("summary", {}, `All ${tab.one}s`),
     html("div", { class: "g-chips", role: "group", "aria-label": `all ${tab.one}s` }, ...chips),
     html(
-      "figcaption",
-      {},
+      "p",
+      { class: "x-facts" },
       (model.pairs ? "" : "Grey: impossible according to the grammar. ") + "Struck through: cut by top-k or top-p.",
     ),
   );
