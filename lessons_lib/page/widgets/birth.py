@@ -63,7 +63,7 @@ class BirthExplorer(Explorer):
         ),
     )
 
-    step = traitlets.Enum(STEPS, 0).tag(sync=True)
+    step = traitlets.Enum(STEPS, STEPS[-1]).tag(sync=True)
     symbols = traitlets.Unicode("BIRTHDAYBIRTHDAYBIR").tag(sync=True)
     query = Whole(18, min=0, max=LONGEST - 1).tag(sync=True)
     hide = traitlets.List(traitlets.Enum(HIDEABLE)).tag(sync=True)

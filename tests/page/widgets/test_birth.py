@@ -362,6 +362,10 @@ def test_still_contains_the_prediction():
 # --- what a reader does -----------------------------------------------------------------------------------------------
 
 
+def open_tab(page, name):
+    page.locator(".x-tabs button:visible", has_text=name).click()
+
+
 def figures(page):
     cells = page.locator(".x-numbers tr")
     return {row.locator("th").text_content(): row.locator("td").text_content() for row in cells.all()}
@@ -416,10 +420,15 @@ def test_play_advances_steps_and_curves(show):
 @pytest.mark.browser
 def test_guess_is_marked_and_answered_at_its_step(show):
     with show(BirthExplorer(115)) as page:
+        open_tab(page, "Training")
         slider = page.get_by_role("slider", name="Your guess")
         assert slider.get_attribute("aria-valuetext") == "none"
         assert page.locator(".b-guess").get_attribute("d") == ""
+        assert page.locator("path.x-line:visible").count() == 0
+        assert page.get_by_text("Guess first: the curves wait for it.").is_visible()
+        assert figures(page)["the run: half right by step"] == "guess first"
         slider.fill("200")
+        assert page.locator("path.x-line:visible").count() == 9
         assert page.locator(".b-guess").get_attribute("d").startswith("M218 ")
         assert figures(page)["the run: half right by step"] == "later"
         page.get_by_role("slider", name=LABEL).press("ArrowRight")
@@ -430,22 +439,24 @@ def test_guess_is_marked_and_answered_at_its_step(show):
 def test_switch_changes_figure_and_recorded_accuracy(show, record):
     with show(BirthExplorer(300)) as page:
         row = record["switched"][STEPS.index(300)]
-        assert page.locator(".b-right").text_content() == f"{row[0]:.3f}"
+        right = page.locator(".x-headline b")
+        assert right.text_content() == f"{row[0]:.3f}"
         assert figures(page)["right in yours"] == "11 of 11"
         for i, part in enumerate(HIDEABLE):
             page.get_by_label(part, exact=True).check()
             explorer = BirthExplorer(300, hide=[part])
-            assert page.locator(".b-right").text_content() == f"{row[2**i]:.3f}"
+            assert right.text_content() == f"{row[2**i]:.3f}"
             assert bars(page)[0] == (SYMBOLS[explorer.next_symbol().argmax()], f"{explorer.next_symbol().max():.3f}")
             page.get_by_label(part, exact=True).uncheck()
         page.get_by_label("force layer 1").check()
         assert figures(page)["layer 1, previous symbol"] == "1.00"
-        assert page.locator(".b-right").text_content() == f"{row[8]:.3f}"
+        assert right.text_content() == f"{row[8]:.3f}"
 
 
 @pytest.mark.browser
 def test_symbols_can_be_typed_and_errors_are_shown(show):
     with show(BirthExplorer(300)) as page:
+        open_tab(page, "Next symbol")
         field = page.get_by_label("Symbols")
         field.fill("blacksmith bla")
         assert page.locator("div.explorer").evaluate("e => e.explorer.model.get('symbols')") == "BLACKSMITHBLA"
@@ -471,6 +482,7 @@ def test_tapped_row_is_the_query_and_tapped_symbol_is_appended(show):
         box = drawing.bounding_box()
         scale = box["width"] / 320
         page.touchscreen.tap(box["x"] + 100 * scale, box["y"] + (34 + 288 * 9.5 / 19) * scale)
+        open_tab(page, "Next symbol")
         query = page.get_by_role("slider", name="Query symbol")
         assert query.get_attribute("aria-valuetext") == "9: I"
         page.get_by_role("button", name="R", exact=True).tap()
@@ -484,7 +496,7 @@ def test_every_panel_fits_a_phone(show, theme):
     edge = "e => Math.max(...[...e.querySelectorAll('*')].map((one) => one.getBoundingClientRect().right))"
     for symbols in ("BIRTHDAYBIRTHDAYBIRTHDAY", SYMBOLS[:24] * 2):
         with show(BirthExplorer(150, symbols, 30, guess=5), width=360, theme=theme) as page:
-            for tab in page.locator(".x-tabs button").all():
+            for tab in page.locator(".x-tabs button:visible").all():
                 tab.click()
                 assert page.locator("div.explorer").evaluate(edge) <= 352
                 assert tab.inner_text() == "Next" or smallest(page) >= 11
@@ -504,3 +516,16 @@ def test_phone_shows_a_figure_beside_every_control(show):
         for control in page.locator("input:visible, .x-panels button:visible").all():
             highest, lowest = control.evaluate(box)
             assert highest < below or lowest - above <= room
+
+
+@pytest.mark.browser
+def test_card_starts_after_training_and_each_tab_fits_one_screen(show):
+    with show(BirthExplorer(), width=736) as page:
+        assert page.get_by_role("slider", name=LABEL).get_attribute("aria-valuetext") == "300"
+        assert max(opacities(page, 1)) > 0.5
+        shown = {"Attention maps": "svg rect.x-solid", "Next symbol": ".b-next", "Training": ".b-training svg"}
+        for tab, figure in shown.items():
+            open_tab(page, tab)
+            for other in shown.values():
+                assert page.locator(other).first.is_visible() == (other == figure)
+            assert page.locator("div.explorer").bounding_box()["height"] <= 800

@@ -20,12 +20,12 @@ import {
   button,
   checkbox,
   fixed,
+  headline,
   html,
   linear,
   mappedSlider,
   named,
   numbers,
-  panels,
   picture,
   setAttributes,
   slider,
@@ -35,6 +35,7 @@ import {
 import { previous, score } from "./patterns.math.js";
 import { withPlayButton } from "./play.js";
 import { memberSwitch, querySlider } from "./query_slider.js";
+import { tabs } from "./tabs.js";
 
 /**
  * @typedef {{ step: number, symbols: string, query: number, hide: string[], forced: boolean, guess: number }} Traits
@@ -72,34 +73,18 @@ function render(context) {
   };
   const right = () => answers(symbols()).map((answer, i) => answer && answer === SYMBOLS[best(ran.next[i])]);
   const known = () => answers(symbols()).filter(Boolean).length;
-  const share = html("b", { class: "b-right" });
-  scope.when(RUN, () => (share.textContent = fixed(recorded(scope.read("step"), how()), 3)));
   const shown = (/** @type {number | null} */ x) => (x === null ? "–" : fixed(x));
   const ownBirth = born(CURVES[0].accuracy);
-  const measured = numbers(scope, RUN, [
+  /** @type {(keyof Traits)[]} */
+  const told = [...RUN, "guess"];
+  const halfRight = () => (scope.read("step") < ownBirth ? "later" : String(ownBirth));
+  const measured = numbers(scope, told, [
     ["right in yours", () => `${right().filter(Boolean).length} of ${known()}`],
     ["layer 1, previous symbol", () => shown(score(ran.weights[0], previous(symbols())))],
     ["layer 2, induction", () => shown(score(ran.weights[1], followers(symbols())))],
-    ["the run: half right by step", () => (scope.read("step") < ownBirth ? "later" : String(ownBirth))],
+    ["the run: half right by step", () => (scope.read("guess") ? halfRight() : "guess first")],
   ]);
   scope.add(
-    html(
-      "div",
-      { class: "x-settings" },
-      slider(scope.value("guess"), {
-        label: "Your guess",
-        min: 0,
-        max: LAST,
-        step: 5,
-        show: (guess) => (guess ? String(guess) : "none"),
-      }),
-      querySlider(scope, ["symbols"], {
-        label: "Query symbol",
-        count: () => symbols().length,
-        query: state.query,
-        show: (i) => `${i}: ${symbols()[i]}`,
-      }),
-    ),
     html(
       "div",
       { class: "x-controls" },
@@ -114,16 +99,36 @@ function render(context) {
           toValue: (place) => STEPS[place],
         }),
       ),
-      html("p", { class: "x-facts" }, "Right on 256 new passages: ", share),
+      html(
+        "div",
+        { class: "x-settings" },
+        querySlider(scope, ["symbols"], {
+          label: "Query symbol",
+          count: () => symbols().length,
+          query: state.query,
+          show: (i) => `${i}: ${symbols()[i]}`,
+        }),
+        headline(scope, RUN, () => [fixed(recorded(scope.read("step"), how()), 3), "right on 256 new passages"]),
+      ),
     ),
-    switches(scope),
-    panels(
-      ["Layer 1", map(scope, state, 0)],
-      ["Layer 2", map(scope, state, 1)],
-      ["Next", expected(scope, state)],
-      ["Training", curves(scope)],
-      ["", typed(scope, state)],
-    ),
+    tabs(
+      [
+        "Attention maps",
+        [
+          ["Layer 1", map(scope, state, 0)],
+          ["Layer 2", map(scope, state, 1)],
+          ["", switches(scope)],
+        ],
+      ],
+      [
+        "Next symbol",
+        [
+          ["Next", expected(scope, state)],
+          ["", typed(scope, state)],
+        ],
+      ],
+      ["Training", [["Training", curves(scope)]]],
+    ).element,
     measured,
   );
   scope.when([...ASKED, "guess"], () => {
@@ -145,7 +150,7 @@ function switches(scope) {
   const ticks = HIDEABLE.map((part) => checkbox(memberSwitch(scope.value("hide"), part, HIDEABLE), { label: part }));
   return html(
     "div",
-    { class: "x-panel", style: "gap: 0.25rem" },
+    { class: "x-panel b-switches" },
     html(
       "div",
       { class: "x-bench", role: "group", "aria-label": "layer 1 is hidden from layer 2's" },
@@ -325,6 +330,8 @@ function curves(scope) {
     })),
   );
   const [here, guess] = [svg("path", { class: "x-axis" }), svg("path", { class: "b-guess" })];
+  const shown = svg("g", {}, ...lines.map(({ line }) => line).reverse());
+  const ask = named("", (left + right) / 2, (top + bottom) / 2, "", "middle");
   const guessed = svg("text", { y: top - 5, "text-anchor": "middle" });
   drawing.append(
     ...MEASURES.map(([, words, , look], i) => named(words, left, 10 + 15 * i, look)),
@@ -335,7 +342,8 @@ function curves(scope) {
     here,
     guess,
     guessed,
-    ...lines.map(({ line }) => line).reverse(),
+    shown,
+    ask,
   );
   scope.when(["step"], () => {
     const step = scope.read("step");
@@ -349,11 +357,20 @@ function curves(scope) {
     const at = scope.read("guess");
     guess.setAttribute("d", at ? `M${x(at)} ${top}V${bottom}` : "");
     guessed.textContent = at ? "guess" : "";
+    ask.textContent = at ? "" : "Guess first: the curves wait for it.";
+    shown.style.display = at ? "" : "none";
     guessed.setAttribute("x", String(Math.max(left + 18, Math.min(right - 18, x(at)))));
   });
   return html(
     "figure",
-    { class: "x-panel x-tall" },
+    { class: "x-panel b-training" },
+    slider(scope.value("guess"), {
+      label: "Your guess",
+      min: 0,
+      max: LAST,
+      step: 5,
+      show: (step) => (step ? String(step) : "none"),
+    }),
     drawing,
     html(
       "figcaption",
