@@ -271,7 +271,11 @@ def test_still_contains_the_probability_of_agreement():
 
 
 def shares(page):
-    return page.locator(".p-tiles + .x-grid .x-value").all_text_contents()
+    return page.locator(".p-all .x-grid .x-value").all_text_contents()
+
+
+def headline(page):
+    return page.locator(".x-headline > *").all_text_contents()
 
 
 def state(page, name):
@@ -294,7 +298,8 @@ def test_maps_scores_and_agreement_agree_with_the_model(show, words):
         wanted = [[f"{scores[name][i]:.2f}" for name in [*NAMES.values(), "subject"]] for i in range(8)]
         assert table == wanted
         right = shares(page)[words.startswith("the horses")]
-        assert right == f"{explorer.agreement():.3f}"
+        assert right == f"{explorer.agreement():.3f}" == headline(page)[0]
+        assert headline(page)[1] == f"agreement with “{words.split()[1]}”"
 
 
 @pytest.mark.browser
@@ -324,6 +329,10 @@ def test_tapped_map_is_enlarged(show):
     with show(PatternExplorer(), width=360, has_touch=True) as page:
         page.get_by_role("button", name="head 1.4, large").tap()
         assert state(page, "head") == "1.4"
+        assert page.locator("svg .p-title").is_visible()
+        assert page.evaluate("document.activeElement.textContent") == "One head"
+        page.get_by_role("button", name="Heads").tap()
+        assert not page.locator("svg .p-title").is_visible()
         page.get_by_role("button", name="One head").tap()
         assert page.locator("svg .p-title").text_content() == "head 1.4"
 
@@ -346,6 +355,7 @@ def test_words_can_be_selected_or_typed_and_errors_are_shown(show):
         page.get_by_role("slider", name="Word that asks").press("Home")
         assert page.get_by_text("After this word the grammar has no verb.").is_visible()
         assert shares(page) == ["\u2013"] * 2
+        assert headline(page) == ["\u2013", "no verb follows this word"]
         assert "NaN" not in page.locator(".x-body").inner_html()
 
 
@@ -357,9 +367,22 @@ def test_every_panel_fits_a_phone(show, theme):
     assert len(longest.split()) == LONGEST
     for words in ("the tired king near two cats waits . then he sees himself and", longest):
         with show(PatternExplorer(words, 15, ["2.4"], guess="1.1"), width=360, theme=theme) as page:
-            for tab in page.locator(".x-tabs button").all():
+            for tab in page.locator(".x-tabs button:visible").all():
                 tab.click()
                 assert page.locator("div.explorer").evaluate(edge) <= 352
                 if tab.inner_text() == "One head":
                     assert smallest(page) >= 11
                     assert not collisions(page)
+
+
+@pytest.mark.browser
+def test_each_tab_fits_one_screen_and_scores_are_folded(show):
+    for guess in ("", "1.2"):
+        with show(PatternExplorer(guess=guess), width=736) as page:
+            card, scores = page.locator("div.explorer"), page.locator(".p-scores")
+            assert not scores.is_visible()
+            assert page.locator(".p-map").first.bounding_box()["width"] >= 100
+            assert card.bounding_box()["height"] <= 800
+            page.get_by_role("button", name="One head, and scores").click()
+            assert scores.is_visible()
+            assert card.bounding_box()["height"] <= 800

@@ -1,9 +1,10 @@
 /** Eight heads before a verb: attention maps, pattern scores, ablation, and the agreement of the verb. */
 
 import { HEADS, parse, run } from "./gpt.math.js";
-import { button, checkbox, fixed, html, named, panels, picture, select, setAttributes, stage, svg } from "./kit.js";
+import { button, checkbox, fixed, headline, html, named, picture, select, setAttributes, stage, svg } from "./kit.js";
 import { HELD_OUT, LONGEST, PREPARED, STORIES, VOCABULARY, agreement, scores, subject } from "./reader.math.js";
 import { memberSwitch, not, querySlider } from "./query_slider.js";
+import { tabs } from "./tabs.js";
 
 /**
  * @typedef {{ words: string, query: number, off: string[], head: string, guess: string }} Traits
@@ -27,7 +28,11 @@ function render(context) {
   let place;
   /** @type {ReturnType<typeof agreement>} */
   let found;
+  let answered = ""; // another sentence changes two traits, but the model runs once
   scope.when(ASKED, () => {
+    const question = JSON.stringify([words().slice(0, query() + 1), scope.read("off")]);
+    if (question === answered) return;
+    answered = question;
     const isTold = words().length <= LONGEST && words().every((word) => VOCABULARY.includes(word));
     if (!isTold) throw new RangeError(`words must be 1 to ${LONGEST} that the model knows, got ${scope.read("words")}`);
     const story = words().slice(0, query() + 1);
@@ -47,22 +52,41 @@ function render(context) {
       scope.write("query", story.length - 1);
     },
   };
-  const scored = table(scope, state);
-  scored.classList.add("p-wide");
+  const enlarged = large(scope, state);
+  const enlarge = () => {
+    shown.open(enlarged);
+    const open = /** @type {NodeListOf<HTMLElement>} */ (shown.element.querySelectorAll("[aria-pressed='true']"));
+    [...open].find((tab) => tab.offsetParent)?.focus({ preventScroll: true }); // the pressed map is hidden now
+  };
+  const shown = tabs(
+    ["All heads", [["Heads", tiles(scope, state, enlarge)]]],
+    [
+      "One head, and scores",
+      [
+        ["One head", enlarged],
+        ["Scores", table(scope, state)],
+      ],
+    ],
+  );
   scope.add(
     guess(scope),
     html("div", { class: "x-settings p-settings" }, prepared(scope, state), typed(scope, state)),
     html(
       "div",
-      { class: "x-controls" },
+      { class: "x-controls x-settings" },
       querySlider(scope, ["words"], {
         label: "Word that asks",
         count: () => words().length,
         query,
         show: (i) => words()[i],
       }),
+      headline(scope, ASKED, () =>
+        found && place !== null
+          ? [fixed(found.right, 3), `agreement with “${words()[place]}”`]
+          : ["–", "no verb follows this word"],
+      ),
     ),
-    panels(["Heads", tiles(scope, state)], ["One head", large(scope, state)], ["Scores", scored]),
+    shown.element,
   );
   scope.when([...ASKED, "guess"], () => {
     const [off, said] = [scope.read("off"), scope.read("guess")];
@@ -189,8 +213,8 @@ function cells(scope, { query, weights }, drawing, head, { left, top, side, gap 
   });
 }
 
-/** A small map and a switch for each head, and the agreement. @param {Scope} scope @param {State} state */
-function tiles(scope, state) {
+/** A map and a switch for each head, and the agreement. @param {Scope} scope @param {State} state @param {() => void} enlarge */
+function tiles(scope, state, enlarge) {
   const { words, subject: place, agreement: found } = state;
   const all = HEADS.map((head, i) => {
     const map = scope.rebuild(
@@ -202,7 +226,11 @@ function tiles(scope, state) {
         return drawing;
       },
     );
-    const press = button("", () => scope.write("head", head), `head ${head}, large`);
+    const choose = () => {
+      scope.write("head", head);
+      enlarge();
+    };
+    const press = button("", choose, `head ${head}, large`);
     press.className = "p-map";
     press.append(map);
     const tick = checkbox(not(memberSwitch(scope.value("off"), head, HEADS)), { label: head });
@@ -237,18 +265,22 @@ function tiles(scope, state) {
   });
   return html(
     "figure",
-    { class: "x-panel" },
+    { class: "x-panel p-all" },
     html("div", { class: "p-tiles", role: "group", "aria-label": "heads, and whether each is on" }, ...all),
     html(
       "div",
-      { class: "x-grid", style: "--columns: 4rem 1fr 3rem 2.5rem" },
-      ...rows.flatMap(({ name, bar, shown, mark }) => [name, html("div", { class: "x-track" }, bar), shown, mark]),
-    ),
-    said,
-    html(
-      "figcaption",
-      {},
-      "A row is a word that reads, the last one the word that asks. Tap a map to see it large. Without its tick a head is off: what it adds is zero.",
+      { class: "x-panel" },
+      html(
+        "div",
+        { class: "x-grid", style: "--columns: 4rem 1fr 3rem 2.5rem" },
+        ...rows.flatMap(({ name, bar, shown, mark }) => [name, html("div", { class: "x-track" }, bar), shown, mark]),
+      ),
+      said,
+      html(
+        "figcaption",
+        {},
+        "A row is a word that reads, the last one the word that asks. Tap a map to see it large. Without its tick a head is off: what it adds is zero.",
+      ),
     ),
   );
 }
@@ -299,7 +331,7 @@ function large(scope, state) {
   );
   return html(
     "figure",
-    { class: "x-panel" },
+    { class: "x-panel p-one" },
     frame,
     html(
       "figcaption",
