@@ -44,6 +44,7 @@ class CLASS(Explorer):
         title="TITLE",
         question="Which question does the figure answer?",
         sentence="In the live figure the temperature has a slider; the weights of the three scores follow.",
+        tries={"Temperature 0.1": {"temperature": 0.1}, "Temperature 10": {"temperature": 10.0}},
     )
 
     temperature = Real(1.0, min=0.1, max=10.0).tag(sync=True)
@@ -178,7 +179,7 @@ EXAMPLE = """\
 """
 REMAINS = """\
 What remains:
-  the title, question and sentence of the card, the traits and the still picture in the class
+  the title, question, sentence and Try links of the card, the traits and the still picture in the class
   the drawing and the arithmetic in the two scripts; rules of style that no other explorer needs in static/MODULE.css
   the explorer's line in the docstring of lessons_lib/page/widgets/__init__.py
   another value for each trait in tests/page/widgets/examples.py

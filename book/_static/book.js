@@ -23,13 +23,20 @@
    */
   const cards = () =>
     /** @type {Framed[]} */ ([...document.querySelectorAll("div.explorer")]).filter((card) => card.explorer);
-  const fragment = () => new URLSearchParams(location.hash.slice(1));
   const nameOf = (/** @type {Framed} */ card) => {
     const kind = card.explorer?.name;
     const place = cards()
       .filter((one) => one.explorer?.name === kind)
       .indexOf(card);
     return place ? `${kind}.${place + 1}` : String(kind);
+  };
+  /** The element of the explorer that an address names, even if its scripts wait. @param {URLSearchParams} wanted */
+  const elementOf = (wanted) => {
+    const [kind, place = 1] = (wanted.get("explore") ?? "").split(".");
+    if (!kind) return undefined;
+    /** @type {NodeListOf<Framed>} */
+    const alike = document.querySelectorAll(`div.explorer.x-${CSS.escape(kind)}`);
+    return alike[Number(place) - 1];
   };
 
   // Large files are fetched when the reader scrolls near; scripts that need one are inactive and carry its address
@@ -84,9 +91,9 @@
   );
   for (const script of inactive()) if (script.parentElement) near.observe(script.parentElement);
 
-  /** Write an explorer's changed values into the page's address. @param {Framed} card */
-  function writeAddress(card) {
-    if (!card.explorer) return;
+  /** The fragment with the values of an explorer that the reader changed. @param {Framed} card */
+  function fragmentOf(card) {
+    if (!card.explorer) return "";
     const { start, model } = card.explorer;
     const short = (/** @type {string} */ _, /** @type {unknown} */ x) =>
       typeof x === "number" && !Number.isInteger(x) ? Number(x.toPrecision(6)) : x;
@@ -95,28 +102,38 @@
       const [now, then] = [model.get(name), start[name]].map((value) => JSON.stringify(value, short));
       if (now !== then) written.set(name, typeof start[name] === "string" ? String(model.get(name)) : now);
     }
+    return `#${written}`;
+  }
+
+  /** Write a fragment into the page's address. @param {string} hash @param {"replaceState" | "pushState"} how */
+  function writeAddress(hash, how = "replaceState") {
     try {
-      history.replaceState(history.state, "", `#${written}`);
+      history[how](history.state, "", hash);
     } catch {
       // the address stays as it is where a page may not change it
     }
   }
 
-  /** Set the explorer that the page's address names to the values in the address, and scroll to it. */
-  async function readAddress() {
-    const wanted = fragment();
-    const named = () => cards().find((one) => nameOf(one) === wanted.get("explore"));
-    if (wanted.has("explore") && !named()) await Promise.all(inactive().map(activate));
-    const card = named();
-    if (!card?.explorer) return;
+  /**
+   * Set the explorer that a fragment names: traits that it does not name get their first values, except the reader's
+   * guess. Return the explorer's element, or undefined if there is none.
+   * @param {string} hash
+   */
+  async function setExplorer(hash) {
+    const wanted = new URLSearchParams(hash.slice(1));
+    const card = elementOf(wanted);
+    if (!card) return undefined;
+    if (!card.explorer) await Promise.all(inactive().map((script) => card.contains(script) && activate(script)));
+    if (!card.explorer) return undefined;
     const { start, rules, model } = card.explorer;
     const before = Object.fromEntries(Object.keys(start).map((name) => [name, model.get(name)]));
     try {
       for (const name of Object.keys(start)) {
         const text = wanted.get(name);
-        if (text === null) continue;
-        const value = validated(typeof start[name] === "string" ? text : parsed(text), rules[name], start[name]);
+        const given = typeof start[name] === "string" ? text : parsed(text ?? "");
+        const value = text === null ? undefined : validated(given, rules[name], start[name]);
         if (value !== undefined) model.set(name, value);
+        else if (name !== "guess") model.set(name, start[name]);
       }
       if (/NaN|Infinity|undefined/.test(String(card.querySelector(".x-body")?.innerHTML))) throw new Error("no figure");
     } catch {
@@ -129,8 +146,33 @@
         }
     }
     card.dispatchEvent(new CustomEvent("open-around", { bubbles: true })); // folds.js
-    card.scrollIntoView();
+    return card;
   }
+
+  /** Set the explorer that the page's address names, and scroll to it. */
+  async function readAddress() {
+    (await setExplorer(location.hash))?.scrollIntoView();
+  }
+
+  /** Whether at least half of an element, or of the window, shows the element. @param {Element} element */
+  function inView(element) {
+    const { top, bottom, height } = element.getBoundingClientRect();
+    return Math.min(bottom, innerHeight) - Math.max(top, 0) >= Math.min(height, innerHeight) / 2;
+  }
+
+  // A link in the text that sets an explorer: the page stays where it is if the reader sees the explorer; otherwise it
+  // scrolls there, and the browser's back button returns to the link.
+  document.addEventListener("click", async (event) => {
+    const link = event.target instanceof Element && event.target.closest('a[href^="#explore="]');
+    if (!(link instanceof HTMLAnchorElement) || event.ctrlKey || event.metaKey || event.shiftKey || event.altKey)
+      return;
+    event.preventDefault();
+    const card = await setExplorer(link.hash);
+    if (!card) return;
+    const seen = inView(card);
+    writeAddress(link.hash, seen ? "replaceState" : "pushState");
+    if (!seen) card.scrollIntoView();
+  });
 
   /** Parse JSON; return undefined if it is invalid. @param {string} text */
   function parsed(text) {
@@ -170,7 +212,7 @@
     clearTimeout(waiting.get(card));
     waiting.set(
       card,
-      setTimeout(() => writeAddress(card), 300),
+      setTimeout(() => writeAddress(fragmentOf(card)), 300),
     );
   });
   window.addEventListener("hashchange", readAddress);

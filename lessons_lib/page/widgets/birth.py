@@ -61,6 +61,11 @@ class BirthExplorer(Explorer):
             "symbol follow, for symbols that one types, and layer 1 can be hidden from the queries, keys and values of "
             "layer 2, or made to look at the previous symbol exactly."
         ),
+        tries={
+            "The last step": {"step": 300},
+            "Step 300, layer 1 hidden from the keys": {"step": 300, "hide": ["keys"]},
+            "Step 125, layer 1 on the previous symbol": {"step": 125, "forced": True},
+        },
     )
 
     step = traitlets.Enum(STEPS, STEPS[-1]).tag(sync=True)

@@ -75,6 +75,12 @@ class BudgetExplorer(Explorer):
             "In the live figure a published model can be chosen and each size changed; the areas are the shares of the "
             "weights, and the FLOPs per token and the size of the KV cache follow."
         ),
+        tries={
+            "GPT-2 XL": PRESETS["GPT-2 XL"]._asdict(),
+            "Llama 3 8B": PRESETS["Llama 3 8B"]._asdict(),
+            "Llama 3 8B without grouped heads": {**PRESETS["Llama 3 8B"]._asdict(), "group": 1},
+            "Llama 3 70B": PRESETS["Llama 3 70B"]._asdict(),
+        },
     )
 
     kind = traitlets.Enum(["gpt2", "llama", "qwen3"], "gpt2").tag(sync=True)

@@ -42,6 +42,11 @@ class ClocksExplorer(Explorer):
             "In the live figure query and key can be moved, one by one or together, and the base changed; the hands of "
             "four clocks, the angles between them, and the score at every distance follow."
         ),
+        tries={
+            "Both 300 positions later": {"query": 20, "key": 12, "shift": 300},
+            "A query at 70": {"query": 70, "key": 12},
+            "A query at 70, interpolated by 4": {"query": 70, "key": 12, "scaling": "interpolation", "factor": 4.0},
+        },
     )
 
     query = Whole(20, min=0, max=100).tag(sync=True)

@@ -44,6 +44,11 @@ class CollapseExplorer(Explorer):
             "In the live figure twelve tokens go through up to 32 layers with a chosen residual strength, temperature "
             "and position of the norm; their directions, their rank and the entropy of the attention follow."
         ),
+        tries={
+            "32 layers without a residual": {"depth": 32, "residual": 0.0},
+            "Residual 1, norm after the sum": {"depth": 32, "residual": 1.0, "norm": "after"},
+            "Residual 1, norm before attention": {"depth": 32, "residual": 1.0, "norm": "before"},
+        },
     )
 
     depth = Whole(8, min=0, max=LAYERS).tag(sync=True)

@@ -54,6 +54,12 @@ class CostExplorer(Explorer):
             "In the live figure, model, device, task, sequence length and batch size can be changed; two bars show the "
             "time for arithmetic and for memory, and the point of the task can be dragged along the roofline."
         ),
+        tries={
+            "A chat: one text": {"model": "Llama 3 8B", "mode": "write", "tokens": 1024, "texts": 1},
+            "256 texts at once": {"model": "Llama 3 8B", "mode": "write", "tokens": 128, "texts": 256},
+            "Prefill of 1024 tokens": {"model": "Llama 3 8B", "mode": "read", "tokens": 1024, "texts": 1},
+            "Prefill of 131 072 tokens": {"model": "Llama 3 8B", "mode": "read", "tokens": 131_072, "texts": 1},
+        },
     )
 
     model = traitlets.Enum(list(PRESETS), "Llama 3 8B").tag(sync=True)

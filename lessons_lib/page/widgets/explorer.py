@@ -5,11 +5,13 @@ shows the HTML that is stored beside the widget, which needs no kernel and no ne
 """
 
 import inspect
+import json
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from html import escape
 from typing import Any, ClassVar
+from urllib.parse import urlencode
 
 import anywidget
 import traitlets
@@ -19,11 +21,16 @@ from lessons_lib.page.widgets.assemble import es_module, in_page, made_from, pag
 
 @dataclass(frozen=True)
 class Card:
-    """The texts of an explorer's card; a translation is another object of this class."""
+    """The texts of an explorer's card; a translation is another object of this class.
+
+    ``tries`` holds the *Try* links: what a link shows, in a few words, and the values that it gives to traits. The
+    other traits get their first values again, except ``guess``, the reader's answer to a question.
+    """
 
     title: str
     question: str  # one line; the figure answers it
     sentence: str  # what the live figure does, shown where scripts are off
+    tries: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 class Explorer(anywidget.AnyWidget):
@@ -71,8 +78,31 @@ class Explorer(anywidget.AnyWidget):
         return "\n".join(style_sheets(self.script).values())
 
     @traitlets.default("_card")
-    def _card_texts(self) -> dict[str, str]:
-        return {"name": self.script, "title": self.card.title, "question": self.card.question}
+    def _card_texts(self) -> dict[str, Any]:
+        texts = {"name": self.script, "title": self.card.title, "question": self.card.question}
+        return {**texts, "tries": [[words, self.address(values), values] for words, values in self.try_links().items()]}
+
+    def try_links(self) -> dict[str, dict[str, Any]]:
+        """Return the values of each *Try* link that fits this explorer's data, such as its number of keys."""
+        return {words: dict(values) for words, values in self.card.tries.items() if not self.refused(values)}
+
+    def refused(self, values: Mapping[str, Any]) -> str:
+        """Return why an explorer with this one's other values may not have these values, or an empty text."""
+        unknown = [name for name in values if name not in _synced(type(self))]
+        if unknown:
+            return f"{type(self).__name__} has no trait {unknown[0]}"
+        tried = type(self).__new__(type(self))  # with traits, but without the connection of a widget to its notebook
+        try:
+            with tried.hold_trait_notifications():
+                for name, value in {**self._state(), **values}.items():
+                    setattr(tried, name, _as_lists(value))
+        except traitlets.TraitError as error:
+            return str(error)
+        return ""
+
+    def address(self, values: Mapping[str, Any]) -> str:
+        """Return the address that sets the first explorer of this kind on a page, ``#explore=walk&layers=3``."""
+        return f"#{urlencode({'explore': self.script, **{name: _in_address(values[name]) for name in values}})}"
 
     def still(self) -> str:
         """Draw the current state as an SVG picture that needs no script."""
@@ -149,6 +179,11 @@ def _rule(trait: traitlets.TraitType | None) -> Any:
     if isinstance(trait, traitlets.List):
         return {"each": _rule(trait._trait), "least": trait._minlen, "most": min(trait._maxlen, 1024)}
     return {traitlets.Bool: "boolean", traitlets.Unicode: "string"}.get(type(trait))
+
+
+def _in_address(value: Any) -> str:
+    """Return a value as an address holds it: a text as it is, any other value in JSON."""
+    return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
 def _as_lists(value: Any) -> Any:

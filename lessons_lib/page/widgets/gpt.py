@@ -66,6 +66,12 @@ class GPTExplorer(Explorer):
             "the grammar's, heads can be ablated, and the words that a cut removes are struck through; a second model "
             "predicts English, character by character."
         ),
+        tries={
+            "A distant plural subject": {"words": "the queens that this dog follows", "query": 5, "model": "stories"},
+            "Top-p 0.9": {"top_p": 0.9, "model": "stories"},
+            "Temperature 0.5": {"temperature": 0.5, "model": "stories"},
+            "English, character by character": {"model": "english", "text": "The govern", "query": 9},
+        },
     )
 
     words = traitlets.Unicode("the queen that these dogs follow").tag(sync=True)

@@ -70,6 +70,11 @@ class GraphExplorer(Explorer):
             "In the live figure each node can be the query, with its attention weights in GAT, in GATv2 and by dot "
             "products; edges can be removed and added, and labels of members of the club can be propagated."
         ),
+        tries={
+            "The dictionary, GATv2": {"graph": "dictionary", "score": "gatv2", "node": 2},
+            "The dictionary, dot products": {"graph": "dictionary", "score": "dot", "node": 2},
+            "Two labels that spread": {"graph": "club", "labels": [[0, 0], [33, 1]], "hand": "label"},
+        },
     )
 
     graph = traitlets.Enum(["club", "dictionary"], "club").tag(sync=True)

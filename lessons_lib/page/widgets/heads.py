@@ -45,6 +45,11 @@ class HeadsExplorer(Explorer):
             "In the live figure any sentence of the grammar can be typed; the weights of all eight heads follow, and "
             "the prediction of the next word, with any of the heads switched off."
         ),
+        tries={
+            "The query “that”": {"words": "the queen that these dogs follow", "query": 2, "off": []},
+            "Without head 1.1": {"words": "the queen that these dogs follow", "query": 5, "off": ["1.1"]},
+            "A plural subject": {"words": "the queens that these dogs follow", "query": 5, "off": []},
+        },
     )
 
     words = traitlets.Unicode("the queen that these dogs follow").tag(sync=True)

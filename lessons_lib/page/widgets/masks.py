@@ -90,6 +90,15 @@ class MasksExplorer(Explorer):
             "In the live figure, masks are combined by & and |, cells are painted by mouse or keyboard, and "
             "smaller cells show which keys are within reach after several layers."
         ),
+        tries={
+            "A causal window of 4": {"n": 16, "parts": ["sliding_window 4"]},
+            "A window of 4 and a global token": {"n": 16, "parts": ["sliding_window 4", "| global_tokens 0"]},
+            "Window, global token and causal": {
+                "n": 16,
+                "parts": ["sliding_window 4", "| global_tokens 0", "& causal"],
+            },
+            "Three documents": {"n": 16, "parts": ["documents 5 6", "& causal"]},
+        },
     )
 
     n = Whole(12, min=2, max=LARGEST).tag(sync=True)

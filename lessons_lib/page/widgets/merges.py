@@ -41,6 +41,12 @@ class MergesExplorer(Explorer):
             "In the live figure any text can be typed, and a slider goes through the merges that change it; the "
             "tokens, their numbers and the length of the text in tokens follow."
         ),
+        tries={
+            "No merge: bytes": {"text": "The government counted 1997 strawberries", "merges": 0},
+            "Capital letters": {"text": "government Government GOVERNMENT"},
+            "Years": {"text": "in 1889 and in 1990"},
+            "Letters with accents": {"text": "café, naïve, Zürich"},
+        },
     )
 
     text = traitlets.Unicode("The government counted 1997 strawberries").tag(sync=True)

@@ -82,6 +82,11 @@ class PairsExplorer(Explorer):
             "In the live figure you choose a method that computes fewer pairs, its budget and a trained head. It shows "
             "the attention weights beside the exact ones, and the error of the output."
         ),
+        tries={
+            "A window of 8": {"way": "window", "window": 8},
+            "BigBird": {"way": "bigbird", "window": 4, "n_global": 1, "n_random": 3},
+            "Performer, 64 features": {"way": "performer", "r": 64},
+        },
     )
 
     way = traitlets.Enum(METHODS, "window").tag(sync=True)

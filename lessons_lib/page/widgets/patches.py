@@ -54,6 +54,11 @@ class PatchesExplorer(Explorer):
             "In the live figure a digit can be drawn and cut into patches of one, two or four pixels; the attention "
             "weights of all eight heads follow the query patch, and the bars show the predicted digit."
         ),
+        tries={
+            "Patches of one pixel": {"size": 1},
+            "Patches of sixteen pixels": {"size": 4},
+            "Shuffled pixels": {"size": 2, "pixels": "shuffled"},
+        },
     )
 
     digit = Whole(4, min=0, max=DIGITS - 1).tag(sync=True)

@@ -39,6 +39,11 @@ class PlaneExplorer(Explorer):
             "In the live figure query, keys and values can be dragged, and each length has a slider; "
             "the weights, the region in which each key wins, and the output follow."
         ),
+        tries={
+            "A long key 4": {"key": [[1.8, 0.4], [-0.6, 1.7], [-1.1, -1.2], [2.0, 2.0]]},
+            "A long query": {"query": [2.4, 1.8]},
+            "Only the angle counts": {"similarity": "cosine"},
+        },
     )
 
     query = traitlets.List(Real(), minlen=2, maxlen=2).tag(sync=True, required=True)

@@ -53,6 +53,11 @@ class PatternExplorer(Explorer):
             "In the live figure the maps of eight heads can be read and scored, for sentences that one types; each "
             "head can be switched off, and the probability that the verb has its subject's number follows."
         ),
+        tries={
+            "A relative clause": {"words": "the horses that a boy likes", "query": 5},
+            "Head 2.4": {"words": "the dogs behind the king", "query": 4, "head": "2.4"},
+            "Head 1.2": {"words": "the dogs behind the king", "query": 4, "head": "1.2"},
+        },
     )
 
     words = traitlets.Unicode("the dogs behind the king").tag(sync=True)

@@ -35,6 +35,11 @@ class RetrievalExplorer(Explorer):
             "In the live figure the query turns and keys can be dragged, and each value has a slider; "
             "the weights and the answer follow, and the curve shows the answer for every direction of the query."
         ),
+        tries={
+            "A long query": {"query": [-12.0, -16.0]},
+            "A short query": {"query": [-0.06, -0.08]},
+            "Half-way between two keys": {"query": [-2.0, -2.0]},
+        },
     )
 
     query = traitlets.List(Real(), minlen=2, maxlen=2).tag(sync=True, required=True)

@@ -58,6 +58,11 @@ class RoutingExplorer(Explorer):
             "In the live figure lines join the words to their experts. Load balancing in training, the number of "
             "experts for each word, the capacity of an expert and a bias for each expert can be changed."
         ),
+        tries={
+            "Two experts for each word": {"top_k": 2},
+            "Two experts, capacity 1": {"top_k": 2, "capacity": 1.0},
+            "One expert, capacity 1": {"top_k": 1, "capacity": 1.0},
+        },
     )
 
     balance = traitlets.Enum(BALANCES, "0.1").tag(sync=True)

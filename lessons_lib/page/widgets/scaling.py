@@ -38,6 +38,11 @@ class ScalingExplorer(Explorer):
             "In the live figure the width and the scale can be changed and new queries drawn; the distribution of the "
             "scores, the weights of one query, and the size of the gradient follow."
         ),
+        tries={
+            "Width 4096, unscaled": {"width": 4096, "scaling": "1"},
+            "Width 4096, divided by √dₖ": {"width": 4096, "scaling": "1/sqrt(d)"},
+            "Width 4096, divided by dₖ": {"width": 4096, "scaling": "1/d"},
+        },
     )
 
     width = traitlets.Enum(WIDTHS, 64).tag(sync=True)

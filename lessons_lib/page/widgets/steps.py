@@ -37,6 +37,11 @@ class StepsExplorer(Explorer):
             "In the live figure a button goes from the scores to the exponentials, the weights and the output; "
             "the query can be any word, each score has a slider, and the bars follow."
         ),
+        tries={
+            "Equal scores": {"scores": [[0, 2, 0], [0, 0, 2], [0, 0, 0]], "query": 2, "step": 4},
+            "Two equal high scores": {"scores": [[0, 2, 0], [0, 0, 2], [3, 3, 0]], "query": 2, "step": 4},
+            "The output of the second word": {"query": 1, "step": 4},
+        },
     )
 
     words = traitlets.List(traitlets.Unicode(), minlen=2, maxlen=5).tag(sync=True, required=True)

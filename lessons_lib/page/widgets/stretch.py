@@ -59,6 +59,12 @@ class StretchExplorer(Explorer):
             "In the live figure the length, the method with its factor, the base and the width of a head can be "
             "changed; how far each clock turned in training and turns now, and what the method changes, follow."
         ),
+        tries={
+            "80 tokens": {"length": 80, "method": "none"},
+            "Interpolation by 8": {"length": 512, "method": "interpolation", "factor": 8.0},
+            "NTK-aware by 16": {"length": 512, "method": "ntk", "factor": 16.0},
+            "YaRN by 8": {"length": 512, "method": "yarn", "factor": 8.0},
+        },
     )
 
     base = Real(10_000.0, min=10.0, max=1e6).tag(sync=True)

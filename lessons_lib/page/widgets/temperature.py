@@ -29,6 +29,11 @@ class TemperatureExplorer(Explorer):
             "In the live figure each score and the temperature have a slider; the weights, their entropy, "
             "and the balance of expected score against temperature times entropy follow."
         ),
+        tries={
+            "Temperature 0.05": {"temperature": 0.05},
+            "Temperature 20": {"temperature": 20.0},
+            "Two equal scores, temperature 0.05": {"scores": [2.0, 2.0, 0.5, 0.0, -1.0], "temperature": 0.05},
+        },
     )
 
     scores = traitlets.List(Real(), minlen=1).tag(sync=True, required=True)

@@ -46,6 +46,11 @@ class TilesExplorer(Explorer):
             "In the live figure buttons and a slider go through the tiles; the running maximum, the sum and the "
             "outputs follow, with the factor by which they shrink and the bytes moved so far."
         ),
+        tries={
+            "A causal mask": {"n": 8, "block_q": 4, "block_k": 2, "is_causal": True, "step": 0},
+            "Rising scores": {"n": 8, "block_q": 4, "block_k": 2, "order": "rising", "step": 3},
+            "Without rescaling": {"n": 8, "block_q": 4, "block_k": 2, "rescale": False, "step": 18},
+        },
     )
 
     n = Whole(8, min=2, max=LARGEST).tag(sync=True)

@@ -40,6 +40,11 @@ class WalkExplorer(Explorer):
             "The live figure shows walkers that step through sixteen layers and their distribution, causal or not, at "
             "any temperature and any residual share, beside the largest distance of two walkers."
         ),
+        tries={
+            "16 layers": {"layers": 16},
+            "16 causal layers": {"layers": 16, "causal": True},
+            "A walk in a circle": {"start": 9, "layers": 16, "temperature": 0.05, "same": True, "seed": 1},
+        },
     )
 
     n = Whole(10, min=2, max=16).tag(sync=True)

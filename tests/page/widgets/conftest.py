@@ -1,6 +1,7 @@
 """Fixtures: the explorers' JavaScript as functions, and explorers on a bare page without network."""
 
 from contextlib import contextmanager
+from pathlib import Path
 from shutil import copytree
 
 import pytest
@@ -125,3 +126,27 @@ def mount(browser):
 
     yield mounted
     page.close()
+
+
+BOOK = (Path(__file__).parents[3] / "book/_static/book.js").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def book(browser, tmp_path):
+    """Explorers in a page of the book, opened from a file at an address; no error may be thrown there."""
+    context, errors = browser.new_context(), []
+
+    def opened(*explorers, at="", before=""):
+        file = tmp_path / "page.html"
+        body = "".join(explorer.to_html() for explorer in explorers)
+        buttons = "".join(f'<button class="{kind}-toggle"></button>' for kind in ("primary", "secondary"))
+        text = f'<!doctype html><meta charset="utf-8"><h2 id="a-heading">One</h2>{buttons}{before}{body}'
+        file.write_text(f"{text}<script>{BOOK}</script>", encoding="utf-8")
+        page = context.new_page()
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.goto(file.as_uri() + at)
+        return page
+
+    yield opened
+    context.close()
+    assert errors == []

@@ -1,7 +1,6 @@
 """Tests of the cards: play, panels on a phone, and the state in the address."""
 
 import json
-from pathlib import Path
 
 import pytest
 from examples import NAMES, example
@@ -12,7 +11,6 @@ from lessons_lib.page.widgets.assemble import STATIC
 
 pytestmark = pytest.mark.browser
 
-BOOK = (Path(__file__).parents[3] / "book/_static/book.js").read_text(encoding="utf-8")
 PLAYED = [  # with the name of the slider, two steps before its end, and the milliseconds of a step
     (WalkExplorer(layers=14), "Layers back", 16, 600),
     (CollapseExplorer(depth=30), "Layers", 32, 600),
@@ -147,27 +145,6 @@ def test_phone_shows_a_figure_beside_every_control(explorer, label, last, pace, 
 # --- the address ----------------------------------------------------------------------------------------------------
 
 STATE = "e => Object.fromEntries(Object.keys(e.explorer.start).map((name) => [name, e.explorer.model.get(name)]))"
-
-
-@pytest.fixture
-def book(browser, tmp_path):
-    """Explorers in a page of the book, opened from a file at an address; no error may be thrown there."""
-    context, errors = browser.new_context(), []
-
-    def opened(*explorers, at=""):
-        file = tmp_path / "page.html"
-        body = "".join(explorer.to_html() for explorer in explorers)
-        buttons = "".join(f'<button class="{kind}-toggle"></button>' for kind in ("primary", "secondary"))
-        text = f'<!doctype html><meta charset="utf-8"><h2 id="a-heading">One</h2>{buttons}{body}'
-        file.write_text(f"{text}<script>{BOOK}</script>", encoding="utf-8")
-        page = context.new_page()
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.goto(file.as_uri() + at)
-        return page
-
-    yield opened
-    context.close()
-    assert errors == []
 
 
 def rounded(state):

@@ -36,7 +36,10 @@
  * }} Scope
  */
 
-/** @typedef {{ name: string, title: string, question: string }} Card the script, and what the card says to the reader */
+/**
+ * The script, and what the card says to the reader. A Try link has its words, its address and the values that it sets.
+ * @typedef {{ name: string, title: string, question: string, tries: [string, string, Record<string, unknown>][] }} Card
+ */
 
 /**
  * The card of an explorer: title, question, the nodes that are added, and a button that resets all traits to their
@@ -47,21 +50,28 @@
  * @param {{ model: Model<T>, el: HTMLElement }} context
  */
 export function stage({ model, el }) {
-  const { name, title, question } = /** @type {Model<{ _card: Card }>} */ (/** @type {unknown} */ (model)).get("_card");
+  const card = /** @type {Model<{ _card: Card }>} */ (/** @type {unknown} */ (model)).get("_card");
+  const { name, title, question, tries } = card;
   const liveRegion = html("p", { class: "x-said", "aria-live": "polite" });
   /** @type {Map<keyof T, string>} */
   const first = new Map();
-  const reset = button("Reset", () => {
-    for (const [trait, value] of first)
-      if (JSON.stringify(model.get(trait)) !== value) model.set(trait, JSON.parse(value));
+  /** Set all traits to their first values, or to those in `values`. @param {Record<string, unknown>} values */
+  const restart = (values) => {
+    for (const trait of Object.keys(values)) scope.read(/** @type {keyof T} */ (trait)); // so that Reset knows the first value
+    const wanted = new Map([...first].map(([trait, value]) => [trait, JSON.parse(value)]));
+    for (const trait of Object.keys(values)) wanted.set(/** @type {keyof T} */ (trait), values[trait]);
+    for (const [trait, value] of wanted)
+      if (JSON.stringify(model.get(trait)) !== JSON.stringify(value)) model.set(trait, value);
     model.save_changes();
-  });
+  };
+  const reset = button("Reset", () => restart({}));
   reset.className = "x-reset";
   const body = html(
     "div",
     { class: "x-body", role: "group", "aria-label": title },
     html("p", { class: "x-title", "aria-hidden": "true" }, title),
     html("p", { class: "x-question" }, question),
+    ...(tries.length ? [tryLinks(tries, restart, () => model.get(/** @type {keyof T} */ ("guess")))] : []),
     liveRegion,
     reset,
   );
@@ -95,6 +105,24 @@ export function stage({ model, el }) {
       body.remove();
     },
   };
+}
+
+/**
+ * The Try links of a card. A link sets all traits, but not the reader's guess; opened in a new tab, it is an address.
+ * @param {Card["tries"]} tries @param {(values: Record<string, unknown>) => void} restart @param {() => unknown} guess
+ */
+function tryLinks(tries, restart, guess) {
+  const links = tries.map(([words, address, values]) => {
+    const link = html("a", { href: address }, words);
+    link.addEventListener("click", (event) => {
+      if (event.ctrlKey || event.metaKey || event.shiftKey || event.altKey) return;
+      event.preventDefault();
+      event.stopPropagation(); // folds.js and book.js look for the target of a link
+      restart(guess() === undefined ? values : { guess: guess(), ...values });
+    });
+    return link;
+  });
+  return html("p", { class: "x-tries" }, html("span", {}, "Try:"), ...links);
 }
 
 /**

@@ -37,7 +37,7 @@ export function withPlayButton(scope, control, pace = 600) {
       show(false);
     });
     const touched = (/** @type {Event} */ event) => {
-      const taken = /** @type {Element} */ (event.target).closest("input, select, label, button, [tabindex]");
+      const taken = /** @type {Element} */ (event.target).closest("a, input, select, label, button, [tabindex]");
       if (event.isTrusted && taken && !taken.matches(".x-play, .x-tabs *")) stop();
     };
     for (const kind of ["pointerdown", "input", "click"])
