@@ -15,6 +15,7 @@ from thumbnails import thumbnail
 from lessons_lib.page.widgets import Hero
 
 EXPLORERS = "book/explorers"
+OWN_PAGE = '<div class="own-page"><a href="{address}">Open this explorer alone, to share or embed it</a></div>'
 # The question of each chapter, in one line. A chapter that is not here is shown with its heading.
 QUESTIONS = {
     "why-attention": "How does a word collect information from the others?",
@@ -80,12 +81,7 @@ def add_explorer_cards(app, doctree) -> None:
     """
     if app.env.docname != EXPLORERS:
         return
-    sections = [
-        section
-        for section in doctree.findall(nodes.section)
-        if any('class="explorer' in raw for raw in output_html(section))
-    ]
-    sections = [section for section in sections if not list(section.findall(nodes.section))[1:]]
+    sections = explorer_sections(doctree)
     cards = []
     for section in sections:
         name, _, rest = section[0].astext().partition(": ")
@@ -99,10 +95,23 @@ def add_explorer_cards(app, doctree) -> None:
         ]
         drawing = next(filter(None, map(thumbnail, [anchor, *linked])), "")
         cards.append(card(f"#{anchor}", drawing, name, question))
+        script = re.search(r'class="explorer x-(\w+)', "".join(output_html(section)))
+        if script:
+            section.append(_html(OWN_PAGE.format(address=f"../explorers/{script[1]}.html")))
     if sections:
         top = sections[0].parent
         below = next(i for i, child in enumerate(top) if child in sections or child.get("nb_element") == "cell_code")
         top.insert(below, gallery("explorers", cards))
+
+
+def explorer_sections(doctree: nodes.document) -> list[nodes.section]:
+    """Return the innermost sections that show an explorer."""
+    sections = [
+        section
+        for section in doctree.findall(nodes.section)
+        if any('class="explorer' in raw for raw in output_html(section))
+    ]
+    return [section for section in sections if not list(section.findall(nodes.section))[1:]]
 
 
 def output_html(section: nodes.section) -> list[str]:

@@ -16,6 +16,7 @@ import shutil
 from pathlib import Path
 
 import nbformat
+from explore_links import without_links
 from myst_parser.mdit_to_docutils.base import default_slugify
 from repository_url import pages_address
 from sphinx.builders import Builder
@@ -104,7 +105,7 @@ class Page:
         values = edition.glued / f"{docname}.glue.json"
         self.values = json.loads(values.read_text(encoding="utf-8")) if values.exists() else {}
         everything = "".join(cell.source for cell in self.notebook.cells if cell.cell_type == "markdown")
-        self.link_targets = set(re.findall(r"\]\(#([^()\s]+)\)", everything))
+        self.link_targets = set(re.findall(r"\]\(#([^()\s]+)\)", without_links(everything)))
         self.anchors = set()
 
     def warn(self, what: str) -> str:
@@ -148,7 +149,7 @@ class Page:
 
     def resolve(self, source: str) -> str:
         """Return Markdown in which MyST syntax is replaced."""
-        return SYNTAX.sub(self._replace, source)
+        return SYNTAX.sub(self._replace, without_links(source))
 
     def _replace(self, found: re.Match) -> str:
         if found["fence"]:

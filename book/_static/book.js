@@ -105,6 +105,8 @@
     return `#${written}`;
   }
 
+  Object.assign(window, { xFragment: fragmentOf }); // for explorer_page.js
+
   /** Write a fragment into the page's address. @param {string} hash @param {"replaceState" | "pushState"} how */
   function writeAddress(hash, how = "replaceState") {
     try {
