@@ -13,7 +13,7 @@ from pathlib import Path
 
 from docutils import nodes
 from gallery import EXPLORERS, explorer_sections, output_html
-from opengraph import NO_TEXT, chapter_of, sentences, short_title, shorten, tags, unicode_formula
+from opengraph import NO_TEXT, SHORTEST, chapter_of, sentences, short_title, shorten, tags, unicode_formula
 from social_cards import draw_card
 from sphinx.addnodes import pending_xref
 from sphinx.errors import ExtensionError
@@ -73,7 +73,7 @@ def explorer_page(section: nodes.section) -> ExplorerPage:
         title,
         unescape(question[1]),
         " ".join(inline_html(paragraph.children) for paragraph in paragraphs),
-        described(paragraphs[0]),
+        described(paragraphs[0], unescape(question[1])),
         docname_join(EXPLORERS, links[-1]["reftarget"]),
         html,
     )
@@ -98,15 +98,16 @@ def markup(node: nodes.Node) -> str:
     return f"<{tag}>{inside}</{tag}>" if tag else inside
 
 
-def described(paragraph: nodes.paragraph) -> str:
-    """Return the sentences before the first question to the reader, as a description for search engines."""
+def described(paragraph: nodes.paragraph, question: str) -> str:
+    """Return the sentences before the first task, and the question if they are short, for search engines."""
     before = nodes.paragraph()
     for node in paragraph.children:
         if isinstance(node, nodes.strong):
             break
         before += node.deepcopy()
     plain = [sentence for sentence in sentences(before) if NO_TEXT not in sentence]
-    return shorten(" ".join(plain), r"(?<=[.?!]) ")
+    text = shorten(" ".join(plain), r"(?<=[.?!]) ")
+    return text if len(text) >= SHORTEST else f"{text} {question}".strip()
 
 
 def explorer_pages(app) -> list[ExplorerPage]:

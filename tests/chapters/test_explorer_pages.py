@@ -48,6 +48,8 @@ def test_page_takes_question_text_and_chapter_from_the_section(extension):
         '<a class="sets-explorer" href="#explore=walk&amp;layers=5">five layers</a>, of <i>√dₖ</i> &lt; 9?'
     )
     assert page.description == "A walker steps from query to key, one layer further back each time."
+    short = nodes.paragraph("", "", nodes.Text("Five scores. "))
+    assert extension("explorer_pages").described(short, "Where & when?") == "Five scores. Where & when?"
     assert (page.docname, page.anchor, page.picture) == ("explorers/walk", "walk", "cards/explorer-walk.png")
 
 

@@ -12,6 +12,7 @@ from axe_playwright_python.sync_playwright import Axe
 
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 900}
 OWN_SCHEMES = ("data:", "blob:")
+ALIKE = {"book/exercises/": "/scaling.html", "explorers/": "/masks.html"}  # folders of similar pages, and the first
 
 # Serious violations in third-party HTML, by rule and place.
 BASELINE = [
@@ -109,7 +110,7 @@ class Measured:
 
 
 def each_of(pages):
-    """Parametrise over pages; ``make test`` visits only one of the exercises' pages, which are alike.
+    """Parametrise over pages; of the pages of exercises and of explorers ``make test`` visits one each: they are alike.
 
     All tests of a page share one visit, so ``--dist loadgroup`` keeps them in one process.
     """
@@ -117,7 +118,7 @@ def each_of(pages):
 
 
 def marks_of(page: str) -> list[pytest.MarkDecorator]:
-    repeats = page.startswith("book/exercises/") and not page.endswith("/scaling.html")
+    repeats = any(page.startswith(folder) and not page.endswith(first) for folder, first in ALIKE.items())
     return [pytest.mark.xdist_group(page), *([pytest.mark.thorough] if repeats else [])]
 
 

@@ -46,7 +46,7 @@ class HeadsExplorer(Explorer):
             "the prediction of the next word, with any of the heads switched off."
         ),
         tries={
-            "The query “that”": {"words": "the queen that these dogs follow", "query": 2, "off": []},
+            "The query “follow”": {"words": "the queen that these dogs follow", "query": 5, "off": []},
             "Without head 1.1": {"words": "the queen that these dogs follow", "query": 5, "off": ["1.1"]},
             "A plural subject": {"words": "the queens that these dogs follow", "query": 5, "off": []},
         },

@@ -91,7 +91,7 @@ class MasksExplorer(Explorer):
             "smaller cells show which keys are within reach after several layers."
         ),
         tries={
-            "A causal window of 4": {"n": 16, "parts": ["sliding_window 4"]},
+            "The causal mask": {"n": 16, "parts": ["causal"]},
             "A window of 4 and a global token": {"n": 16, "parts": ["sliding_window 4", "| global_tokens 0"]},
             "Window, global token and causal": {
                 "n": 16,

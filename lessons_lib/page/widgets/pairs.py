@@ -83,7 +83,7 @@ class PairsExplorer(Explorer):
             "the attention weights beside the exact ones, and the error of the output."
         ),
         tries={
-            "A window of 8": {"way": "window", "window": 8},
+            "Longformer without a causal mask": {"way": "longformer", "window": 4, "n_global": 1, "causal": False},
             "BigBird": {"way": "bigbird", "window": 4, "n_global": 1, "n_random": 3},
             "Performer, 64 features": {"way": "performer", "r": 64},
         },
