@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
+from pathlib import Path
 
 import pytest
 from browsing import serve
@@ -14,8 +15,13 @@ def pytest_generate_tests(metafunc):
     """Parametrise tests with the argument ``path`` over every page of the site, unless they do so themselves."""
     chosen = any("path" in marker.args[0] for marker in metafunc.definition.iter_markers("parametrize"))
     if "path" in metafunc.fixturenames and not chosen:
-        pages = sorted(str(page.relative_to(HTML)) for page in HTML.rglob("*.html") if "_static" not in page.parts)
+        pages = sorted(str(page.relative_to(HTML)) for page in HTML.rglob("*.html") if not is_part_of_another(page))
         metafunc.parametrize(*each_of(pages or ["the site has not been built: run make book"]).args)
+
+
+def is_part_of_another(page: Path) -> bool:
+    """Return whether a file is not a page that readers see: a file of the theme, or a page that redirects."""
+    return "_static" in page.parts or page.parent.name == "questions"
 
 
 @pytest.fixture(scope="session")

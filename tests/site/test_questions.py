@@ -1,0 +1,79 @@
+"""The page of questions: links that set explorers, links to share, and printing."""
+
+import html
+import json
+import re
+from urllib.parse import parse_qsl
+
+import pytest
+from built_site import HTML
+
+PAGE = "book/questions.html"
+SHARED = sorted(path.stem for path in HTML.glob("book/questions/*.html"))
+VALUES_OF = """(name) => {
+  const card = [...document.querySelectorAll("div.explorer")].find((e) => e.explorer?.name === name);
+  const { start, model } = card.explorer;
+  return Object.fromEntries(Object.keys(start).map((trait) => [trait, model.get(trait)]));
+}"""
+
+
+def explored() -> list[str]:
+    """Return the fragments of the addresses that set an explorer."""
+    page = (HTML / PAGE).read_text(encoding="utf-8")
+    return [html.unescape(found) for found in re.findall(r'href="explorers\.html#([^"]+)"', page)]
+
+
+@pytest.mark.browser
+def test_links_set_explorers(visit):
+    fragments = explored()
+    assert len(fragments) >= 15
+    with visit("book/explorers.html", formulas=False) as page:
+        for fragment in fragments:
+            page.evaluate("(to) => { location.hash = to; }", fragment)
+            wanted = dict(parse_qsl(fragment))
+            name = wanted.pop("explore")
+            page.wait_for_function(f"() => ({VALUES_OF})('{name}') !== undefined")
+            set_to = page.evaluate(VALUES_OF, name)
+            for trait, text in wanted.items():
+                assert set_to[trait] == text or set_to[trait] == json.loads(text), fragment
+
+
+@pytest.mark.browser
+def test_copy_link_copies_the_address_of_the_question(browser, site):
+    context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto(f"{site}/{PAGE}")
+    link = page.locator("#kv-cache a.question-link")
+    link.click()
+    page.locator("#kv-cache a.question-link", has_text="Link copied").wait_for()
+    assert page.evaluate("navigator.clipboard.readText()") == f"{site}/book/questions/kv-cache.html"
+    context.close()
+
+
+@pytest.mark.browser
+def test_shared_page_leads_to_the_question(browser, site):
+    page = browser.new_page()
+    page.goto(f"{site}/book/questions/kv-cache.html")
+    page.wait_for_url(f"{site}/{PAGE}#kv-cache")
+    assert page.locator("#kv-cache h3").bounding_box()["y"] < 400
+    page.close()
+
+
+def test_every_shared_page_has_a_title_a_description_and_a_target():
+    page = (HTML / PAGE).read_text(encoding="utf-8")
+    assert len(SHARED) == page.count('class="question-link"')
+    for anchor in SHARED:
+        shared = (HTML / f"book/questions/{anchor}.html").read_text(encoding="utf-8")
+        assert f"url=../questions.html#{anchor}" in shared
+        assert f'<section id="{anchor}">' in page
+        assert len(re.search(r'property="og:description" content="([^"]*)"', shared)[1]) >= 50
+        assert (HTML / f"_static/cards/questions/{anchor}.png").stat().st_size < 30_000
+
+
+@pytest.mark.browser
+def test_printed_page_shows_answers_and_no_buttons(visit):
+    with visit(PAGE) as page:
+        page.emulate_media(media="print")
+        assert page.locator("#kv-cache > p").first.is_visible()
+        assert page.locator("#kv-cache .question-links p").first.is_visible()
+        assert not page.locator("#kv-cache a.question-link").is_visible()
