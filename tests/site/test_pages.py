@@ -4,7 +4,7 @@ import re
 
 import pytest
 from built_site import HTML, ROOT
-from visits import Seen, each_of
+from visits import TWO_FRAMES, WIDE, Seen, each_of
 
 pytestmark = pytest.mark.browser
 
@@ -67,3 +67,23 @@ def test_every_page_is_in_the_sidebar():
     sidebar = (HTML / "book/intro.html").read_text(encoding="utf-8")
     unreachable = [p for p in pages - {"book/intro.html"} if p.removeprefix("book/") not in sidebar]
     assert not unreachable
+
+
+SHIFTS = """window.shifts = 0;
+new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifts += entry.value;
+}).observe({ type: "layout-shift", buffered: true });"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("path", ["book/intro.html", "book/explorers.html", "book/attention/scaling.html"])
+def test_layout_hardly_shifts_while_a_page_loads(browser, site, path):
+    """At most 0.05, half of what counts as good (https://web.dev/articles/cls)."""
+    page = browser.new_page(viewport=WIDE)
+    page.add_init_script(SHIFTS)
+    page.goto(f"{site}/{path}")
+    page.wait_for_load_state("load")
+    page.evaluate("document.fonts.ready")
+    page.evaluate(TWO_FRAMES)
+    assert page.evaluate("window.shifts") <= 0.05
+    page.close()
