@@ -1,5 +1,6 @@
-"""Measure what a page of the built site weighs, compressed, how soon its explorers are live on this machine, and the
-longest task that blocks it while it loads on a processor that is four times slower.
+"""Measure what a page of the built site weighs, how soon its explorers are live, and the longest task of its loading.
+
+The weight is compressed. Tasks are measured with the processor slowed down four times.
 
 Run by ``make bench``; writes ``benchmarks/results/site.json``.
 """
