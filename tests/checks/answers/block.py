@@ -171,7 +171,7 @@ WRONG[check.norm_backward] = [
     ),
     (with_x(lambda hat, grad, gain, root: across(hat, grad) / root), "the gain is missing"),
     (with_x(lambda hat, grad, gain, root: across(hat, grad) * gain / root), "before the projection"),
-    (by_autograd, "computed by hand here"),
+    (by_autograd, "write the backward pass by hand"),
     (lambda x, gain, grad, eps: norm_backward(x, gain, grad, 0.0), "eps is missing"),
     (with_x(lambda hat, grad, gain, root: across(hat, grad * gain)), "the division by the root is missing"),
     (

@@ -440,7 +440,7 @@ WRONG[check.clip_loss_gradient] = [
     (pulling(lambda rows, columns, own, s, n: s * (rows + columns.T - 2 * own) / (2 * n)), "is transposed"),
     (pulling(lambda rows, columns, own, s, n: s * (rows.T + columns - 2 * own) / (2 * n)), "is transposed"),
     (naive_pull, "exp of a score in the thousands"),
-    (pull_by_autograd, "computed by hand here"),
+    (pull_by_autograd, "write the backward pass by hand"),
     (lambda c, scale: clip_loss_gradient(c, scale).T, "wrong values"),
     (lambda c, scale: clip_loss_gradient(c, scale).sum(0), "must have shape"),
     (lambda c, scale: clip_loss_gradient(c, scale).tolist(), "must be a tensor, got list"),
