@@ -23,7 +23,7 @@ from grading.sandbox import sandbox_error
 __all__ = ["opened"]  # a fixture
 ROOT = Path(__file__).resolve().parents[2]
 GRADE = (sys.executable, "-m", "grading")
-CODE = ("2. The right factor", "3. A softmax that survives", "4. The backward pass")
+CODE = ("2. The scale factor for unit variance", "3. A numerically stable softmax", "4. The backward pass of attention")
 NO_SANDBOX = sandbox_error()
 SECRET = "what-only-the-grader-may-know"
 # These submissions exceed a limit of time, memory or disk; test_time_limits and test_sandbox test each limit.
@@ -147,7 +147,7 @@ def test_scripts_of_a_submission_do_not_run_in_formgrader_or_feedback(graded, br
 
 def test_open_exercise_answered_in_code_is_graded_by_hand(graded):
     assert graded.rows["digs-deep"]["status"] == "grade by hand"
-    assert graded.rows["digs-deep"]["6. How sharp must a search be?"] == ""
+    assert graded.rows["digs-deep"]["6. How sharp must attention be to find a needle?"] == ""
     assert graded.rows["exception"]["status"] == "graded", "an empty answer gets no points automatically"
 
 

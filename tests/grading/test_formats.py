@@ -64,7 +64,8 @@ def test_class_in_old_formats_is_graded_end_to_end(tmp_path, monkeypatch):
     assert main(["scaling", "--course", str(tmp_path), "--without-sandbox"]) == 0
     rows = table(tmp_path)
     assert len(rows) == len(OLD)
-    assert {(row["status"], row["2. The right factor"]) for row in rows.values()} == {("grade by hand", "3.0")}
+    graded = {(row["status"], row["2. The scale factor for unit variance"]) for row in rows.values()}
+    assert graded == {("grade by hand", "3.0")}
 
 
 def test_unexpected_error_is_reported_and_does_not_affect_others(tmp_path, monkeypatch):

@@ -214,7 +214,7 @@ def test_class_with_groups_is_graded_end_to_end(tmp_path, monkeypatch, capsys):
     assert list(rows) == ["Alice_id1", "Bob_id22", "Cyd_id333", "Dan_id4444", "Eve_id5", "Fay_id6"]
     for name in ("Alice_id1", "Bob_id22", "Cyd_id333"):
         row = rows[name]
-        assert (row["2. The right factor"], row["group"]) == ("3.0", "A")
+        assert (row["2. The scale factor for unit variance"], row["group"]) == ("3.0", "A")
         assert (row["hours late"], row["percent taken off"]) == ("12.0", "10"), "Cyd's extension is the group's"
         assert "the file of Bob_id22 counts (it came last); the different file of Alice_id1 does not" in row["notes"]
     assert (rows["Dan_id4444"]["hours late"], rows["Dan_id4444"]["percent taken off"]) == ("36.0", "20")
@@ -234,7 +234,8 @@ def test_class_with_groups_is_graded_end_to_end(tmp_path, monkeypatch, capsys):
     assert "this is the result of Bob_id22: use --rest" in table(tmp_path)["Cyd_id333"]["notes"]
     main([*command, "--rest"])
     rows = table(tmp_path)
-    assert {rows[name]["2. The right factor"] for name in ("Alice_id1", "Bob_id22", "Cyd_id333")} == {"0.0"}
+    points = {rows[name]["2. The scale factor for unit variance"] for name in ("Alice_id1", "Bob_id22", "Cyd_id333")}
+    assert points == {"0.0"}
     assert "--rest" not in rows["Cyd_id333"]["notes"]
     assert not (tmp_path / "autograded/Bob_id22/scaling").exists()
     assert set(json.loads((tmp_path / "report/scaling/results.json").read_text())) == {"Alice_id1", "Dan_id4444"}
@@ -277,4 +278,4 @@ def test_interrupted_grading_continues_with_rest(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     main([*command, "--rest"])
     assert "1/1" in capsys.readouterr().err
-    assert [row["2. The right factor"] for row in table(tmp_path).values()] == ["3.0"] * 3
+    assert [row["2. The scale factor for unit variance"] for row in table(tmp_path).values()] == ["3.0"] * 3

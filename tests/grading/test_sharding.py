@@ -195,4 +195,4 @@ def test_part_contains_whole_groups(tmp_path, monkeypatch, capsys):
     assert "1 of 2 are in part 1/2" in capsys.readouterr().out
     main(command(tmp_path))
     with (tmp_path / "report/scaling/grades.csv").open() as file:
-        assert [row["2. The right factor"] for row in csv.DictReader(file)] == ["3.0"] * 3
+        assert [row["2. The scale factor for unit variance"] for row in csv.DictReader(file)] == ["3.0"] * 3
