@@ -182,7 +182,8 @@ def write_sitemap(app, exception) -> None:
     base = app.config.html_baseurl.rstrip("/") if app.config.html_baseurl else ""
     if exception is not None or app.builder.format != "html" or not base:
         return
-    pages = (f"{base}/{app.builder.get_target_uri(docname)}" for docname in sorted(app.env.found_docs))
+    explorers = {f"explorers/{page.stem}" for page in Path(app.outdir, "explorers").glob("*.html")}  # explorer_pages.py
+    pages = (f"{base}/{app.builder.get_target_uri(docname)}" for docname in sorted(app.env.found_docs | explorers))
     places = "".join(f"<url><loc>{escape(page)}</loc></url>\n" for page in pages)
     head = '<?xml version="1.0" encoding="utf-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n'
     Path(app.outdir, "sitemap.xml").write_text(f"{head}{places}</urlset>\n", encoding="utf-8")
