@@ -1,9 +1,10 @@
 """Open Graph tags for chat programs and search engines: a page's title, description, picture and canonical address.
 
 The description consists of sentences of the page without formulas and code. The picture is drawn by
-``social_cards.py``. Relative addresses do not work in these tags, so picture, address and sitemap are written only if
-the repository has an address of its own. (The package sphinxext-opengraph always takes the first words of a page, does
-not handle pages without a source, and always writes an address; only its list of tags is used here.)
+``social_cards.py``: each page has its own, except that the exercises of a chapter have that of the chapter. Relative
+addresses do not work in these tags, so picture, address and sitemap are written only if the repository has an address
+of its own. (The package sphinxext-opengraph always takes the first words of a page, does not handle pages without a
+source, and always writes an address; only its list of tags is used here.)
 """
 
 import html
@@ -16,6 +17,7 @@ from social_cards import HEIGHT, WIDTH, draw_card
 
 LONGEST, SHORTEST = 220, 50  # characters of a description; programs cut off longer ones
 LEAD = "You will be able to"
+BELOW = "A book that runs"  # the last line of the pictures of pages that are not chapters
 NO_TEXT = "\0"  # stands for a formula that has no plain text, and for code
 LETTERS = {"infty": "∞", "sqrt": "√", "beta": "β", "lambda": "λ", "pi": "π", "tau": "τ", "theta": "θ"}
 LETTERS |= {"alpha": "α", "gamma": "γ", "sigma": "σ"}  # noqa: RUF001
@@ -147,14 +149,20 @@ def page_tags(app, pagename: str, doctree: nodes.document | None, heading: str =
         book,
         kind="website" if pagename == root or doctree is None else "article",
         address=base and base + app.builder.get_target_uri(pagename),
-        picture=f"{base}_static/{card_name(chapter)}",
-        alt=PAGE_ALT.format(title=title_of(env, chapter or root).rstrip(".?!") + "."),
+        picture=f"{base}_static/{card_name(env, pagename)}",
+        alt=PAGE_ALT.format(
+            title=title_of(env, chapter or (pagename if pagename in env.titles else root)).rstrip(".?!") + "."
+        ),
     )
 
 
-def card_name(chapter: str | None) -> str:
-    """Return the path of the picture among the static files."""
-    return f"cards/{chapter.rsplit('/', 1)[-1] if chapter else 'book'}.png"
+def card_name(env, docname: str) -> str:
+    """Return the path of a page's picture among the static files; a page without a source has that of the book."""
+    if chapter := chapter_of(env, docname):
+        return f"cards/{chapter.rsplit('/', 1)[-1]}.png"
+    if docname not in env.titles or docname == env.config.root_doc:
+        return "cards/book.png"
+    return f"cards/{docname.removeprefix('book/').replace('/', '-')}.png"
 
 
 def add_tags(app, pagename, templatename, context, doctree) -> None:
@@ -164,17 +172,28 @@ def add_tags(app, pagename, templatename, context, doctree) -> None:
 
 
 def draw_cards(app, exception) -> None:
-    """Draw the picture of each chapter, and one for all other pages."""
+    """Draw the picture of each page; ``make page`` draws only those that are missing."""
     if exception is not None or app.builder.format != "html":
         return
-    folder, book, env = Path(app.outdir, "_static", "cards"), app.config.html_title, app.env
-    folder.mkdir(parents=True, exist_ok=True)
-    first = description(env.get_doctree(app.config.root_doc)).split(". ")[0].rstrip(".") + "."
-    Path(app.outdir, "_static", card_name(None)).write_bytes(draw_card(book, first, "A book that runs"))
-    for chapter in chapters(env):
-        name = chapter.rsplit("/", 1)[-1]
-        card = draw_card(short_title(env, chapter), title_of(env, chapter), book, name)
-        Path(app.outdir, "_static", card_name(chapter)).write_bytes(card)
+    folder, env = Path(app.outdir, "_static"), app.env
+    (folder / "cards").mkdir(parents=True, exist_ok=True)
+    for docname in sorted(env.titles):
+        path = folder / card_name(env, docname)
+        is_of_another = chapter_of(env, docname) not in (None, docname)
+        is_kept = path.exists() and getattr(app.config, "one_page", "")
+        if not is_of_another and not is_kept:
+            path.write_bytes(card_of(app, docname))
+
+
+def card_of(app, docname: str) -> bytes:
+    """Return the picture of a page that is not a chapter's exercises."""
+    env, book = app.env, app.config.html_title
+    if docname == app.config.root_doc:
+        first = description(env.get_doctree(docname)).split(". ")[0].rstrip(".") + "."
+        return draw_card(book, first, BELOW)
+    if docname in chapters(env):
+        return draw_card(short_title(env, docname), title_of(env, docname), book, docname.rsplit("/", 1)[-1])
+    return draw_card(book, title_of(env, docname), BELOW)
 
 
 def write_sitemap(app, exception) -> None:

@@ -37,6 +37,7 @@ CAUSAL = np.where(J <= I, 0.0, -np.inf)
 NOISE = np.random.default_rng(7).normal(size=(WORDS, WORDS))
 FEW = softmax(2.2 * NOISE)  # each word attends to few words
 STEPS = softmax(np.where((I + 1) % WORDS == J, 5, 0) + np.where((I + 4) % WORDS == J, 4, 0))
+GRAPH = (abs(I - J) % (WORDS - 1) <= 1) | ((I + J) % 5 == 0)  # a ring with further edges
 
 # By the last part of a chapter's path; a chapter that is not here gets ``ANY``.
 ANY = softmax(1.8 * NOISE + CAUSAL)
@@ -51,8 +52,15 @@ WEIGHTS: dict[str, Callable[[], np.ndarray]] = {
     "positions": lambda: softmax(2.2 * np.cos((I - J) * 1.1) - 0.25 * abs(I - J)),  # by distance
     "dynamics": lambda: np.stack([np.linalg.matrix_power(FEW, i + 1)[0] for i in range(WORDS)]),  # layer by layer
     "block": lambda: softmax(CAUSAL + NOISE + 2.5 * (I == J)),  # mostly itself
+    "train-gpt": lambda: softmax(CAUSAL + 0.5 * I * NOISE),  # sharper from row to row
+    "patterns": lambda: softmax(0.3 * NOISE + CAUSAL + 3 * (I - J == 1) + 2 * (J == 0)),  # previous token, and a sink
+    "modern": lambda: softmax(2 * NOISE[I, J // 3 * 3] + CAUSAL),  # keys in groups of three
     "complexity": lambda: np.where(J <= I, 0.1 + 0.8 * I / WORDS, 0.004),  # each word attends to one word more
+    "sparse-and-linear": lambda: softmax(np.where((abs(I - J) < 2) | (J == 0) | (I == 0), NOISE, -np.inf)),
     "flash": lambda: softmax(NOISE) * (0.35 + ((I // 3 + J // 3) % 2)),  # by tiles
+    "long-context": lambda: softmax(CAUSAL - 0.6 * (I - J)),  # less weight with distance
+    "vision-and-language": lambda: softmax(-1.5 * (abs(I // 3 - J // 3) + abs(I % 3 - J % 3))),  # nine patches
+    "sequences-graphs-decisions": lambda: softmax(np.where(GRAPH, NOISE, -np.inf)),  # neighbours in a graph
 }
 
 

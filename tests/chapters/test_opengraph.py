@@ -1,5 +1,10 @@
-"""Tests of the Open Graph tags and social cards, with an address of the repository and without."""
+"""Tests of what a site says about itself in its head, and of its page 404, with an address and without.
 
+Open Graph tags, social cards, structured data and the touch icon.
+"""
+
+import io
+import json
 import re
 import sys
 from html import unescape
@@ -13,10 +18,17 @@ pytest.importorskip("jupyter_book")
 
 from build_book import ROOT
 
-EXTENSIONS = ("repository_url", "social_cards", "index_redirect", "opengraph")
+EXTENSIONS = (
+    *("repository_url", "social_cards", "index_redirect", "opengraph"),
+    *("structured_data", "not_found", "touch_icon"),
+)
 # In two pieces, so that ``make repository`` does not replace the address here.
 PLACEHOLDER, OWN = "https://github.com/" + "OWNER/attention-book", "https://github.com/Someone/a-fork"
 PUBLISHED = "https://someone.github.io/a-fork/"
+ICON = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 16 16">
+<rect width="16" height="16" rx="3" fill="#0b3c5d"/>
+<g fill="#fff"><rect x="4" y="4" width="4" height="8"/><rect x="8" y="4" width="4" height="8" opacity=".5"/></g>
+</svg>"""
 INTRO = r"""# A book
 
 $$ x $$
@@ -27,6 +39,10 @@ Then it *averages* what they say, as *a busy person* would & does [1]. What is `
 ```{toctree}
 :numbered: 1
 scaling
+```
+
+```{toctree}
+notes
 ```
 """
 CHAPTER = r"""# Why divide by $\sqrt{d_k}$?
@@ -56,7 +72,8 @@ def site(extensions, tmp_path):
         source.mkdir()
         (source / "intro.md").write_text(INTRO)
         (source / "scaling.md").write_text(CHAPTER)
-        (source / "icon.svg").write_text("<svg/>")
+        (source / "notes.md").write_text("# Notes\n\nThey say in a sentence what the page is about, and go on.\n")
+        (source / "icon.svg").write_text(ICON)
         options |= {"extensions": ["myst_nb", *EXTENSIONS[::-1]], "nb_execution_mode": "off"}
         options["myst_enable_extensions"] = ["dollarmath"]
         options["extensions"].remove("social_cards")
@@ -130,6 +147,7 @@ def test_tags_with_an_address_have_url_and_picture(site, options, base):
         ("index.html", "intro.html", "book"),
         ("scaling.html", "scaling.html", "scaling"),
         ("genindex.html", "genindex.html", "book"),
+        ("notes.html", "notes.html", "notes"),
     ):
         tags = said(html / name)
         assert tags["og:url"] == base + page
@@ -139,7 +157,7 @@ def test_tags_with_an_address_have_url_and_picture(site, options, base):
         assert "matrix" in tags["og:image:alt"]
         assert f'<link rel="canonical" href="{base}{page}"' in (html / name).read_text(encoding="utf-8")
     places = [one.text for one in ElementTree.parse(html / "sitemap.xml").iter() if one.tag.endswith("loc")]
-    assert places == [f"{base}intro.html", f"{base}scaling.html"]
+    assert places == [f"{base}intro.html", f"{base}notes.html", f"{base}scaling.html"]
     assert f"Sitemap: {base}sitemap.xml\n" in (html / "robots.txt").read_text()
 
 
@@ -167,8 +185,6 @@ def test_unicode_formula_converts_short_formulas_only(extensions, tex, letters):
 
 
 def test_draw_card_is_reproducible_and_has_the_right_size(extensions):
-    import io
-
     draw_card = import_module("social_cards").draw_card
     from PIL import Image
 
@@ -181,3 +197,126 @@ def test_draw_card_is_reproducible_and_has_the_right_size(extensions):
     for question in ("One", "word " * 40):
         text = Image.open(io.BytesIO(draw_card("S", question, "B"))).convert("L").crop((700, 0, 745, 630))
         assert text.getextrema() == (255, 255), "the question overlaps the matrix"
+
+
+def test_every_chapter_has_its_own_matrix(extensions):
+    import yaml
+
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    numbered = [part for part in toc["parts"] if part.get("numbered")]
+    weights = import_module("social_cards").WEIGHTS
+    assert list(weights) == [chapter["file"].rsplit("/", 1)[-1] for part in numbered for chapter in part["chapters"]]
+    drawn = {name: draw() for name, draw in weights.items()}
+    assert all(table.shape == (9, 9) and table.min() >= 0 for table in drawn.values())
+    assert len({table.tobytes() for table in drawn.values()}) == len(drawn)
+
+
+# --- structured data --------------------------------------------------------------------------------------------------
+
+# Properties of schema.org for these types, among them those of Thing and CreativeWork.
+PROPERTIES = {
+    "Chapter": {"position", "isPartOf"},
+    "LearningResource": {"learningResourceType", "teaches", "timeRequired"},
+    "Book": {"bookFormat", "hasPart"},
+    "Thing": {"name", "description", "url", "image"},
+    "CreativeWork": {"inLanguage", "isAccessibleForFree", "license", "author"},
+}
+
+
+def structured(page: Path) -> list[dict]:
+    found = re.findall(
+        r'<script type="application/ld\+json">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL
+    )
+    return [json.loads(text) for text in found]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("address", "base"), [(PLACEHOLDER, ""), (OWN, PUBLISHED)], ids=["none", "published"])
+def test_structured_data_describe_book_and_chapters(site, address, base):
+    html = site(address)
+    [book], [chapter] = structured(html / "intro.html"), structured(html / "scaling.html")
+    for data in (book, chapter):
+        known = set().union(*(PROPERTIES[kind] for kind in ("Thing", "CreativeWork", *data["@type"])))
+        assert set(data) - known <= {"@context", "@type", "@id"}
+        assert data["@context"] == "https://schema.org"
+    assert book["@type"] == ["Book", "LearningResource"]
+    assert book["name"] == chapter["isPartOf"]["name"] == "A book"
+    assert [part["position"] for part in book["hasPart"]] == [chapter["position"]] == [1]
+    assert chapter["@type"] == ["Chapter", "LearningResource"]
+    assert chapter["name"] == "Why divide by √dₖ?"
+    assert chapter["description"] == said(html / "scaling.html")["description"]
+    assert book.get("url", "") == (base and f"{base}intro.html") == chapter["isPartOf"].get("url", "")
+    assert chapter.get("url", "") == (base and f"{base}scaling.html")
+    assert chapter.get("image", "") == (base and f"{base}_static/cards/scaling.png")
+    assert structured(html / "notes.html") == structured(html / "genindex.html") == []
+
+
+def test_structured_data_cannot_end_their_element(extensions):
+    written = import_module("structured_data").script({"name": "</script><b>"})
+    assert written.count("</script>") == 1
+    assert json.loads(written.split(">", 1)[1].removesuffix("</script>")) == {"name": "</script><b>"}
+
+
+# --- the touch icon ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_page_links_to_the_touch_icon(site):
+    from PIL import Image
+
+    html = site(PLACEHOLDER)
+    for page in set(html.glob("*.html")) - {html / "index.html"}:  # which redirects
+        assert '<link rel="apple-touch-icon" href="_static/touch-icon.png">' in page.read_text(encoding="utf-8")
+    icon = Image.open(html / "_static/touch-icon.png")
+    assert (icon.size, icon.mode) == ((180, 180), "RGB")
+    assert icon.getpixel((0, 0)) == icon.getpixel((179, 179)) == (11, 60, 93), "the phone cuts the corners"
+    assert icon.getpixel((60, 60)) == (255, 255, 255)
+    half = icon.getpixel((100, 60))
+    assert isinstance(half, tuple)
+    assert all(abs(got - (255 + ground) / 2) < 2 for got, ground in zip(half, (11, 60, 93), strict=True))
+
+
+def test_icon_with_another_shape_raises(extensions):
+    circle = ICON.replace("<rect x", "<circle r")
+    with pytest.raises(ValueError, match=r"must consist of rectangles .* got circle"):
+        import_module("touch_icon").draw_icon(circle)
+
+
+# --- the page 404 -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("options", "base"),
+    [({}, "/a-fork/"), ({"html_baseurl": "https://book.example.org"}, "/")],
+    ids=["derived", "set"],
+)
+def test_links_of_the_page_404_are_absolute(site, options, base):
+    html = site(OWN, **options)
+    page = (html / "404.html").read_text(encoding="utf-8")
+    links = re.findall(r'\s(?:href|src|action)="([^"#]+)"', page)
+    own = [link.split("?")[0].split("#")[0] for link in links if not re.match("[a-z]+:", link)]
+    assert len(own) > 10
+    assert [link for link in own if not link.startswith(base)] == []
+    names = {link.removeprefix(base) for link in own} - {"book/explorers.html"}  # this book has none
+    assert [name for name in names if not (html / name).is_file()] == []
+    assert f'data-content_root="{base}' in page
+    assert '<meta name="robots" content="noindex">' in page
+    assert "noindex" not in (html / "intro.html").read_text(encoding="utf-8")
+    assert "404" not in (html / "sitemap.xml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("link", "wanted"),
+    [
+        ('<a href="book/a.html#b">', '<a href="/book-at/book/a.html#b">'),
+        ('<html data-content_root="./">', '<html data-content_root="/book-at/">'),
+        ('<form action="search.html">', '<form action="/book-at/search.html">'),
+        ('<a href="#top">', '<a href="#top">'),
+        ('<a href="https://example.org">', '<a href="https://example.org">'),
+        ('<img src="data:image/png;base64,A">', '<img src="data:image/png;base64,A">'),
+        ('<a href="/already">', '<a href="/already">'),
+    ],
+)
+def test_with_absolute_links_changes_relative_links_only(extensions, link, wanted):
+    assert import_module("not_found").with_absolute_links(link, "/book-at/") == wanted
