@@ -280,6 +280,14 @@ def middle(page, place):
     return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 
+def headline(page):
+    return page.locator(".x-headline > *").all_inner_texts()
+
+
+def open_maps(page):
+    page.get_by_role("button", name="Attention maps").click()
+
+
 def logits(page):
     return page.locator(".v-draws .x-grid > .x-value").all_text_contents()[2::3]
 
@@ -288,7 +296,7 @@ def logits(page):
 def test_mouse_draws_and_prediction_follows(show):
     with show(PatchesExplorer(3)) as page:
         was = ink_of(PatchesExplorer(3))
-        before = page.locator(".v-said").first.inner_text(), logits(page)
+        before = headline(page), logits(page)
         page.get_by_role("button", name="Empty paper").click()
         assert state(page, "ink") == [0] * 64
         page.mouse.move(*middle(page, 10))
@@ -299,13 +307,11 @@ def test_mouse_draws_and_prediction_follows(show):
         assert [i for i, ink in enumerate(state(page, "ink")) if ink] == [10, 11, 12, 13]
         page.mouse.click(*middle(page, 12))  # wiped off
         assert [i for i, ink in enumerate(state(page, "ink")) if ink] == [10, 11, 13]
-        assert (page.locator(".v-said").first.inner_text(), logits(page)) != before
+        assert (headline(page), logits(page)) != before
         explorer = PatchesExplorer(3, ink=state(page, "ink"))
         p = explorer.logits().softmax(-1)
-        assert (
-            f"Predicted: {p.argmax()}, probability {p.max():.2f}; before the drawing"
-            in page.locator(".v-said").first.inner_text()
-        )
+        assert headline(page)[0] == f"{p.max():.2f}"
+        assert headline(page)[1].startswith(f"that it is a {p.argmax()}; before the drawing")
         page.get_by_role("button", name="As it was written").press("Enter")
         assert state(page, "ink") == []
         assert page.evaluate("document.activeElement.getAttribute('role')") == "gridcell"
@@ -336,11 +342,13 @@ def test_touch_draws(show, finger):
 @pytest.mark.browser
 def test_click_selects_the_query_and_another_digit_resets_the_drawing(show):
     with show(PatchesExplorer(5, 2, ink=[0] * 64)) as page:
+        open_maps(page)
         page.locator(".v-cut [data-token='7']").click()
         assert state(page, "query") == 7
         assert page.get_by_text("Query: patch in row 2, column 3.").is_visible()
         page.locator(".v-maps [data-token='0']").nth(5).click()
         assert state(page, "query") == 0
+        page.get_by_role("button", name="Draw", exact=True).click()
         page.locator(".v-digit").nth(8).click()
         assert (state(page, "digit"), state(page, "ink")) == (8, [])
 
@@ -360,20 +368,21 @@ def test_attention_weights_of_a_head_are_drawn(show):
 
 @pytest.mark.browser
 def test_guess_precedes_shuffled_digits(show):
-    with show(PatchesExplorer(2)) as page:
+    with show(PatchesExplorer(2), width=736) as page:
         assert figure(page, "test digits correct, shuffled") == "\u2013"
         page.get_by_role("combobox", name="Pixels").select_option(label="shuffled, all digits in one way")
-        assert not page.locator(".v-cut svg").is_visible()
-        assert not page.locator(".v-paper").is_visible()
-        assert set(page.locator(".v-draws").locator(".x-value, .v-said").all_inner_texts()) == {""}
+        for place in (".v-paper", ".v-draws", ".v-cut", ".x-tabs"):
+            assert page.locator(place).locator("visible=true").count() == 0
         page.get_by_role("button", name="about as many").press("Enter")
-        assert page.locator(".v-cut svg").is_visible()
+        assert page.locator(".v-paper").is_visible()
+        assert page.locator("div.explorer").bounding_box()["height"] <= 800
         said = page.evaluate("document.activeElement.textContent")
         assert said.startswith("You said about as many, within 20. Of 547, with patches of 2 \u00d7 2: ")
         assert all(str(right) in said for size, pixels in TRAINED[1:] for right in RECORD["right"][f"{size} {pixels}"])
         assert figure(page, "test digits correct, shuffled") == f"{RECORD['carried_right']['2 shuffled']} of 547"
         page.get_by_role("button", name="Reset").click()
-        assert page.get_by_role("group", name="guess").is_visible()
+        assert page.get_by_role("group", name="guess").count() == 0  # it comes with the shuffled pixels
+        assert page.locator(".v-paper").is_visible()
 
 
 @pytest.mark.browser
@@ -388,7 +397,34 @@ def test_correct_class_is_marked(show):
 @pytest.mark.parametrize("size", SIZES)
 def test_labels_are_legible(show, width, size):
     with show(PatchesExplorer(2, size, query=3), width=width) as page:
-        if width == 360:
-            page.get_by_role("button", name="Looks").click()
+        open_maps(page)
         assert not collisions(page)
         assert smallest(page) >= 11
+
+
+@pytest.mark.browser
+def test_paper_comes_first_and_each_tab_fits_one_screen(show):
+    with show(PatchesExplorer(), width=736) as page:
+        card, paper = page.locator("div.explorer"), page.locator(".v-paper").bounding_box()
+        assert paper["width"] >= 300
+        assert all(paper["y"] < control.bounding_box()["y"] for control in page.locator("input:visible").all())
+        assert not page.locator(".v-maps").is_visible()
+        assert card.bounding_box()["height"] <= 800
+        open_maps(page)
+        assert page.locator(".v-maps").is_visible()
+        assert card.bounding_box()["height"] <= 800
+
+
+@pytest.mark.browser
+def test_another_digit_runs_the_model_once(show):
+    """The drawing is removed after the digit has changed, so that the old digit is not computed in between."""
+    seen = """e => { window.seen = []; const { model } = e.explorer;
+      for (const name of ["digit", "ink"]) model.on(`change:${name}`, () =>
+        seen.push(document.querySelector(".x-headline").textContent)); }"""
+    with show(PatchesExplorer(3, ink=[0] * 64)) as page:
+        before = page.locator(".x-headline").text_content()
+        page.locator("div.explorer").evaluate(seen)
+        page.locator(".v-digit").nth(8).click()
+        first, last = page.evaluate("seen")
+        assert first.split(";")[0] == before.split(";")[0]
+        assert last == page.locator(".x-headline").text_content() != before

@@ -2,7 +2,7 @@
 
 import { softmax } from "./arithmetic.js";
 import { questionCard } from "./question.js";
-import { button, fixed, html, named, numbers, panels, picture, select, slider, stage, svg } from "./kit.js";
+import { button, fixed, headline, html, named, numbers, picture, select, slider, stage, svg } from "./kit.js";
 import {
   DIGITS,
   FULL,
@@ -18,6 +18,7 @@ import {
   way,
 } from "./patches.math.js";
 import { querySlider } from "./query_slider.js";
+import { tabs } from "./tabs.js";
 
 /**
  * @typedef {{ digit: number, size: number, pixels: string, query: number, ink: number[], guess: string }} Traits
@@ -47,7 +48,13 @@ function render(context) {
   };
   /** @type {import("./patches.math.js").Run} */
   let ran;
-  scope.when(RUN, () => (ran = run(ink(), scope.read("size"), scope.read("pixels"))));
+  let answered = ""; // another digit may change two traits, but the model runs once
+  scope.when(RUN, () => {
+    const [size, pixels] = [scope.read("size"), scope.read("pixels")];
+    const question = `${ink()} ${size} ${pixels}`;
+    if (question !== answered) ran = run(ink(), size, pixels);
+    answered = question;
+  });
   const count = () => (SIDE / scope.read("size")) ** 2;
   /** @type {State} */
   const state = {
@@ -60,16 +67,22 @@ function render(context) {
     label: () => DIGITS[scope.read("digit")].label,
     hidden: () => scope.read("pixels") === "shuffled" && !scope.read("guess"),
   };
-  const shown = panels(["Draw", drawn(scope, state)], ["Looks", looks(scope, state)]);
-  scope.add(
-    html("div", { class: "v-all" }, strip(scope), choices(scope, state), guess(scope), shown, facts(scope, state)),
-  );
-  scope.when(["pixels", "guess"], () => (shown.inert = state.hidden()));
+  const question = guess(scope);
+  const shown = tabs(
+    ["Draw", [["Draw", drawn(scope, state)]]],
+    ["Attention maps", [["Attention maps", looks(scope, state)]]],
+  ).element;
+  scope.add(html("div", { class: "v-all" }, question, shown, choices(scope), facts(scope, state)));
+  // The question stands in the place of the figures until it is answered.
+  scope.when(["pixels", "guess"], () => {
+    shown.hidden = state.hidden();
+    question.hidden = !state.hidden() && !scope.read("guess");
+  });
   scope.when(EVERYTHING, () => {
     if (state.hidden()) return scope.announce("First guess how many shuffled digits are classified correctly.");
     const most = HEADS.map((head, i) => `${head} at ${token(best(ran.weights[i][state.query()]), scope.read("size"))}`);
     scope.announce(
-      `${verdict(scope, state)} The ${token(state.query(), scope.read("size"))} has its largest weights: ${most.join(", ")}.`,
+      `Probability ${verdict(scope, state).join(" ")}. The ${token(state.query(), scope.read("size"))} has its largest weights: ${most.join(", ")}.`,
     );
   });
   return scope.dispose;
@@ -85,7 +98,7 @@ function token(i, size) {
   return `patch in row ${Math.floor((i - 1) / across) + 1}, column ${((i - 1) % across) + 1}`;
 }
 
-/** The prediction and the label, in words. @param {Scope} scope @param {State} state */
+/** The probability of the predicted digit, and in words the prediction and the label. @param {Scope} scope @param {State} state @returns {[string, string]} */
 function verdict(scope, { p, label }) {
   const said = best(p());
   const was = scope.read("ink").length
@@ -93,7 +106,7 @@ function verdict(scope, { p, label }) {
     : said === label()
       ? "correct"
       : `the digit is ${label()}`;
-  return `Predicted: ${said}, probability ${fixed(p()[said])}; ${was}.`;
+  return [fixed(p()[said]), `that it is a ${said}; ${was}`];
 }
 
 /** The ink of the pixels, quantised to a number of greys, one path each. @param {number[]} ink @param {number} greys @param {(place: number) => string} square */
@@ -124,31 +137,15 @@ function strip(scope) {
 
 /** A digit of the data. @param {Scope} scope @param {number} i */
 function choose(scope, i) {
-  if (scope.read("ink").length) scope.write("ink", []);
   scope.write("digit", i);
+  if (scope.read("ink").length) scope.write("ink", []);
 }
 
-/** The controls for digit, patch size and query. @param {Scope} scope @param {State} state */
-function choices(scope, { count, query }) {
+/** The controls for patch size and order of the pixels. @param {Scope} scope */
+function choices(scope) {
   return html(
     "div",
     { class: "x-settings" },
-    slider(
-      { ...scope.value("digit"), set: (i) => choose(scope, i) },
-      {
-        label: "Test digit",
-        min: 0,
-        max: DIGITS.length - 1,
-        step: 1,
-        show: (i) => `${i + 1}: shows ${DIGITS[i].label}`,
-      },
-    ),
-    querySlider(scope, ["size"], {
-      label: "Query",
-      count: () => count() + 1,
-      query,
-      show: (i) => (i ? token(i, scope.read("size")).replace(/\D+(\d)\D+/, "$1, ") : "summary"),
-    }),
     select(scope.value("size"), {
       label: "Patches",
       options: [
@@ -288,9 +285,13 @@ function drawn(scope, state) {
   return html(
     "figure",
     { class: "x-panel v-draws" },
-    paper,
-    html("figcaption", {}, "Click or drag: paper takes ink, ink is wiped off."),
-    html("div", { class: "x-bench" }, clear, back),
+    html(
+      "div",
+      { class: "x-panel" },
+      paper,
+      html("figcaption", {}, "Draw here: click or drag. Paper takes ink, ink is wiped off."),
+      html("div", { class: "x-bench" }, clear, back),
+    ),
     classes(scope, state),
   );
 }
@@ -303,7 +304,6 @@ function classes(scope, state) {
     p: html("span", { class: "x-value" }),
     logit: html("span", { class: "x-value" }),
   }));
-  const said = html("p", { class: "x-facts v-said" });
   scope.when(RUN, () => {
     const { logits } = state.ran();
     const p = state.p();
@@ -315,11 +315,11 @@ function classes(scope, state) {
       share.textContent = fixed(p[i], 3);
       logit.textContent = fixed(logits[i], 1);
     });
-    said.textContent = verdict(scope, state);
   });
   return html(
     "div",
-    { class: "x-panel", style: "gap: 0.35rem" },
+    { class: "x-panel v-classes" },
+    headline(scope, RUN, () => verdict(scope, state)),
     html(
       "div",
       { class: "x-grid", style: "--columns: 2rem 1fr 3rem 3rem; row-gap: 0.05rem" },
@@ -327,7 +327,17 @@ function classes(scope, state) {
       html("span", { class: "x-head", style: "text-align: right" }, "logit"),
       ...rows.flatMap(({ name, bar, p, logit }) => [name, html("div", { class: "x-track" }, bar), p, logit]),
     ),
-    said,
+    strip(scope),
+    slider(
+      { ...scope.value("digit"), set: (i) => choose(scope, i) },
+      {
+        label: "Test digit",
+        min: 0,
+        max: DIGITS.length - 1,
+        step: 1,
+        show: (i) => `${i + 1}: shows ${DIGITS[i].label}`,
+      },
+    ),
   );
 }
 
@@ -386,22 +396,37 @@ function looks(scope, state) {
     maps.replaceChildren(small);
     own.textContent = `Query: ${token(query, size)}.`;
   });
+  const asks = querySlider(scope, ["size"], {
+    label: "Query",
+    count: () => state.count() + 1,
+    query: state.query,
+    show: (i) => (i ? token(i, scope.read("size")).replace(/\D+(\d)\D+/, "$1, ") : "summary"),
+  });
   return html(
     "figure",
-    { class: "x-panel" },
-    cut,
+    { class: "x-panel v-reads" },
     html(
-      "figcaption",
-      {},
-      "Click a patch to make it the query, or the summary token, from which the digit is predicted.",
+      "div",
+      { class: "x-panel" },
+      asks,
+      cut,
+      html(
+        "figcaption",
+        {},
+        "Click a patch to make it the query, or the summary token, from which the digit is predicted.",
+      ),
+      own,
     ),
-    own,
-    maps,
     html(
-      "figcaption",
-      {},
-      "Heads of layers 1 and 2. The strongest colour of a map has its largest weight, the number. The small square is " +
-        "the summary token, dots are ink.",
+      "div",
+      { class: "x-panel" },
+      maps,
+      html(
+        "figcaption",
+        {},
+        "Heads of layers 1 and 2. The strongest colour of a map has its largest weight, the number. The small square is " +
+          "the summary token, dots are ink.",
+      ),
     ),
   );
 }
