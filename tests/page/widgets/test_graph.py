@@ -432,13 +432,18 @@ def test_guess_precedes_gat_weights_and_dictionary_edges_can_be_removed(show):
         assert not page.get_by_role("group", name="guess").is_visible()
         page.get_by_label("Graph").select_option(label="a dictionary")
         assert page.get_by_role("group", name="guess").is_visible()
-        assert not page.locator(".k-knot").first.is_visible()
+        assert page.locator(".k-knot").count() == 16  # the graph is there, without its weights
+        assert page.locator(".k-own path").count() == 0
+        assert page.locator("rect.k-cell").count() == 64
+        assert page.locator("rect.k-cell:not([fill-opacity='0.000'])").count() == 0
+        assert "weight" not in page.locator(".k-knot").nth(8).get_attribute("aria-label")
         assert not figure(page, "different keys with").startswith("1")
         page.get_by_role("button", name="5 different keys").press("Enter")
         assert page.evaluate("document.activeElement.textContent").startswith(
             "You said 5. With every edge in place it is 1"
         )
         assert figure(page, "different keys with") == "1 · 8 · 8"
+        assert page.locator(".k-own path").count() == 8
         assert figure(page, "queries whose largest") == "1 · 8 · 8"
         best = GraphExplorer("dictionary").weights()[3].argmax().item()
         hand(page, "removes or adds an edge")

@@ -110,14 +110,14 @@ export function undecided(a, causal) {
 export function onSphere(stack) {
   /** @type {number[][]} */
   let before = stack[0].map((_, i) => [Math.cos(2 * i), Math.sin(2 * i)]);
-  return stack.map((x) => {
+  return stack.map((x, t) => {
     const directions = x.map((row) => divided(row, Math.sqrt(dot(row, row))));
     const centre = x[0].map((_, c) => sum(directions.map((row) => row[c])));
     const length = Math.sqrt(dot(centre, centre));
     const mean = length ? divided(centre, length) : directions[0];
     const along = directions.map((row) => dot(row, mean));
     const aside = directions.map((row, i) => row.map((value, c) => value - along[i] * mean[c]));
-    before = alignedTo(before, plane(aside, before)).map((point, i) => {
+    before = alignedTo(before, plane(aside, before, t ? 10 : 40)).map((point, i) => {
       const far = Math.sqrt(dot(aside[i], aside[i]));
       const half = Math.atan2(far, along[i]) / 2;
       const size = Math.sqrt(dot(point, point));
@@ -127,12 +127,12 @@ export function onSphere(stack) {
   });
 }
 
-/** The coordinates of rows in the plane in which they have most of their length, by orthogonal iteration. @param {Matrix} rows @param {number[][]} start */
-function plane(rows, start) {
+/** The coordinates of rows in the plane in which they have most of their length, by orthogonal iteration. @param {Matrix} rows @param {number[][]} start @param {number} steps */
+function plane(rows, start, steps) {
   const columns = rows[0].map((_, c) => rows.map((row) => row[c]));
   const unit = (/** @type {number[]} */ vector) => divided(vector, Math.sqrt(dot(vector, vector)) || 1);
   let points = start;
-  for (let step = 0; step < 40; step++) {
+  for (let step = 0; step < steps; step++) {
     const [first, second] = [0, 1].map((axis) => {
       const along = points.map((point) => point[axis]);
       return columns.map((column) => dot(column, along));
@@ -170,12 +170,20 @@ function units(x) {
 
 /** @param {Matrix} a @param {Matrix} b */
 function times(a, b) {
-  return a.map((row) => b[0].map((_, c) => sum(row.map((value, k) => value * b[k][c]))));
+  return a.map((row) => {
+    const out = b[0].map(() => 0);
+    row.forEach((value, k) => {
+      for (let c = 0; c < out.length; c++) out[c] += value * b[k][c];
+    });
+    return out;
+  });
 }
 
 /** @param {number[]} a @param {number[]} b */
 function dot(a, b) {
-  return sum(a.map((value, i) => value * b[i]));
+  let total = 0;
+  for (let i = 0; i < a.length; i++) total += a[i] * b[i];
+  return total;
 }
 
 /** @param {number} rows @param {number} columns @param {() => number} entry */

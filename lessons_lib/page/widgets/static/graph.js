@@ -87,7 +87,7 @@ function render(context) {
       } else if (place < queries(scope.read("graph"))) scope.write("node", place);
     },
   };
-  const shown = panels(
+  const figures = panels(
     ["Graph", drawn(scope, state)],
     ["Weights", forGraph(scope, (part) => (club() ? bars(part, state) : matrix(part, state)))],
   );
@@ -95,12 +95,9 @@ function render(context) {
     choices(scope, state),
     guess(scope, club),
     sliders(scope, state),
-    shown,
+    figures,
     forGraph(scope, (part) => counted(part, state)),
   );
-  scope.when(["graph", "score", "guess"], () => {
-    shown.style.display = state.hidden() ? "none" : "";
-  });
   scope.when(EVERYTHING, () =>
     scope.announce(state.hidden() ? "First answer the question above." : told(scope, state)),
   );
@@ -196,8 +193,8 @@ function sliders(scope, { club, node, name }) {
 function guess(scope, club) {
   const { card, tell } = questionCard(
     "k-guess",
-    "Eight queries, A to H, are linked to the same eight keys. Each query needs the value of the key with its own letter, and GAT " +
-      "was trained to return it. In one head, how many different keys have the largest weight of some query? Guess first:",
+    "Eight queries share eight keys. Each needs the key with its own letter, for which GAT was trained. In one head, how many " +
+      "different keys have the largest weight of some query? Guess first:",
     Array.from({ length: WORDS }, (_, i) => [i + 1, String(i + 1), `${i + 1} different keys`]),
     (many) => scope.write("guess", many),
   );
@@ -348,7 +345,7 @@ function drawn(scope, state) {
       );
       own.replaceChildren(
         ...all
-          .filter((v) => v !== node && given[v] > 0)
+          .filter((v) => v !== node && given[v] > 0 && !state.hidden())
           .map((v) => svg("path", { d: line(at(node), at(v)), "stroke-width": (0.8 + 13 * given[v]).toFixed(1) })),
       );
       knots.forEach(({ knot, mark, ring, words }, u) => {
@@ -372,14 +369,14 @@ function drawn(scope, state) {
         const kind = club
           ? `member ${state.name(u)}, went with ${SIDE[SIDES[u]]}`
           : `${u < WORDS ? "query" : "key"} ${state.name(u)}${says}`;
-        const weight = given[u] ? `, weight ${fixed(given[u])}` : "";
+        const weight = given[u] && !state.hidden() ? `, weight ${fixed(given[u])}` : "";
         const marked = label ? `, labelled ${SIDE[label[1]]}` : spread && side >= 0 ? `, put with ${SIDE[side]}` : "";
         knot.setAttribute(
           "aria-label",
           kind + (u === node && club ? ", the query" : u === node ? ", selected" : "") + weight + marked,
         );
       });
-      facts.textContent = told(part, state);
+      facts.textContent = state.hidden() ? "" : told(part, state);
       hint.textContent = hinted(part, state);
     };
     go(here);
@@ -518,8 +515,7 @@ function matrix(part, { given, node, name, hidden }) {
   part.when(EVERYTHING, () => {
     if (part.read("graph") === "club") return;
     drawing.replaceChildren(named("key", left + 4 * side, 12, "", "middle"), named("query", 0, 12));
-    if (hidden()) return;
-    const best = firstChoices(given());
+    const best = hidden() ? [] : firstChoices(given());
     for (let i = 0; i < WORDS; i++) {
       drawing.append(
         named(name(i), left - 10, top + side * (i + 0.5) + 4, i === node() ? "k-head" : "", "end"),
@@ -531,9 +527,10 @@ function matrix(part, { given, node, name, hidden }) {
         const isOwn = name(i) === name(WORDS + j);
         const cell = svg("rect", { x: x + 1, y: y + 1, width: side - 2, height: side - 2 });
         drawing.append(svg("rect", { class: "x-ground", x: x + 1, y: y + 1, width: side - 2, height: side - 2 }), cell);
-        setAttributes(cell, { class: isOwn ? "k-cell k-match" : "k-cell", "fill-opacity": (0.75 * weight).toFixed(3) });
+        const shade = hidden() ? 0 : 0.75 * weight;
+        setAttributes(cell, { class: isOwn ? "k-cell k-match" : "k-cell", "fill-opacity": shade.toFixed(3) });
         const isBest = best[i] === WORDS + j;
-        if (weight >= 0.005)
+        if (weight >= 0.005 && !hidden())
           drawing.append(named(short(weight), x + side / 2, y + side / 2 + 4, isBest ? "k-head" : "", "middle"));
       }
     }

@@ -257,6 +257,8 @@ function paths(rows, left, top, side) {
 }
 
 const WORST = 1.5; // the largest error drawn
+/** The windows at which the curve is computed, besides the selected one. */
+const SIZES = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 40, 48, 60];
 
 /** The error against the budget of the selected method, and the errors of all methods at their budgets. @param {Scope} scope @param {State} state */
 function errors(scope, { how, errs, hidden }) {
@@ -289,8 +291,7 @@ function errors(scope, { how, errs, hidden }) {
       );
       return;
     }
-    const [, min, max] = budget && budget !== "r" ? BUDGETS[budget] : ["", 0, -1];
-    const all = budget === "r" ? FEATURES : Array.from({ length: max - min + 1 }, (_, i) => min + i);
+    const all = budget === "r" ? FEATURES : [...SIZES, now.window].sort((a, b) => a - b);
     const points = budget
       ? all.map((value) => `${x(value).toFixed(1)} ${y(errs({ ...now, [budget]: value })).toFixed(1)}`)
       : [];

@@ -1,7 +1,7 @@
 /** Sparse attention patterns on the words of one text: which pairs of a query and a key are computed. */
 
 import { uniform } from "./arithmetic.js";
-import { reach, square } from "./masks.math.js";
+import { square } from "./masks.math.js";
 
 /**
  * A pattern and its budgets; each pattern uses the budgets that it needs.
@@ -37,6 +37,10 @@ export function mask({ way, window, step, n_global, n_random, causal, seed }) {
 
 /** How many words the output of the last word can depend on, after 1, 2, ... layers of a mask. @param {boolean[][]} seen */
 export function reachOfTheLast(seen) {
-  const layers = Array.from({ length: MOST_LAYERS }, (_, i) => i + 1);
-  return layers.map((some) => reach(seen, some)[N - 1].filter(Boolean).length);
+  let reached = seen.map((_, j) => j === N - 1);
+  return Array.from({ length: MOST_LAYERS }, () => {
+    const before = reached;
+    reached = before.map((on, j) => on || before.some((far, i) => far && seen[i][j]));
+    return reached.filter(Boolean).length;
+  });
 }
