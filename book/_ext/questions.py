@@ -57,9 +57,11 @@ SHARED = """<!doctype html>
 <title>{title} — {book}</title>
 {tags}{canonical}<link rel="icon" href="{icon}">
 <meta http-equiv="refresh" content="0; url={target}">
+<article>
 <h1>{title}</h1>
 <p>{answer}</p>
 <p><a href="{target}">The answer in the book</a></p>
+</article>
 </html>
 """
 

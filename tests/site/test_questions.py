@@ -66,7 +66,9 @@ def test_every_shared_page_has_a_title_a_description_and_a_target():
         shared = (HTML / f"book/questions/{anchor}.html").read_text(encoding="utf-8")
         assert f"url=../questions.html#{anchor}" in shared
         assert f'<section id="{anchor}">' in page
-        assert len(re.search(r'property="og:description" content="([^"]*)"', shared)[1]) >= 50
+        said = html.unescape(re.search(r'property="og:description" content="([^"]*)"', shared)[1])
+        assert 50 <= len(said) <= 225
+        assert not re.search(r"[\\${}`\[\]\0]|\w_\w|<|::|=", said), "a formula, MyST or code"
         assert (HTML / f"_static/cards/questions/{anchor}.png").stat().st_size < 30_000
 
 
