@@ -249,8 +249,9 @@ def links(one: Question, root: Path) -> str:
 
 
 def explorer_address(state: str) -> str:
-    """Return the address that sets an explorer, relative to the page; ``state`` is ``name&trait=value&…``."""
-    return html.escape(f"explorers.html#explore={quote(state, safe='&=')}")
+    """Return the address of an explorer's page, which sets it; ``state`` is ``name&trait=value&…``."""
+    name = state.partition("&")[0]
+    return html.escape(f"../explorers/{name}.html#explore={quote(state, safe='&=')}")
 
 
 def filled(text: str, root: Path, runs: Runs) -> str:

@@ -7,10 +7,13 @@ from pathlib import Path
 import pytest
 import questions
 import torch
+import traitlets
 from chapters import markdown_cells
 from sample_book import chapter, contents
 from test_reading_ease import LONGEST, sentences
 from times import count_words
+
+from lessons_lib.page import widgets
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / f"{questions.PAGE}.md").read_text(encoding="utf-8")
@@ -93,6 +96,19 @@ def test_answer_links_to_a_section_and_has_a_formula_or_drawing(anchor):
         assert any(f'"{one.options["figure"]}"' in path.read_text() for path in ROOT.glob("book/[a-z]*/*.ipynb"))
 
 
+@pytest.mark.parametrize("anchor", [anchor for anchor, one in ASKED.items() if "try" in one.options])
+def test_explorer_has_the_settings_of_the_link(anchor):
+    state, _, words = ASKED[anchor].options["try"].partition(" | ")
+    assert words.endswith(".")
+    name, *settings = state.split("&")
+    explorers = [getattr(widgets, kind) for kind in widgets.__all__ if kind.endswith("Explorer")]
+    traits = next(kind for kind in explorers if kind.script == name).class_traits(sync=True)
+    for setting in settings:
+        trait, _, text = setting.partition("=")
+        value = text if isinstance(traits[trait].default(), str) else json.loads(text)
+        traits[trait].validate(traitlets.HasTraits(), value)
+
+
 def test_size_of_a_cache_is_that_of_the_shape_in_the_text():
     text = ASKED["kv-cache"].answer
     layers, heads, width = map(int, re.search(r"(\d+) layers and (\d+) key/value heads of width (\d+)", text).groups())
@@ -172,7 +188,7 @@ def test_filled_page_has_answer_formula_and_links(book):
     assert "{#what-is-x}\n### What is x?\n\nIt is [two](/book/part/one.ipynb#what-is-y). Its spread is 1.50." in page
     assert "$$\nx = 1\n$$\n\n$x$ is a number." in page
     assert "**Read more:** One, [What is x?](/book/part/one.ipynb#what-is-x)" in page
-    assert '<a href="explorers.html#explore=masks&amp;parts=%5B%22causal%22%5D">Set it.</a>' in page
+    assert '<a href="../explorers/masks.html#explore=masks&amp;parts=%5B%22causal%22%5D">Set it.</a>' in page
     assert '<a class="question-link" href="questions/what-is-x.html">Copy link</a>' in page
 
 
