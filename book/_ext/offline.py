@@ -5,6 +5,16 @@ from pathlib import Path
 
 from fontTools import subset
 
+# Scripts and style sheets of other extensions, and what a page contains if it needs them.
+NEEDED_FOR = {
+    "sphinx-design.min.css": 'class="sd-',
+    "design-tabs.js": 'class="sd-tab',
+    "clipboard.min.js": '<div class="highlight',
+    "copybutton.js": '<div class="highlight',
+    "copybutton.css": '<div class="highlight',
+    "mystnb.": 'class="cell',
+}
+
 ICON_RULE = re.compile(r'((?:\.fa-[\w-]+::?before,?)+)\{(?:content|--fa):"\\([0-9a-f]+)"\}')
 
 
@@ -54,9 +64,23 @@ def drop_thebe(app, pagename, templatename, context, doctree) -> None:
         context[kind] = [asset for asset in context[kind] if not is_thebe(asset)]
 
 
+def drop_unused(app, pagename, templatename, context, doctree) -> None:
+    """Remove the scripts and style sheets of ``NEEDED_FOR`` from pages that do not need them."""
+    body = context.get("body") or ""
+
+    def is_needed(asset) -> bool:
+        name = str(getattr(asset, "filename", asset) or "").rsplit("/", 1)[-1]
+        marks = [mark for start, mark in NEEDED_FOR.items() if name.startswith(start)]
+        return not marks or marks[0] in body
+
+    for kind in ("script_files", "css_files"):
+        context[kind] = [asset for asset in context[kind] if is_needed(asset)]
+
+
 def setup(app) -> dict:
     """Register with Sphinx."""
     app.connect("build-finished", drop_icon_script)
     app.connect("build-finished", keep_used_icons)
     app.connect("html-page-context", drop_thebe, priority=900)
+    app.connect("html-page-context", drop_unused, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -92,6 +92,15 @@ def test_every_explorer_is_on_the_explorers_page():
     assert '<div class="hero">' in read("book/intro.html")
 
 
+def test_copy_buttons_and_tabs_are_loaded_only_where_needed(path):
+    page = read(path)
+    body = page.split("<article", 1)[-1]
+    assert ("copybutton.js" in page) == ("clipboard.min.js" in page) == ('<div class="highlight' in body)
+    assert ("design-tabs.js" in page) == ('class="sd-tab' in body)
+    assert ("sphinx-design.min.css" in page) == ('class="sd-' in body)
+    assert ("_static/mystnb." in page) == ('class="cell' in body)
+
+
 def test_formulas_are_typeset_with_fonts_of_the_site(path):
     page = read(path)
     assert page.count('<mjx-container class="MathJax"') >= page.count('<span class="math ') + page.count(
