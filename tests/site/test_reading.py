@@ -342,9 +342,9 @@ def test_controls_stay_visible_beside_the_figure_on_a_phone(visit):
     top = "e => e.getBoundingClientRect().top"
     with visit(CHAPTER) as page:
         page.set_viewport_size({"width": 360, "height": 740})
-        page.locator(".explorer table").scroll_into_view_if_needed()
+        page.locator(".explorer details").scroll_into_view_if_needed()
         controls = page.locator(".explorer .x-controls")
-        box = page.locator(".explorer table").bounding_box()
+        box = page.locator(".explorer details").bounding_box()
         assert box
         assert 0 <= controls.evaluate(top) < 80
         assert box["y"] + box["height"] <= 740

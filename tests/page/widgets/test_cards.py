@@ -6,7 +6,7 @@ import pytest
 from examples import NAMES, example
 from thorough import all_but
 
-from lessons_lib.page.widgets import ClocksExplorer, CollapseExplorer, TilesExplorer, WalkExplorer
+from lessons_lib.page.widgets import BirthExplorer, ClocksExplorer, CollapseExplorer, TilesExplorer, WalkExplorer
 from lessons_lib.page.widgets.assemble import STATIC
 
 pytestmark = pytest.mark.browser
@@ -140,6 +140,29 @@ def test_phone_shows_a_figure_beside_every_control(explorer, label, last, pace, 
         assert below - above <= room
         slider_widths = [slider.evaluate(box)[2] for slider in page.locator(".x-settings input[type=range]").all()]
         assert all(width > 280 for width in slider_widths)
+
+
+def test_tabs_show_a_group_and_on_a_phone_one_panel_of_it_and_in_print_all(show):
+    with show(BirthExplorer()) as page:
+        panels, tabs = page.locator(".x-tabbed > .x-panel"), page.locator(".x-tabs button:visible")
+        assert tabs.all_inner_texts() == ["Attention maps", "Next symbol", "Training"]
+        seen = []
+        for tab in tabs.all():
+            tab.press("Enter")
+            assert tab.get_attribute("aria-pressed") == "true"
+            seen.append([panel.is_visible() for panel in panels.all()])
+        assert list(map(sum, zip(*seen, strict=True))) == [1] * panels.count()
+        assert list(map(sum, seen)) == [3, 2, 1]
+        page.set_viewport_size({"width": 360, "height": 740})
+        assert tabs.all_inner_texts() == ["Layer 1", "Layer 2", "Next", "Training"]
+        counts = []
+        for tab in tabs.all():
+            tab.click()
+            assert page.locator(".x-tabs [aria-pressed=true]:visible").all_inner_texts() == [tab.inner_text()]
+            counts.append(panels.locator("visible=true").count())
+        assert counts == [2, 2, 2, 1]  # with the panel of the group that has no name
+        page.emulate_media(media="print")
+        assert panels.locator("visible=true").count() == panels.count() == 6
 
 
 # --- the address ----------------------------------------------------------------------------------------------------

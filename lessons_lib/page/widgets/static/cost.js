@@ -96,7 +96,7 @@ function render(context) {
         steps("tokens", "Sequence length", LEVERS.read.most),
         steps("texts", "Batch size", LEVERS.write.most),
       ),
-      headline(scope, EVERYTHING, () => [time(task.least), `at least; the device waits for ${waitsFor()}`]),
+      headline(scope, EVERYTHING, () => [time(task.least), `at least; waits for ${waitsFor()}`]),
     ),
     html("div", { class: "x-panels" }, bars(scope, now), roofline(scope, now)),
     numbers(scope, EVERYTHING, [
