@@ -52,6 +52,11 @@ class ReachExplorer(Explorer):
             "In the live figure you choose a sparse attention pattern and a number of layers. It shows the computed "
             "pairs, and how many words the output of the last word can depend on."
         ),
+        tries={
+            "A causal window": {"way": "window", "window": 8, "layers": 8, "causal": True},
+            "Longformer without a causal mask": {"way": "longformer", "n_global": 1, "layers": 2, "causal": False},
+            "BigBird, causal": {"way": "bigbird", "n_random": 3, "layers": 4, "causal": True},
+        },
     )
 
     way = traitlets.Enum(MASKS, "longformer").tag(sync=True)

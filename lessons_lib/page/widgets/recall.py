@@ -34,6 +34,11 @@ class RecallExplorer(Explorer):
             "In the live figure you choose the number of pairs and the kind of layer. It shows the share of pairs that "
             "recorded layers recall, with each of three seeds."
         ),
+        tries={
+            "Attention, 32 pairs": {"kind": "attention", "pairs": 32},
+            "The seeds of the delta rule": {"kind": "delta", "pairs": 8, "steps": 800},
+            "The delta rule after 3200 steps": {"kind": "delta", "pairs": 8, "steps": 3200},
+        },
     )
 
     pairs = traitlets.Enum([4, 8, 16, 32], 16).tag(sync=True)

@@ -321,7 +321,7 @@ def test_tokens_fall_to_the_centre_over_the_layers(show):
         for _ in range(7):
             places = torch.tensor(page.evaluate(PLACES))
             assert places.shape == (TOKENS, 2)
-            widths.append((places - torch.tensor([160.0, 166.0])).norm(dim=-1).max().item())
+            widths.append((places - torch.tensor([160.0, 152.0])).norm(dim=-1).max().item())
             slider(page, "Layers").press("ArrowRight")
         assert widths == sorted(widths, reverse=True)
         assert widths[0] > 80

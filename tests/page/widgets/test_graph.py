@@ -411,17 +411,17 @@ def test_two_clicks_remove_an_edge_and_two_more_add_it(show):
 def test_clicks_cycle_through_labels_and_labels_propagate(show):
     with show(GraphExplorer()) as page:
         hand(page, "labels a member")
-        assert figure(page, "others whom labels put") == "no labels yet"
+        assert figure(page, "others that labels put") == "no labels yet"
         knot(page, "1").click()
         knot(page, "34").click()
         assert state(page, "labels") == [[0, 0], [33, 0]]
         knot(page, "34").click()
         assert state(page, "labels") == [[0, 0], [33, 1]]
-        assert figure(page, "others whom labels put") == "31 of 32"
+        assert figure(page, "others that labels put") == "31 of 32"
         assert page.locator(".k-other").count() == 1
         assert "put with the officers" in knot(page, "9").get_attribute("aria-label")
         page.get_by_label("Reach").press("Home")
-        assert figure(page, "others whom labels put") == "0 of 32"  # labels stay where they are
+        assert figure(page, "others that labels put") == "0 of 32"  # labels stay where they are
         knot(page, "34").click()
         assert state(page, "labels") == [[0, 0]]
 
@@ -444,7 +444,7 @@ def test_guess_precedes_gat_weights_and_dictionary_edges_can_be_removed(show):
         )
         assert figure(page, "different keys with") == "1 · 8 · 8"
         assert page.locator(".k-own path").count() == 8
-        assert figure(page, "queries whose largest") == "1 · 8 · 8"
+        assert figure(page, "queries with most") == "1 · 8 · 8"
         best = GraphExplorer("dictionary").weights()[3].argmax().item()
         hand(page, "removes or adds an edge")
         page.locator(".k-knot").nth(best).click()

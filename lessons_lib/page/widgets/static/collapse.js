@@ -173,8 +173,8 @@ function render(context) {
  * @param {Scope} scope @param {Now} now @param {Drawing} soon
  */
 function sphere(scope, now, soon) {
-  const [middle, high, radius] = [160, 166, 146];
-  const drawing = picture(320, 330, "the directions of the tokens, seen from their mean");
+  const [middle, high, radius] = [160, 152, 140];
+  const drawing = picture(320, 310, "the directions of the tokens, seen from their mean");
   const quarter = radius * Math.SQRT1_2;
   const colour = (/** @type {number} */ i) => `--share: ${Math.round((100 * i) / (TOKENS - 1))}%`;
   const trails = Array.from({ length: TOKENS }, (_, i) => svg("path", { class: "l-trail", style: colour(i) }));
@@ -209,8 +209,8 @@ function sphere(scope, now, soon) {
     html(
       "figcaption",
       {},
-      "A point for each token, from the first (blue) to the last (orange). Its distance from the centre is its angle to the " +
-        "mean direction. Lines: the last layer. All in the centre: all tokens are equal.",
+      "A point for each token, the first blue, the last orange. Its distance from the centre is its angle to the mean. Lines: " +
+        "the last layer. All in the centre: all equal.",
     ),
   );
 }

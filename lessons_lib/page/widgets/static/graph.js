@@ -237,7 +237,7 @@ function agreed({ spread, labels }) {
   return [others.filter((u) => put[u][SIDES[u]] > put[u][1 - SIDES[u]]).length, others.length];
 }
 
-const [WIDE, HIGH, LOW, ROW] = [340, 320, 290, 35]; // the dictionary is lower than the club
+const [WIDE, HIGH, LOW, ROW] = [340, 320, 274, 33]; // the dictionary is lower than the club
 const across = (/** @type {number} */ place) =>
   place < WORDS ? [34, ROW * place + 23] : [262, ROW * (place - WORDS) + 23];
 const line = (/** @type {number[]} */ a, /** @type {number[]} */ b) => `M${a.join(" ")}L${b.join(" ")}`;
@@ -446,7 +446,7 @@ function hinted(scope, { club, end, name }) {
     return "A line is as thick as its attention weight. Outlined: the key with the query’s own letter. Nodes can be dragged.";
   if (hand === "label")
     return "Click once for the side of Mr. Hi (green), again for the officers’ (pink), again for none. Shapes are the sides that members took, colours where the labels put them; a broken outline: elsewhere.";
-  return "A line is as thick as its attention weight. Round: went with Mr. Hi (1) when the club split; square: with the officers (34). The networks were trained with the sides of these two alone. Nodes can be dragged, or moved by Shift and an arrow key.";
+  return "A line is as thick as its weight. Round: went with Mr. Hi (1); square: with the officers (34), the two labels in training. Drag a node, or move it by Shift and an arrow key.";
 }
 
 /** The node in a direction; a node straight ahead is preferred to a near one. @param {number[]} from @param {number[]} way @param {number[][]} places */
@@ -510,7 +510,7 @@ const short = (/** @type {number} */ weight) => fixed(weight).replace(/^0/, "");
 
 /** The attention weights of the query nodes on the entries. @param {Scope} part @param {State} state */
 function matrix(part, { given, node, name, hidden }) {
-  const [left, top, side] = [30, 40, 31];
+  const [left, top, side] = [30, 40, 29];
   const drawing = picture(WIDE, LOW, "attention weights of eight queries on eight keys");
   part.when(EVERYTHING, () => {
     if (part.read("graph") === "club") return;
@@ -572,19 +572,16 @@ function counted(part, state) {
   const measures = club()
     ? [
         [
-          "pairs ranked both ways, by two members who see both",
+          "pairs that two members rank both ways",
           () => `${each((kind) => reversed(given(kind), mask()).opposite)} of ${reversed(given(), mask()).pairs}`,
         ],
-        [
-          "others whom labels put on the side they took",
-          () => (spread() ? agreed(state).join(" of ") : "no labels yet"),
-        ],
-        ["the same by the trained networks, five seeds", () => `${each(right)} of 32`],
+        ["others that labels put on their side", () => (spread() ? agreed(state).join(" of ") : "no labels yet")],
+        ["the same by trained networks, five seeds", () => `${each(right)} of 32`],
       ]
     : [
         ["different keys with a largest weight", () => each((kind) => different(given(kind)))],
-        ["queries whose largest weight is on their letter", () => each(matched)],
-        ["right answers on new dictionaries, five seeds", () => each(right)],
+        ["queries with most weight on their letter", () => each(matched)],
+        ["right on new dictionaries, five seeds", () => each(right)],
       ];
   return html(
     "div",

@@ -165,7 +165,7 @@ function queryPlane(part, weightsAt) {
     html(
       "figcaption",
       {},
-      "Drag a key or the query. The colour at a point mixes the keys by the weights of a query at that point. Dashed: the convex hull of the keys.",
+      "Drag a key or the query. Colour: the keys, mixed by the weights of a query at that point. Dashed: their convex hull.",
     ),
   );
 }
@@ -209,7 +209,7 @@ function valuePlane(part, values, weights) {
     html(
       "figcaption",
       {},
-      "Drag a value; it has the colour of its key. The output is the weighted average of the values and stays inside their convex hull.",
+      "Drag a value. The output is the weighted average of the values and stays inside their convex hull.",
     ),
   );
 }

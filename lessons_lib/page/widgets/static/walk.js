@@ -89,7 +89,7 @@ function render(context) {
       ["mass on the start token", () => fixed(now.mass()[scope.read("start")], 3)],
       ["mass on token 0", () => fixed(now.mass()[0], 3)],
       ["effective number of tokens", () => fixed(effectiveCount(now.mass()), 3)],
-      ["largest distance of two walkers", () => fixed(apart(now.rows()), 3)],
+      ["largest distance of two", () => fixed(apart(now.rows()), 3)],
     ]),
   );
   scope.when(EVERYTHING, () => {
@@ -210,8 +210,8 @@ function crowd(scope, now) {
  * @param {Scope} scope @param {Now} now
  */
 function curves(scope, now) {
-  const drawing = picture(320, 182, "distance of walkers, and mass on token 0, against layers");
-  const [top, bottom, left] = [36, 146, LEFT];
+  const drawing = picture(320, 168, "distance of walkers, and mass on token 0, against layers");
+  const [top, bottom, left] = [36, 132, LEFT];
   const x = linear([0, STEPS], [left, RIGHT]);
   const y = linear([0, 1], [bottom, top]);
   const lines = ["x-line x-first", "x-line x-second x-dashed"].map((look) => svg("path", { class: look }));
