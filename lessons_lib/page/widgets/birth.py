@@ -62,7 +62,7 @@ class BirthExplorer(Explorer):
             "layer 2, or made to look at the previous symbol exactly."
         ),
         tries={
-            "The first step": {"step": 0},
+            "Before the first step": {"step": 0},
             "Step 300, layer 1 hidden from the keys": {"step": 300, "hide": ["keys"]},
             "Step 125, layer 1 on the previous symbol": {"step": 125, "forced": True},
         },
