@@ -297,7 +297,9 @@ def add_files(app, pagename, templatename, context, doctree) -> None:
 
 
 def write_shared_pages(app, exception) -> None:
-    """Write the page of each question that a link to it shows, with its picture."""
+    """Write the page of each question that a link to it shows, with its picture, unless only another page is built."""
+    if getattr(app.config, "one_page", "") not in ("", PAGE):
+        return
     if exception is not None or app.builder.format != "html" or PAGE not in app.env.found_docs:
         return
     root, config = Path(app.srcdir), app.config
