@@ -54,6 +54,6 @@ def write_icon(app, exception) -> None:
 
 def setup(app) -> dict:
     """Register with Sphinx."""
-    app.connect("html-page-context", link_icon)
+    app.connect("html-page-context", link_icon, priority=900)  # explorer_pages.py replaces all earlier tags
     app.connect("build-finished", write_icon)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -41,6 +41,12 @@ def test_page_has_an_icon(path):
     assert icon[1].startswith("data:") or (HTML / path).parent.joinpath(icon[1]).exists()
 
 
+def test_page_has_a_touch_icon(path):
+    touch = re.search(r'<link rel="apple-touch-icon" href="([^"]+)"', (HTML / path).read_text(encoding="utf-8"))
+    assert (touch is None) == (path == "index.html")  # which redirects
+    assert touch is None or (HTML / path).parent.joinpath(touch[1]).exists()
+
+
 def test_fonts_of_the_site_are_small():
     sizes = {path.name: path.stat().st_size for path in HTML.glob("_static/fonts/*.woff2")}
     assert len(sizes) == 10
