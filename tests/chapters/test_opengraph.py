@@ -76,6 +76,7 @@ def site(extensions, tmp_path):
         (source / "icon.svg").write_text(ICON)
         options |= {"extensions": ["myst_nb", *EXTENSIONS[::-1]], "nb_execution_mode": "off"}
         options["myst_enable_extensions"] = ["dollarmath"]
+        options["source_suffix"] = {".md": "myst-nb"}  # else Sphinx keeps it for the builds of later tests
         options["extensions"].remove("social_cards")
         options |= {"html_theme": "sphinx_book_theme", "html_theme_options": {"repository_url": address}}
         options |= {"root_doc": "intro", "html_title": "A book", "html_favicon": "icon.svg"}
