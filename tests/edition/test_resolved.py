@@ -21,6 +21,7 @@ It was {glue:text}`spread`, by {eq}`eq-sum` and {eq}`eq-other`; see {doc}`two`,
 {doc}`the other <two>`, {doc}`plain`. Code stays: `{eq}`, ``a `$$` b``. Links:
 [two](two.ipynb#eq-other), [words](plain.md), [out](https://example.org/a.md).
 Jumps: [a heading](#what-is--then), [a place](#here).
+Sets: [*causal*](<#explore=masks&parts=["causal"]>), [n](#explore=masks&n=3).
 
 $$
 a + b
@@ -67,6 +68,7 @@ It was 16.12, by [(1.1)](#eq-sum) and [(2.1)](two.ipynb#eq-other); see [Page two
 [the other](two.ipynb), [In words]({PAGES}plain.html). Code stays: `{{eq}}`, ``a `$$` b``. Links:
 [two](two.ipynb#eq-other), [words]({PAGES}plain.html), [out](https://example.org/a.md).
 Jumps: [a heading](#what-is--then), [a place](#here).
+Sets: *causal*, n.
 
 <a id="eq-sum"></a>
 

@@ -2,7 +2,10 @@
 
 import ast
 import json
+import re
+from importlib import import_module
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import pytest
 from thorough import all_but
@@ -10,7 +13,8 @@ from thorough import all_but
 from lessons_lib.page import widgets
 from lessons_lib.page.widgets import MasksExplorer, PlaneExplorer, RoutingExplorer, ScalingExplorer, WalkExplorer
 
-EXPLORERS = Path(__file__).parents[3] / "book/explorers.ipynb"
+BOOK = Path(__file__).parents[3] / "book"
+EXPLORERS = BOOK / "explorers.ipynb"
 STATE = "e => Object.fromEntries(Object.keys(e.explorer.start).map(name => [name, e.explorer.model.get(name)]))"
 NOT_DRAWN = "e => /NaN|Infinity|undefined/.test(e.querySelector('.x-body').innerHTML)"
 TOP = "e => Math.round(e.getBoundingClientRect().top)"
@@ -19,19 +23,30 @@ FAR = (
 )
 
 
-def shown_on_the_explorers_page():
-    """Every explorer as the page of explorers shows it, by the name of its script."""
+def sources(notebook, kind):
+    """The sources of a notebook's cells of one type."""
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == kind]
+
+
+def shown(notebook):
+    """Every explorer as a notebook shows it, by the name of its script."""
     names, found = vars(widgets).copy(), {}
-    for cell in json.loads(EXPLORERS.read_text(encoding="utf-8"))["cells"]:
-        if cell["cell_type"] == "code" and "Explorer(" in "".join(cell["source"]):
-            *before, last = ast.parse("".join(cell["source"])).body
-            exec(compile(ast.Module(before, []), EXPLORERS.name, "exec"), names)
+    for source in sources(notebook, "code"):
+        if re.search(r"^\w+Explorer\(", source, re.MULTILINE):
+            *before, last = ast.parse(source).body
+            exec(compile(ast.Module(before, []), notebook.name, "exec"), names)
             explorer = eval(ast.unparse(last), names)
             found[explorer.script] = explorer
     return found
 
 
-EVERY = shown_on_the_explorers_page()
+EVERY = shown(EXPLORERS)
+LINKING = sorted(
+    path
+    for path in BOOK.rglob("*.ipynb")
+    if "](#explore=" in (text := path.read_text(encoding="utf-8")) or "(<#explore=" in text
+)
 every_explorer = pytest.mark.parametrize("name", EVERY)
 browser_cases = pytest.mark.parametrize("name", all_but(EVERY, lambda name: name in {"masks", "plane", "gpt"}))
 
@@ -70,6 +85,19 @@ def test_address_holds_texts_as_they_are_and_other_values_in_json():
     assert MasksExplorer().address({"parts": ["block 2", "& causal"]}) == (
         "#explore=masks&parts=%5B%22block+2%22%2C%22%26+causal%22%5D"
     )
+
+
+@pytest.mark.parametrize("notebook", LINKING, ids=lambda path: path.stem)
+def test_links_in_the_text_have_values_that_their_explorer_takes(notebook, monkeypatch):
+    monkeypatch.syspath_prepend(BOOK / "_ext")
+    explore_links, explorers = import_module("explore_links"), shown(notebook)
+    found = [link for text in sources(notebook, "markdown") for link in explore_links.LINK.finditer(text)]
+    assert found
+    for link in found:
+        values = dict(parse_qsl((link["quoted"] or link["plain"])[1:]))
+        explorer = explorers[values.pop("explore")]
+        traits = {name: v if isinstance(getattr(explorer, name), str) else json.loads(v) for name, v in values.items()}
+        assert explorer.refused(traits) == "", link[0]
 
 
 # --- in the browser ---------------------------------------------------------------------------------------------------
