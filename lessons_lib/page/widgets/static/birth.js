@@ -127,9 +127,8 @@ function render(context) {
           ["", typed(scope, state)],
         ],
       ],
-      ["Training", [["Training", curves(scope)]]],
+      ["Training", [["Training", curves(scope, measured)]]],
     ).element,
-    measured,
   );
   scope.when([...ASKED, "guess"], () => {
     const next = ran.next[state.query()];
@@ -318,8 +317,8 @@ const MEASURES = [
   ["previous_token", "layer 1, previous symbol, dotted", "b-third", "b-of-third"],
 ];
 
-/** Three measures of three runs up to the current step, and the reader's guess. @param {Scope} scope */
-function curves(scope) {
+/** Three measures of three runs up to the current step, and the reader's guess. @param {Scope} scope @param {HTMLElement} measured in numbers */
+function curves(scope, measured) {
   const [left, right, top, bottom] = [30, 312, 64, 274];
   const drawing = picture(320, 308, "accuracy and two scores against the steps of training, of three runs");
   const [x, y] = [linear([0, LAST], [left, right]), linear([0, 1], [bottom, top])];
@@ -377,6 +376,7 @@ function curves(scope) {
       {},
       "As far as the present step. Thick: the run of this figure. Thin: two others, from other seeds. No switch changes them.",
     ),
+    measured,
   );
 }
 

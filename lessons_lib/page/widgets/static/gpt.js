@@ -32,7 +32,7 @@ const TABS = {
   english: { name: "text", title: "English", label: "Text", one: "character", known: /^[ %'(),\-.:;a-z\d]{1,240}$/i },
 };
 const SHOWN = 10; // next tokens with a bar
-const SEEN = 14; // tokens with a row beside the arcs
+const SEEN = 12; // tokens with a row beside the arcs
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {

@@ -289,7 +289,7 @@ function drawn(scope, state) {
       "div",
       { class: "x-panel" },
       paper,
-      html("figcaption", {}, "Draw here: click or drag. Paper takes ink, ink is wiped off."),
+      html("figcaption", {}, "Draw here: click or drag. Ink is wiped off."),
       html("div", { class: "x-bench" }, clear, back),
     ),
     classes(scope, state),
