@@ -125,8 +125,8 @@ MUTANTS = (
     Mutant(
         "site",
         "book/_static/book.js",
-        "new URLSearchParams(location.hash.slice(1))",
-        "new URLSearchParams(location.hash)",
+        "new URLSearchParams(hash.slice(1))",
+        "new URLSearchParams(hash)",
         LANES["site"],
         ("tests/site/test_reading.py", "-k", "state_of_an_explorer"),
         built="_build/html/_static/book.js",

@@ -80,9 +80,9 @@ def sources_of(chapter: Path) -> dict[int, Source]:
 
 
 def cited_numbers(chapter: Path) -> set[int]:
-    """Return the numbers of the citations in a chapter's text, outside of formulas, code and the list itself."""
+    """Return the numbers of the citations in a chapter's text, outside of formulas, code, links and the list."""
     texts = (HEADING.split(text)[0] for text in markdown_cells(chapter))
-    plain = (re.sub(r"\$\$.*?\$\$|\$[^$]*\$|`[^`]*`", "", text, flags=re.DOTALL) for text in texts)
+    plain = (re.sub(r"\$\$.*?\$\$|\$[^$]*\$|`[^`]*`|\(#explore=[^)]*\)", "", text, flags=re.DOTALL) for text in texts)
     return {int(number) for text in plain for group in CITED.findall(text) for number in group.split(",")}
 
 
