@@ -24,6 +24,7 @@ ENTRY = re.compile(
     r"(?P<year>(?:19|20)\d\d), \[(?P<label>[^\]]+)\]\((?P<address>https://[^\s)]+)\)"
 )
 CITED = re.compile(r"\[(\d+(?:, ?\d+)*)(?:, [^\d\]][^\]]*)?\](?![(\[])")  # [1], [1, 2] and [1, figure 2]
+NOT_CITED = re.compile(r"\$\$.*?\$\$|\$[^$]*\$|`[^`]*`|\[[^\]]*\]\(<?#explore=[^)]*\)", re.DOTALL)
 IDS = {"arXiv:": "https://arxiv.org/abs/", "doi:": "https://doi.org/"}
 
 
@@ -82,7 +83,7 @@ def sources_of(chapter: Path) -> dict[int, Source]:
 def cited_numbers(chapter: Path) -> set[int]:
     """Return the numbers of the citations in a chapter's text, outside of formulas, code, links and the list."""
     texts = (HEADING.split(text)[0] for text in markdown_cells(chapter))
-    plain = (re.sub(r"\$\$.*?\$\$|\$[^$]*\$|`[^`]*`|\(#explore=[^)]*\)", "", text, flags=re.DOTALL) for text in texts)
+    plain = (NOT_CITED.sub("", text) for text in texts)
     return {int(number) for text in plain for group in CITED.findall(text) for number in group.split(",")}
 
 
