@@ -14,7 +14,7 @@
 
   const ROOT = document.documentElement.dataset.content_root || "./";
   const FIELDS = { heading: 8, phrases: 10, words: 6, page: 3, body: 1 };
-  const KINDS = { chapter: 3, question: 2.2, page: 1.2, exercise: 0.7, library: 0.5 };
+  const KINDS = { chapter: 3, question: 1, page: 1.2, exercise: 0.7, library: 0.5 };
   const PLACES = { top: 1.5, section: 1, deeper: 0.6 };
   const NAMES = { question: "question", exercise: "exercises", library: "library" };
   const BETWEEN = /[\s\-–_.,;:!?()[\]/'"“”’=|`*+^{}<>&]+/;

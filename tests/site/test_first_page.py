@@ -113,7 +113,7 @@ def test_first_links_start_chapter_1_and_the_explorers():
 
 @pytest.mark.browser
 def test_buttons_are_directly_below_the_hero(visit):
-    with visit(INTRO, reduced_motion="reduce", formulas=False) as page:
+    with visit(INTRO, reduced_motion="reduce") as page:
         page.set_viewport_size({"width": 1440, "height": 900})
         start, play = (page.locator(".start a").nth(i).bounding_box() for i in (0, 1))
         hero = page.locator(".hero").bounding_box()

@@ -11,7 +11,9 @@ from visits import each_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted(
-    str(page.relative_to(HTML)) for page in HTML.glob("book/*/*.html") if page.parent.name not in ("back", "reference")
+    str(page.relative_to(HTML))
+    for page in HTML.glob("book/*/*.html")
+    if page.parent.name not in ("back", "questions", "reference")
 )
 LONG = ("vision-and-language", "sequences-graphs-decisions", "flash")
 every_chapter = each_of(PAGES)

@@ -165,7 +165,7 @@ def test_results_are_hidden_until_answered_and_answers_are_stored(visit, path):
 @pytest.mark.browser
 def test_chapter_is_marked_as_read_once_all_its_guesses_are_answered(visit):
     marked = "Object.keys(localStorage).filter((key) => key.startsWith('read ')).length"
-    with visit(SCALING, formulas=False) as page:
+    with visit(SCALING) as page:
         page.evaluate(OPEN_FOLDS)
         for i, guess in enumerate(asked(read(SCALING))):
             assert page.evaluate(marked) == 0

@@ -107,7 +107,7 @@ def test_model_is_fetched_once_when_the_explorer_is_near(book):
     assert models(page) == []
     assert cards.nth(1).locator(".x-body").count() == 0
     assert cards.nth(1).locator(".x-still svg").count() == 1
-    page.evaluate("scrollTo(0, 9000)")  # by the last one first
+    cards.nth(2).scroll_into_view_if_needed()  # by the last one first
     cards.nth(2).locator(".x-body").wait_for()
     assert cards.nth(2).locator(".g-next button").first.inner_text() != ""
     cards.nth(1).scroll_into_view_if_needed()

@@ -128,7 +128,7 @@ def test_slider_goes_from_the_bytes_to_the_last_merge(show):
         assert len(pieces(page)) > len(explorer.tokens())
         slider.press("Home")
         assert pieces(page) == list("in␣strawberries")
-        assert page.get_by_text("No merge").is_visible()
+        assert page.get_by_text("No merge: the tokens").is_visible()
         slider.press("ArrowRight")
         assert pieces(page)[:2] == ["in", "␣"]
         assert page.get_by_text("merge 2 joins i and n").is_visible()
