@@ -312,7 +312,7 @@ def test_print_breaks_no_blocks_and_hides_menus(visit, path):
 @pytest.mark.browser
 def test_print_shows_addresses_of_links(visit):
     after = "e => getComputedStyle(e, '::after').content"
-    with visit("book/intro.html") as page:
+    with visit("book/run.html") as page:
         page.emulate_media(media="print")
         link = page.locator(".bd-article a.external[href*='nbgrader']").first
         assert "https://nbgrader.readthedocs.io" in link.evaluate(after)
