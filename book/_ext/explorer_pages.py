@@ -13,7 +13,18 @@ from pathlib import Path
 
 from docutils import nodes
 from gallery import EXPLORERS, explorer_sections, output_html
-from opengraph import NO_TEXT, SHORTEST, chapter_of, sentences, short_title, shorten, tags, unicode_formula
+from opengraph import (
+    NO_TEXT,
+    PAGE_ALT,
+    SHORTEST,
+    chapter_of,
+    sentences,
+    short_title,
+    shorten,
+    site_address,
+    tags,
+    unicode_formula,
+)
 from social_cards import draw_card
 from sphinx.addnodes import pending_xref
 from sphinx.errors import ExtensionError
@@ -22,7 +33,6 @@ from sphinx.util import docname_join
 FOLDER = "explorers"
 TEMPLATE = "explorer.html"
 HEIGHT = 700  # of the frame, in pixels, where the page's script has not measured the explorer
-ALT = "{question} Beside it a matrix of attention weights, and arcs between words with large attention weights."
 MARKUP = {nodes.emphasis: "em", nodes.strong: "strong", nodes.literal: "code"}
 
 
@@ -131,14 +141,14 @@ def collect_pages(app) -> Iterator[tuple[str, dict, str]]:
         return
     for page in explorer_pages(app):
         title = short_title(app.env, page.chapter)
-        code = embed_code(page, app.config.html_baseurl)
+        code = embed_code(page, site_address(app.config))
         context = {"explorer": page, "title": page.question, "body": page.html, "favicon": favicon(app)}
         yield page.docname, {**context, "chapter_title": title, "embed_code": code}, TEMPLATE
 
 
 def embed_code(page: ExplorerPage, base: str) -> str:
     """Return the HTML that embeds an explorer, with the site's address if it has one."""
-    address = f"{base.rstrip('/')}/{page.docname}.html" if base else f"{page.name}.html"
+    address = f"{base}{page.docname}.html" if base else f"{page.name}.html"
     frame = f'width="100%" height="{HEIGHT}" style="border: 0" loading="lazy"'
     return f'<iframe src="{escape(address)}?embed" title="{escape(page.question)}" {frame}></iframe>'
 
@@ -152,7 +162,7 @@ def add_tags(app, pagename, templatename, context, doctree) -> None:
     """Write the ``meta`` tags of an explorer's page, in place of those of a page without a source."""
     if not isinstance(page := context.get("explorer"), ExplorerPage):
         return
-    base = app.config.html_baseurl.rstrip("/") + "/" if app.config.html_baseurl else ""
+    base = site_address(app.config)
     context["metatags"] = tags(
         page.question,
         page.description,
@@ -160,7 +170,7 @@ def add_tags(app, pagename, templatename, context, doctree) -> None:
         kind="article",
         address=base and f"{base}{page.docname}.html",
         picture=f"{base}_static/{page.picture}",
-        alt=ALT.format(question=page.question),
+        alt=PAGE_ALT.format(title=page.question),
     )
 
 
@@ -177,15 +187,10 @@ def draw_pictures(app, exception) -> None:
         path.write_bytes(picture)
 
 
-def add_templates(app, config) -> None:
-    """Let Sphinx find the template."""
-    config.templates_path = [*config.templates_path, str(Path(__file__).parent / "templates")]
-
-
 def setup(app) -> dict:
     """Register with Sphinx."""
     app.setup_extension("one_page")
-    app.connect("config-inited", add_templates)
+    app.setup_extension("page_templates")
     app.connect("html-collect-pages", collect_pages)
     app.connect("html-page-context", add_tags, priority=700)  # after those of opengraph.py
     app.connect("build-finished", draw_pictures)

@@ -9,7 +9,7 @@ import html
 from pathlib import Path
 from urllib.parse import quote
 
-from opengraph import page_tags
+from opengraph import page_tags, site_address
 
 TEMPLATE = """<!doctype html>
 <html lang="en">
@@ -31,8 +31,8 @@ def write_index(app, exception) -> None:
         first = quote(app.builder.get_target_uri(app.config.root_doc))
         root = app.config.root_doc
         tags = page_tags(app, root, app.env.get_doctree(root))
-        if app.config.html_baseurl:
-            tags += f'<link rel="canonical" href="{app.config.html_baseurl.rstrip("/")}/{first}">\n'
+        if base := site_address(app.config):
+            tags += f'<link rel="canonical" href="{base}{first}">\n'
         index.write_text(
             TEMPLATE.format(title=title, tags=tags, icon=f"data:image/svg+xml,{quote(icon)}", first=first),
             encoding="utf-8",

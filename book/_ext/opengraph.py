@@ -111,15 +111,25 @@ def chapters(env) -> list[str]:
     return sorted((one for one, number in numbers.items() if number and len(number) == 1), key=numbers.__getitem__)
 
 
+def heading_text(title: nodes.title) -> str:
+    """Return a heading on one line, without formulas that have no plain text."""
+    return re.sub(r"\s+", " ", "".join(map(plain_text, title.children))).replace(NO_TEXT, "").strip()
+
+
 def title_of(env, docname: str) -> str:
     """Return the page's heading, without its number."""
-    return re.sub(r"\s+", " ", "".join(map(plain_text, env.titles[docname].children))).replace(NO_TEXT, "").strip()
+    return heading_text(env.titles[docname])
 
 
 def short_title(env, docname: str) -> str:
     """Return a chapter's short title in the table of contents, or its heading if it has none."""
     site = getattr(env, "external_site_map", {})
     return (docname in site and site[docname].title) or title_of(env, docname)
+
+
+def site_address(config) -> str:
+    """Return the address of the site with a slash at its end, or an empty string while it has none."""
+    return f"{config.html_baseurl.rstrip('/')}/" if config.html_baseurl else ""
 
 
 def tags(title: str, text: str, book: str, *, kind="website", address="", picture="", alt="") -> str:
@@ -142,7 +152,7 @@ def page_tags(app, pagename: str, doctree: nodes.document | None, heading: str =
     text = description(doctree) if doctree else ""
     title = title_of(env, pagename) if pagename in env.titles else heading
     chapter = chapter_of(env, pagename)
-    base = config.html_baseurl.rstrip("/") + "/" if config.html_baseurl else ""
+    base = site_address(config)
     return tags(
         title or book,
         text or description(env.get_doctree(root)),
@@ -198,15 +208,15 @@ def card_of(app, docname: str) -> bytes:
 
 def write_sitemap(app, exception) -> None:
     """Write ``sitemap.xml`` with all pages, and ``robots.txt`` with its address, for search engines."""
-    base = app.config.html_baseurl.rstrip("/") if app.config.html_baseurl else ""
+    base = site_address(app.config)
     if exception is not None or app.builder.format != "html" or not base:
         return
     explorers = {f"explorers/{page.stem}" for page in Path(app.outdir, "explorers").glob("*.html")}  # explorer_pages.py
-    pages = (f"{base}/{app.builder.get_target_uri(docname)}" for docname in sorted(app.env.found_docs | explorers))
+    pages = (f"{base}{app.builder.get_target_uri(docname)}" for docname in sorted(app.env.found_docs | explorers))
     places = "".join(f"<url><loc>{escape(page)}</loc></url>\n" for page in pages)
     head = '<?xml version="1.0" encoding="utf-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n'
     Path(app.outdir, "sitemap.xml").write_text(f"{head}{places}</urlset>\n", encoding="utf-8")
-    Path(app.outdir, "robots.txt").write_text(f"User-agent: *\nAllow: /\nSitemap: {base}/sitemap.xml\n")
+    Path(app.outdir, "robots.txt").write_text(f"User-agent: *\nAllow: /\nSitemap: {base}sitemap.xml\n")
 
 
 def setup(app) -> dict:

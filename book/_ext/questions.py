@@ -34,7 +34,7 @@ from chapters import chapters, markdown_cells, page_filler
 from docutils import nodes
 from formulas import labelled_formulas, without_stop
 from notebook_export import slug_of
-from opengraph import PAGE_ALT, description, tags
+from opengraph import PAGE_ALT, description, site_address, tags
 from social_cards import draw_card
 from summaries import LOCAL_LINK, box
 
@@ -303,7 +303,7 @@ def write_shared_pages(app, exception) -> None:
     if exception is not None or app.builder.format != "html" or PAGE not in app.env.found_docs:
         return
     root, config = Path(app.srcdir), app.config
-    base = config.html_baseurl.rstrip("/") + "/" if config.html_baseurl else ""
+    base = site_address(config)
     shown = {anchor: one for one in app.env.get_doctree(PAGE).findall(nodes.section) for anchor in one["ids"]}
     icon = quote(Path(app.outdir, "_static", Path(config.html_favicon).name).read_text(encoding="utf-8"))
     page = app.builder.get_target_uri(PAGE)

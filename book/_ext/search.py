@@ -18,7 +18,7 @@ from pathlib import Path
 
 import yaml
 from docutils import nodes
-from opengraph import LETTERS, NO_TEXT, plain_text, sentences, short_title, unicode_formula
+from opengraph import LETTERS, NO_TEXT, chapters, heading_text, sentences, short_title, unicode_formula
 from sphinx import addnodes
 
 WORDS = "book/search.yml"
@@ -43,9 +43,9 @@ SYMBOLS |= {name: name for name in ("log", "ln", "exp", "max", "min", "softmax",
 KINDS = (("book/questions", "question"), ("book/exercises/", "exercise"), ("book/reference/", "library"))
 
 
-def kind_of(docname: str, chapters: set[str]) -> str:
+def kind_of(docname: str, numbered: list[str]) -> str:
     """Return the kind of a page, by which results are ordered."""
-    if docname in chapters:
+    if docname in numbered:
         return "chapter"
     return next((kind for start, kind in KINDS if docname.startswith(start)), "page")
 
@@ -129,7 +129,7 @@ def entries(doctree: nodes.document, docname: str, page: str) -> Iterator[dict[s
     """Yield an entry for each section of a page and for each documented name of the library."""
     top = next(iter(doctree.findall(nodes.section)), None)
     for section in doctree.findall(nodes.section):
-        heading = re.sub(r"\s+", " ", plain_text(section[0])).replace(NO_TEXT, "").strip()
+        heading = heading_text(section[0])
         if heading in NOT_FOUND or (docname in WITHOUT_SECTIONS and section is not top):
             continue
         yield {
@@ -197,13 +197,13 @@ def index(env, root: Path) -> list[dict[str, str]]:
         ValueError: if ``search.yml`` names a page or section that does not exist.
     """
     groups, further = read_words(root)
-    chapters = {docname for docname, number in env.toc_secnumbers.items() if len(number.get("", ())) == 1}
+    numbered = chapters(env)
     found = []
     for docname in sorted(env.found_docs):
-        kind = kind_of(docname, chapters)
+        kind = kind_of(docname, numbered)
         page = short_title(env, docname)
         if kind == "chapter":
-            page = f"Chapter {env.toc_secnumbers[docname][''][0]}, {page}"
+            page = f"Chapter {numbered.index(docname) + 1}, {page}"
         for entry in entries(env.get_doctree(docname), docname, page):
             phrases = further.get(entry["address"].replace(".html", "", 1), "")
             same = synonyms(f"{entry['heading']} {phrases}", groups)
@@ -215,8 +215,8 @@ def index(env, root: Path) -> list[dict[str, str]]:
 
 
 def write_index(app, exception) -> None:
-    """Write the index and Lunr into the site."""
-    if exception is not None or app.builder.format != "html":
+    """Write the index and Lunr into the site, unless only one page is built: the index has words of all pages."""
+    if exception is not None or app.builder.format != "html" or app.config.one_page:
         return
     static = Path(app.outdir, "_static")
     content = json.dumps(index(app.env, Path(app.srcdir)), ensure_ascii=False, separators=(",", ":"))
@@ -241,7 +241,8 @@ def setup(app) -> dict:
     """Register with Sphinx."""
     app.add_js_file("search.js", loading_method="defer")
     app.add_css_file("search.css")
-    app.config.templates_path.append(str(Path(__file__).parent / "templates"))
+    app.setup_extension("one_page")
+    app.setup_extension("page_templates")
     app.connect("builder-inited", without_words_index)
     app.connect("html-collect-pages", result_page)
     app.connect("build-finished", write_index)

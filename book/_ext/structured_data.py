@@ -7,7 +7,7 @@ the site has an address of its own.
 import json
 from pathlib import Path
 
-from opengraph import card_name, chapters, description, short_title, title_of
+from opengraph import card_name, chapters, description, short_title, site_address, title_of
 from times import rounded, sections, whole
 
 LICENSE = "https://opensource.org/license/mit"
@@ -25,9 +25,9 @@ def common(app) -> dict:
 
 def addressed(app, docname: str) -> dict[str, str]:
     """Return the address and the picture of a page, or nothing while the site has no address."""
-    if not app.config.html_baseurl:
+    base = site_address(app.config)
+    if not base:
         return {}
-    base = app.config.html_baseurl.rstrip("/") + "/"
     url = base + app.builder.get_target_uri(docname)
     return {"@id": url, "url": url, "image": f"{base}_static/{card_name(app.env, docname)}"}
 

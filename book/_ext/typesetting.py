@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from importlib.metadata import files
 from pathlib import Path
 
@@ -114,15 +115,16 @@ def typeset_pages(app, exception) -> None:
     for path, typeset_page in zip(asked, found, strict=True):
         fonts = "../" * len(path.relative_to(site).parts[:-1]) + f"{VENDOR}/{FONTS}"
         css = typeset_page["css"].replace("FONTS", fonts).replace('.woff") format("woff")', '.woff2") format("woff2")')
-        path.write_text(with_formulas(pages[path], {**typeset_page, "css": css}), encoding="utf-8")
-    write_fonts(site)
+        pages[path] = with_formulas(pages[path], {**typeset_page, "css": css})
+        path.write_text(pages[path], encoding="utf-8")
+    write_fonts(site, pages.values())
 
 
-def write_fonts(site: Path) -> None:
+def write_fonts(site: Path, pages: Iterable[str]) -> None:
     """Write MathJax's fonts, each reduced to the characters that the formulas of any page take from it."""
     used: dict[str, set[int]] = {EMPTY: {0xEFFC}}
-    for path in site.rglob("*.html"):
-        for font, codes in characters(path.read_text(encoding="utf-8")).items():
+    for page in pages:
+        for font, codes in characters(page).items():
             used.setdefault(font, set()).update(codes)
     target = site / VENDOR / FONTS
     target.mkdir(parents=True, exist_ok=True)
