@@ -62,25 +62,32 @@ def test_launch_buttons_link_to_the_notebook(path):
     assert any(f"/v2/gh/{owner}/notebooks?urlpath=lab/tree/{relative}" in link for link in links), links
 
 
-def solution_lines() -> set[str]:
-    """Return the characteristic lines of all solutions: long lines that are not imports."""
-    found = set()
+def solutions() -> list[set[str]]:
+    """Return each solution's characteristic lines: the long ones that are not imports."""
+    found = []
     for master in (ROOT / "assignments/source").glob("*/*.ipynb"):
         for cell in nbformat.read(master, 4).cells:
             marked = re.findall(r"### BEGIN (?:SOLUTION|HIDDEN TESTS)\n(.*?)### END", cell.source, re.DOTALL)
             if cell.cell_type == "markdown" and cell.metadata.get("nbgrader", {}).get("solution"):
                 marked.append(cell.source)
-            found |= {line.strip() for text in marked for line in text.splitlines() if len(line.strip()) > 24}
-    return {line for line in found if not line.startswith(("from ", "import "))}
+            for text in marked:
+                lines = {line.strip() for line in text.splitlines() if len(line.strip()) > 24}
+                found.append({line for line in lines if not line.startswith(("from ", "import "))})
+    return [lines for lines in found if lines]
 
 
 def test_site_contains_no_solutions():
-    lines = solution_lines()
-    assert lines
+    """A chapter may share one line with a solution (``with rng_from(generator):``); two of them are its answer."""
+    hidden = solutions()
+    assert hidden
     for file in HTML.rglob("*"):
         if file.suffix in {".html", ".ipynb", ".txt", ".md"} or file.name == "search-index.js":
             text = html.unescape(file.read_text(encoding="utf-8"))
-            assert not [line for line in lines if line in text], f"{file.relative_to(HTML)} holds a solution"
+            is_chapter = file.is_relative_to(HTML / "_sources/book") and "exercises" not in file.parts
+            for lines in hidden:
+                seen = {line for line in lines if line in text}
+                n_shared = 1 if is_chapter and len(lines) > 1 else 0
+                assert len(seen) <= n_shared, f"{file.relative_to(HTML)} holds a solution: {seen}"
 
 
 def test_every_explorer_is_on_the_explorers_page():
