@@ -53,7 +53,7 @@ def files(folder: str, *patterns: str) -> tuple[str, ...]:
 
 
 NO_TESTS = 5  # pytest's exit status
-PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs")
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "--durations=5", "--durations-min=30")
 FIRST = ("-m", "not thorough", "--hypothesis-profile=few")
 REST = ("-m", "thorough")
 # Execute every shape in every signature; an int will do for a float, as for other checkers of types.
