@@ -17,6 +17,14 @@ VALUES_OF = """(name) => {
 }"""
 
 
+def answers() -> dict[str, str]:
+    """Return the text of each answer on the page by its anchor; a formula is one word."""
+    page = (HTML / PAGE).read_text(encoding="utf-8")
+    found = re.findall(r'<section id="([\w-]+)">(?:(?!<section).)*?<h3>.*?</h3>\s*<p>(.*?)</p>', page, re.DOTALL)
+    plain = {anchor: re.sub(r"<mjx-container.*?</mjx-container>", "x", text, flags=re.DOTALL) for anchor, text in found}
+    return {a: " ".join(html.unescape(re.sub(r"<[^>]+>", "", text)).split()) for a, text in plain.items()}
+
+
 def explored() -> list[str]:
     """Return the addresses that set an explorer, relative to the site."""
     page = (HTML / PAGE).read_text(encoding="utf-8")
@@ -32,6 +40,7 @@ def test_links_set_explorers(visit):
         name = wanted.pop("explore")
         with visit(address) as page:
             set_to = page.evaluate(VALUES_OF, name)
+            assert not page.locator(".explorer [inert]").count(), f"{address} hides its figure behind a guess"
         for trait, text in wanted.items():
             assert set_to[trait] == text or set_to[trait] == json.loads(text), address
 
@@ -68,6 +77,18 @@ def test_every_shared_page_has_a_title_a_description_and_a_target():
         assert 50 <= len(said) <= 225
         assert not re.search(r"[\\${}`\[\]\0]|\w_\w|<|::|=", said), "a formula, MyST or code"
         assert (HTML / f"_static/cards/questions/{anchor}.png").stat().st_size < 30_000
+
+
+def test_answers_are_short_and_their_first_sentence_is_shared():
+    found = answers()
+    assert set(found) == set(SHARED)
+    for anchor, answer in found.items():
+        sentences = re.split(r"(?<!et al)(?<=[.?!])\)? (?=[A-Z(*])", answer)
+        assert len(sentences) <= 5, anchor
+        assert all(len(sentence.split()) <= 42 for sentence in sentences), anchor
+        shared = (HTML / f"book/questions/{anchor}.html").read_text(encoding="utf-8")
+        said = html.unescape(re.search(r'property="og:description" content="([^"]*)"', shared)[1])
+        assert said[:30] == answer[:30]
 
 
 @pytest.mark.browser
