@@ -125,6 +125,15 @@ def test_buttons_are_directly_below_the_hero(visit):
         assert start["height"] >= 44 <= play["height"]
 
 
+@pytest.mark.browser
+def test_buttons_are_in_the_first_screen_of_a_phone(visit):
+    with visit(INTRO, reduced_motion="reduce") as page:
+        page.set_viewport_size({"width": 390, "height": 844})
+        above, start, formula = (page.locator(part).first.bounding_box() for part in (".h-act", ".start", ".h-formula"))
+        assert above["y"] + above["height"] <= start["y"]
+        assert start["y"] + start["height"] <= min(844, formula["y"])
+
+
 def test_paths_have_the_times_of_the_chapters(extension):
     """The times in the page come from the notebooks; none is typed into its source."""
     paths, source = extension("reading_paths"), (ROOT / "book/intro.md").read_text(encoding="utf-8")
