@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import functools
 import json
 import os
 import subprocess
@@ -203,6 +204,90 @@ def test_locked_cells_distinguish_all_assignments(bare, every):
             here, locked = locked_cells_found(notebook, released)
             assert (2 * here >= locked) == (name == wanted), f"{name} for {wanted}: {here} of {locked}"
     assert len(every) * (len(every) - 1) >= 420
+
+
+MASTERS = {path.stem: path for path in sorted((ROOT / "assignments/source").glob("*/*.ipynb"))}
+
+
+def solved(name: str, released):
+    """Fill the model answers into a released notebook."""
+    models = by_name(read(MASTERS[name]))
+    notebook = copy.deepcopy(released)
+    for given, cell in by_name(notebook).items():
+        cell.source = models[given].source if cell.metadata.nbgrader.solution else cell.source
+    return notebook
+
+
+def without_its_name(released):
+    """Remove the metadata of the notebook and keep those of its cells."""
+    notebook = copy.deepcopy(released)
+    notebook.metadata = nbformat.NotebookNode()
+    return notebook
+
+
+LOSSES = {"nothing": copy.deepcopy, "its name": without_its_name, "everything": without_metadata}
+
+
+@pytest.mark.parametrize("lost", LOSSES)
+@pytest.mark.parametrize("filled_in", [False, True], ids=["unsolved", "solved"])
+def test_mend_refuses_every_other_assignment_and_names_it(filled_in, lost, every, monkeypatch):
+    """Grading looks for the other assignment among the masters, whose locked cells also hold hidden tests."""
+    monkeypatch.setattr(check_notebook, "read", functools.cache(read))
+    pairs = [(wanted, other) for wanted in every for other in every if wanted != other]
+    handed_in = {name: LOSSES[lost](solved(name, one) if filled_in else one) for name, one in every.items()}
+    assert len(pairs) >= 420
+    for wanted, other in pairs:
+        with pytest.raises(ValueError, match=f"the notebook of another assignment, {other}: "):
+            mend(handed_in[other], every[wanted], [MASTERS[name] for name in every])
+
+
+def as_colab_saves(notebook):
+    """Keep the cells' text and ids as Colab does: the id in the cell's metadata, and Colab's own notebook metadata."""
+    for i, cell in enumerate(notebook.cells):
+        cell.metadata, cell.id = nbformat.NotebookNode(id=cell.id, colab={"base_uri": "https://x"}), f"colab-{i}"
+    notebook.metadata = nbformat.NotebookNode(colab={"provenance": []}, kernelspec={"name": "python3"})
+    return notebook
+
+
+def as_jupyter_saves(notebook):
+    """Add what JupyterLab writes: tags, the language's version, outputs and execution counts."""
+    notebook.metadata |= {"widgets": {}, "language_info": {"name": "python", "version": "3.12.1"}}
+    for i, cell in enumerate(notebook.cells):
+        cell.metadata |= {"editable": True, "slideshow": {"slide_type": ""}, "tags": ["mine"]}
+        if cell.cell_type == "code":
+            cell.execution_count = i
+            cell.outputs = [nbformat.v4.new_output("stream", text="printed")]
+    return notebook
+
+
+def with_cells_deleted(notebook):
+    """Delete every third locked cell, checks and texts."""
+    locked = [cell for cell in notebook.cells if cell.metadata.get("nbgrader", {}).get("locked")]
+    gone = {cell.id for cell in locked[::3]}
+    notebook.cells = [cell for cell in notebook.cells if cell.id not in gone]
+    return without_its_name(notebook)
+
+
+def with_cells_added(notebook):
+    """Add a cell of the student's own after each cell, and drop the notebook's metadata."""
+    mine = (nbformat.v4.new_code_cell("print('mine')") for _ in notebook.cells)
+    notebook.cells = [cell for pair in zip(notebook.cells, mine, strict=True) for cell in pair]
+    return without_its_name(notebook)
+
+
+SAVED = [copy.deepcopy, as_colab_saves, as_jupyter_saves, without_its_name, with_cells_deleted, with_cells_added]
+
+
+@pytest.mark.parametrize("saved", SAVED)
+def test_mend_accepts_every_solved_notebook_however_it_was_saved(saved, every):
+    for name, released in every.items():
+        answered = solved(name, released)
+        answers_given = {given: cell.source for given, cell in by_name(answered).items()}
+        mended = by_name(mend(saved(copy.deepcopy(answered)), released, MASTERS.values())[0])
+        assert {given: cell.source for given, cell in mended.items()} == answers_given, name
+        assert all(
+            mended[given].metadata.nbgrader == cell.metadata.nbgrader for given, cell in by_name(released).items()
+        )
 
 
 @pytest.mark.parametrize("lost", ["nothing", "the metadata of the notebook", "all metadata"])

@@ -1,6 +1,7 @@
 """Tests of grading.course: checking a submission's folder, timestamps, and notes on unchanged answers."""
 
 import copy
+import csv
 
 import nbformat
 import pytest
@@ -11,7 +12,9 @@ from pathlib import Path
 
 from students import answers
 
+from grading import collect
 from grading.course import Course, configure, untouched_answers
+from grading.report import Result, exercises, write_report
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASED = ROOT / "book/exercises/scaling/scaling.ipynb"
@@ -78,9 +81,26 @@ def test_untouched_answers_names_code_and_other_cells(released):
 
 
 def test_results_unreadable_result_does_not_affect_others(course):
-    from grading.report import Result
-
     course.write_results({"ada": Result(notes=["a"]), "bob": Result(reason="it is late")}, beside_others=False)
     results = course.results()
     assert results["ada"].reason.startswith("its result cannot be read")
     assert results["bob"] == Result(reason="it is late")
+
+
+def test_wrong_notebook_waits_for_a_person_and_the_report_has_the_notes_of_collecting(course):
+    masters = ROOT / "assignments/source"
+    shutil.copytree(masters / "train-gpt", course.folder / "source/train-gpt")
+    archive = course.folder / "downloaded/scaling/archive"
+    archive.mkdir(parents=True)
+    shutil.copy(ROOT / "book/exercises/train-gpt/train-gpt.ipynb", archive / "doealice_1_10_train-gpt.ipynb")
+    (archive / "doealice_1_11_notes.txt").write_text("mine")
+    assert collect.main(["scaling", "--course", str(course.folder)]) == 0
+    course.add_result("doealice_id1", course.grade("doealice_id1"))
+    master = nbformat.read(masters / "scaling/scaling.ipynb", as_version=4)
+    write_report(course.report, "scaling", course.results(), exercises(master))
+    with (course.report / "grades.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["status"], row["points"]) == ("not graded", "")
+    assert "the notebook of another assignment, train-gpt" in row["why not"]
+    assert "train-gpt.ipynb was taken, though it is called otherwise" in row["notes"]
+    assert "notes.txt is no notebook, not taken" in row["notes"]
