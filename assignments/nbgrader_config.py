@@ -29,7 +29,7 @@ c.Autograde.autograde_preprocessors = [
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
 c.GenerateFeedback.preprocessors = [
-    "grading.bonus.GetGradesWithBonus",
+    "grading.feedback_page.AddSummary",
     "grading.executor.HideTests",
     "nbconvert.preprocessors.CSSHTMLHeaderPreprocessor",
 ]

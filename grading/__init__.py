@@ -14,6 +14,7 @@ The modules, in reading order:
 - ``collect``: find the owner of each file in the course system's download.
 - ``roster``: read the class list and the deadlines.
 - ``report``: write the tables and the figure of the results.
+- ``feedback_page``: summarise a student's points on the feedback page.
 - ``groups``: combine the submissions of a group.
 - ``feedback_zip``: pack the feedback for the course system.
 - ``similarity``: note answers that a person should read twice.

@@ -64,7 +64,11 @@ def report(course: Course, limits: dict, only: list[str] | None = None) -> None:
     """
     results = course.results()
     anew = [s for s, result in results.items() if not result.reason and (only is None or s in only)]
-    for student, reason in progress("feedback", course.write_feedback, anew, limits):
+
+    def write_feedback(student: str) -> str | None:
+        return course.write_feedback(student, results[student])
+
+    for student, reason in progress("feedback", write_feedback, anew, limits):
         results[student].notes += [reason] if reason else []
     found = course.groups()
     ways: dict[str, str | None] = {}

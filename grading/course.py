@@ -1,5 +1,6 @@
 """One assignment in a course folder: the places of its files, and the steps of grading it."""
 
+import copy
 import json
 import re
 import secrets
@@ -22,6 +23,7 @@ from traitlets.config.loader import PyFileConfigLoader
 from grading.check_notebook import mend, read
 from grading.collect import collected_record
 from grading.executor import ExecuteWithOutsideChecks, WallClockExceededError, is_autograded
+from grading.feedback_page import configure_page
 from grading.groups import Group, groups
 from grading.names import split
 from grading.processes import WallClockExceeded
@@ -55,6 +57,7 @@ def configure(
     config.CourseDirectory.db_url = f"sqlite:///{(work or folder) / 'gradebook.db'}"
     config.CourseDirectory.submitted_directory = "checked"
     config.CourseDirectory.release_directory = "release"
+    configure_page(config)
     config.ExecuteWithOutsideChecks.timeout = cell_seconds
     config.ExecuteWithOutsideChecks.memory = int(gib * 2**30)
     config.ExecuteWithOutsideChecks.sandbox = sandbox
@@ -307,9 +310,11 @@ class Course:
                 copied.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(page, copied)
 
-    def write_feedback(self, student: str) -> str | None:
+    def write_feedback(self, student: str, result: Result) -> str | None:
         """Write a student's feedback page; return ``None``, or the reason why there is none."""
-        done, log = api_result(NbGraderAPI(config=self.config).generate_feedback(self.name, student))
+        config = copy.deepcopy(self.config)
+        config.AddSummary.hours_late, config.AddSummary.percent_off = result.hours_late, result.percent_off
+        done, log = api_result(NbGraderAPI(config=config).generate_feedback(self.name, student))
         return None if done else "no feedback: " + log.splitlines()[-1]
 
     def gradebook(self) -> Gradebook:

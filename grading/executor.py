@@ -4,6 +4,7 @@ import ast
 import asyncio
 import builtins
 import json
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
@@ -30,6 +31,8 @@ OUTPUT_LIMIT = 2_000_000  # characters of output for one cell; five times as man
 POLL_SECONDS = 1  # between two measurements of a cell's processor time
 STARTUP, HANDOVER = 300, 30  # wall-clock seconds for a kernel to start, and for an interrupted cell to end
 MESSAGE_LIMIT = 1000  # characters of an error message
+NOT_DEFINED = re.compile(r"NameError: (?:name ')?(\w+)'? is not defined")
+CELL_FILE = re.compile(r"\([^()\s]+, (line \d+)\)$")
 
 
 class KernelLostError(Exception):
@@ -76,6 +79,7 @@ class ExecuteWithOutsideChecks(Execute):
         self.iopub_timeout = HANDOVER  # for an interrupt to take effect, and for the last output to arrive
         self.kernel_name = "sandbox" if self.sandbox else "python3"
         self._printed_in_all, self._most_used = 0, 0.0
+        self._failed: list[tuple[str, str]] = []
         with temporary_folder() as self._shared:
             (self._shared / SHOWN).mkdir()
             if not self.sandbox:
@@ -135,10 +139,13 @@ class ExecuteWithOutsideChecks(Execute):
         self._printed, self._too_long = 0, False
         self._began, self._used_before = monotonic(), self._used()
         try:
-            return super().preprocess_cell(cell, resources, index)
+            cell, resources = super().preprocess_cell(cell, resources, index)
         except (DeadKernelError, CellTimeoutError) as error:
             what = "died" if isinstance(error, DeadKernelError) else "could not be interrupted"
             raise KernelLostError(f"the kernel {what} in the cell {_cell_label(cell)}") from error
+        errors = [output for output in cell.get("outputs", []) if output.output_type == "error"]
+        self._failed += [(cell.source, _described(error)) for error in errors]
+        return cell, resources
 
     def _import(self, source: str) -> None:
         imports: list[ast.stmt] = [
@@ -173,6 +180,7 @@ class ExecuteWithOutsideChecks(Execute):
             thread.join()
             if self._too_long and verdict:
                 verdict[:] = [f"no answer: it ran too long, more than {self._seconds(cell)} seconds of processor time"]
+        verdict[:] = [with_cause(message, self._failed) for message in verdict]
         printed = [output for output in cell.outputs if output.output_type == "stream" and output.name == "stdout"]
         cell.outputs = printed + [_error(message) for message in verdict]
         return cell, resources
@@ -227,6 +235,28 @@ class HideTests(ClearHiddenTests):
     def preprocess_cell(self, cell, resources, cell_index):
         """Remove the hidden tests from an automatically graded cell; leave every other cell unchanged."""
         return super().preprocess_cell(cell, resources, cell_index) if is_autograded(cell) else (cell, resources)
+
+
+def with_cause(message: str, failed: list[tuple[str, str]]) -> str:
+    """Return the message of a check; if a name is not defined, with the error of the cell that should have defined it.
+
+    ``failed`` holds the source and the error of each cell of the student's that failed.
+
+    >>> with_cause("NameError: g is not defined", [("def g(x) return x", "SyntaxError: expected ':' (line 1)")])
+    "SyntaxError: expected ':' (line 1), so g is not defined"
+    """
+    if not (found := NOT_DEFINED.match(message)):
+        return message
+    name = re.escape(found[1])
+    defines = re.compile(rf"^[ \t]*(?:async +)?(?:(?:def|class) +{name}\b|{name} *[:=])", re.MULTILINE)
+    causes = [error for source, error in failed if defines.search(source)]
+    return f"{causes[-1]}, so {found[1]} is not defined" if causes else message
+
+
+def _described(error: NotebookNode) -> str:
+    """Return an error in one line, without the name of the temporary file of its cell."""
+    text = CELL_FILE.sub(r"(\1)", next(iter(error.evalue.splitlines()), ""))
+    return f"{error.ename}: {text[:200]}" if text else error.ename
 
 
 def is_autograded(cell: NotebookNode) -> bool:

@@ -12,6 +12,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from nbformat import NotebookNode
+from nbgrader.utils import is_locked
 
 from grading.bonus import is_bonus
 from grading.names import split
@@ -60,12 +61,17 @@ class Exercise:
     bonus: bool = False
 
 
-def exercises(master: NotebookNode) -> list[Exercise]:
-    """Return the exercises of a master in their order."""
+def exercise_title(cell: NotebookNode) -> str:
+    """Return the title of the exercise that begins with this cell, or an empty string; headings are locked cells."""
+    begins = is_locked(cell) and cell.source.startswith("## Exercise ")
+    return cell.source.splitlines()[0].removeprefix("## Exercise ") if begins else ""
+
+
+def exercises(notebook: NotebookNode) -> list[Exercise]:
+    """Return the exercises of a master, or of a graded notebook, in their order."""
     found: list[Exercise] = []
-    for cell in master.cells:
-        if cell.source.startswith("## Exercise "):
-            title = cell.source.splitlines()[0].removeprefix("## Exercise ")
+    for cell in notebook.cells:
+        if title := exercise_title(cell):
             found.append(Exercise(title, bonus=is_bonus(cell)))
         about = cell.metadata.get("nbgrader", {})
         if about.get("grade"):

@@ -284,7 +284,11 @@ CLASS = {
     "empty": Student(copy.deepcopy, (0, 0, 0), "NotImplementedError"),
     "hard-coded": Student(hard_coded, (0, 0, 6), "KeyError"),
     "exception": Student(right_scale_does("d_k / 0"), (0, 4, 6), "ZeroDivisionError: division by zero, at: d_k / 0"),
-    "syntax-error": Student(answers(scale="def right_scale(d_k, var_q, var_k) return 1"), (0, 4, 6), "not defined"),
+    "syntax-error": Student(
+        answers(scale="def right_scale(d_k, var_q, var_k) return 1"),
+        (0, 4, 6),
+        "scale-check: SyntaxError: expected ':' (line 1), so right_scale is not defined",
+    ),
     "endless-loop": Student(right_scale_does("while True: pass"), (0, 4, 6), "it ran too long"),
     "eats-memory": Student(
         right_scale_does("hoard = []", "while True: hoard.append(torch.empty(2**27))"),

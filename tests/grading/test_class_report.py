@@ -11,6 +11,7 @@ from nbgrader.preprocessors import GetGrades
 from traitlets.config.loader import PyFileConfigLoader
 
 from grading.bonus import GetGradesWithBonus, bonus_points, is_bonus
+from grading.feedback_page import AddSummary
 from grading.report import Exercise, Result, exercises, write_report
 from grading.roster import Member
 
@@ -92,7 +93,8 @@ def test_feedback_maximum_excludes_the_bonus(monkeypatch):
     resources = GetGradesWithBonus().preprocess(master, {"nbgrader": {}})[1]
     assert resources["nbgrader"] == {"score": 33.0, "max_score": 34.0}
     config = PyFileConfigLoader("nbgrader_config.py", path=str(ROOT / "assignments")).load_config()
-    assert "grading.bonus.GetGradesWithBonus" in config.GenerateFeedback.preprocessors
+    assert "grading.feedback_page.AddSummary" in config.GenerateFeedback.preprocessors
+    assert issubclass(AddSummary, GetGradesWithBonus)
 
 
 def test_exports_have_final_points_only(results, tmp_path):
