@@ -21,5 +21,6 @@ The modules, in reading order:
 - ``course``: the steps of grading one assignment.
 - ``sharding``: divide a class into parts and join their results.
 - ``merge``: merge the manual grades of several graders.
+- ``audit``: run right and wrong answers to the checks under many seeds of a course; also a command.
 - ``__main__``: the command.
 """
