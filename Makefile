@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export PYTHONPYCACHEPREFIX := $(CURDIR)/_build/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help book page book-solutions notebooks zip serve test test-all test-quick seeds oldest-triton check format assignments chapter explorer wheel bench gpu screenshot repository clean
+.PHONY: help book page book-solutions notebooks slides zip serve test test-all test-quick seeds oldest-triton check format assignments chapter explorer wheel bench gpu screenshot repository clean
 
 help: ## say what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -31,6 +31,9 @@ book-solutions: $(VENV)/.ready ## the instructors' site, exercises solved, into 
 
 notebooks: $(VENV)/.ready ## the notebooks as Colab and JupyterLab show them, alone, into _build/notebooks
 	$(PY) tools/write_notebooks.py
+
+slides: book ## a deck of slides for each chapter, with speaker notes, into _build/slides; one: make slides CHAPTER=scaling
+	$(PY) tools/build_slides.py $(CHAPTER)
 
 zip: book ## the whole book as one file that opens without network or server: _build/attention-book.zip
 	$(PY) tools/zip_book.py
