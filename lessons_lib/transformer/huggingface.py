@@ -1,14 +1,21 @@
-"""Load models of the ``transformers`` library into a :class:`~lessons_lib.transformer.gpt.GPT` with equal logits.
+"""Load pretrained language models into a :class:`~lessons_lib.transformer.gpt.GPT` with equal logits.
 
-A setting without counterpart here, or a missing or unexpected tensor, raises an error: no model is partly loaded.
+They come from a model of the ``transformers`` library, or from a checkpoint folder without that library. A setting
+without counterpart here, or a missing or unexpected tensor, raises an error: no model is partly loaded. Each family has
+one function that reads its settings and one table of its tensor names.
 """
 
+import json
 import math
 import os
+import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from lessons_lib.attention.positions import RotaryScaling
@@ -17,39 +24,173 @@ from lessons_lib.attention.sdpa import fused_attention
 from lessons_lib.transformer.gpt import GPT, FeedForwardKind, GPTConfig
 
 
-def gpt_from_huggingface(model: Any, *, implementation: Callable[..., Tensor] = fused_attention) -> GPT:
-    """Copy a GPT-2, Llama or Qwen3 model of the ``transformers`` library into a GPT with equal logits.
+def gpt_from_huggingface(
+    model: str | os.PathLike[str] | nn.Module, *, implementation: Callable[..., Tensor] = fused_attention
+) -> GPT:
+    """Copy a pretrained language model into a GPT with equal logits.
 
-    ``gpt_from_huggingface("gpt2")`` downloads that checkpoint through ``AutoModelForCausalLM.from_pretrained``. The
-    copy has the dtype, device and training mode of the original. Dropout only matters in training and is not copied;
-    to add it, load the copy's ``state_dict`` into ``GPT(replace(copy.config, dropout=0.1))``.
+    ::
+
+        model = gpt_from_huggingface("SmolLM2-135M")  # a folder with config.json and *.safetensors
+        text = generate(model, tokens, 20)
+
+    A folder is read without the ``transformers`` library. Any other name, such as ``"gpt2"``, is downloaded through
+    ``AutoModelForCausalLM.from_pretrained``. The copy has the dtypes of the original; of a model it also has the device
+    and the training mode. Dropout only matters in training and is not copied; to add it, load the copy's
+    ``state_dict`` into ``GPT(replace(copy.config, dropout=0.1))``.
 
     Args:
-        model: a ``GPT2LMHeadModel``, ``LlamaForCausalLM`` or ``Qwen3ForCausalLM``, or the name or folder of a
-            checkpoint of one of them.
+        model: a ``GPT2LMHeadModel``, ``LlamaForCausalLM`` or ``Qwen3ForCausalLM`` of the ``transformers`` library, or
+            the folder or name of a checkpoint of one of them.
         implementation: the attention function, see :class:`~lessons_lib.attention.multihead.MultiHeadAttention`.
 
     Raises:
         ImportError: if ``model`` is a name and ``transformers`` is not installed.
-        ValueError: if the model has another architecture or a setting that :class:`GPT` does not support, or its
-            tensors are not exactly those that its config requires.
+        ValueError: if the model has another architecture or a setting that :class:`GPT` does not support, its tensors
+            are not exactly those that its config requires, or a file of the folder is incomplete.
     """
-    if isinstance(model, str | os.PathLike):
+    if isinstance(model, str | os.PathLike) and not _is_folder(Path(model)):
         model = _pretrained(model)
-    architecture = type(model).__name__
-    if architecture not in _ARCHITECTURES:
-        raise ValueError(f"model must be one of {', '.join(_ARCHITECTURES)} (transformers), got {architecture}")
-    read_config, read_tensors = _ARCHITECTURES[architecture]
-    config = read_config(model.config)
-    _check_rotary_frequencies(config, model)
-    source = _TensorSource(model.state_dict(), architecture)
-    tensors = {name: tensor.clone() for name, tensor in read_tensors(config, source).items()}
-    source.check_all_taken()
+    if isinstance(model, str | os.PathLike):
+        architecture, given, loaders = _read_folder(Path(model))
+    else:
+        architecture, given = type(model).__name__, vars(model.config)
+        loaders = {name: partial(_identity, tensor) for name, tensor in model.state_dict().items()}
+    if architecture not in _FAMILIES:
+        raise ValueError(f"model must be one of {', '.join(_FAMILIES)} (transformers), got {architecture}")
+    family = _FAMILIES[architecture]
+    config = family.read_config(_Settings(given, family.defaults))
+    if isinstance(model, nn.Module):
+        _check_rotary_frequencies(config, model)
+    tensors = _read_tensors(config, family, _TensorSource(loaders, architecture, family.names))
     ours = GPT.from_tensors(config, tensors, origin=architecture, implementation=implementation)
-    return ours.train(model.training)
+    return ours.train(isinstance(model, nn.Module) and model.training)
 
 
-# --- reading tensors and settings -----------------------------------------------------------------------------------
+# --- reading settings and tensors -----------------------------------------------------------------------------------
+
+
+class _Settings:
+    """The settings of a config by name, with the values that ``transformers`` has for those that are left out."""
+
+    def __init__(self, given: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+        self._all = {**defaults, **given}
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._all:
+            raise ValueError(f"the config must give {name!r}, got only {', '.join(sorted(self._all))}")
+        return self._all[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self._all.get(name, default)
+
+    def require(self, **supported: Any) -> None:
+        """Raise an error if a setting is given and has another value than the supported one."""
+        for name, value in supported.items():
+            found = self._all.get(name, value)
+            if found != value:
+                raise ValueError(f"only models with {name}={value!r} are supported, got {found!r}")
+
+
+class _From(NamedTuple):
+    """Where a tensor comes from: the name in the checkpoint, and how ours is made of that tensor."""
+
+    name: str
+    change: Callable[[Tensor, GPTConfig, tuple[int, ...]], Tensor]  # the numbers are those of layer and expert
+    suffix: bool = True  # whether ".weight" or ".bias" follows the name
+
+
+# From our module names to those of the checkpoint; {} are the numbers of layers and experts. Of a list of names, the
+# first that occurs is used: versions of transformers differ.
+_Names: TypeAlias = dict[str, str | _From | list[str | _From]]
+
+
+class _Family(NamedTuple):
+    read_config: Callable[[_Settings], GPTConfig]
+    names: _Names
+    defaults: dict[str, Any]  # of the settings that a config.json may leave out
+
+
+class _TensorSource:
+    """Tensors by name; it remembers which of them were used."""
+
+    def __init__(self, loaders: Mapping[str, Callable[[], Tensor]], origin: str, names: _Names) -> None:
+        # Earlier versions of transformers stored causal masks and rotary frequencies among the weights.
+        buffer = re.compile(r"\.(attn|attention)\.(bias|masked_bias)$|rotary_emb\.inv_freq$")
+        self._loaders = {name: load for name, load in loaders.items() if not buffer.search(name)}
+        # A file that was saved without its head names the tensors from inside the decoder: "wte.weight".
+        decoder = f"{names['embedding']}".partition(".")[0] + "."
+        if not any(name.startswith(decoder) for name in self._loaders):
+            self._loaders = {decoder + name: load for name, load in self._loaders.items()}
+        self._used: set[str] = set()
+        self._origin = origin
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._loaders
+
+    def get(self, name: str) -> Tensor:
+        if name not in self._loaders:
+            raise ValueError(
+                f"{self._origin} must hold {name!r}, which its config requires; the remaining tensors are "
+                f"{self._unused()}"
+            )
+        self._used.add(name)
+        return self._loaders[name]()
+
+    def check_all_used(self) -> None:
+        if self._loaders.keys() - self._used:
+            raise ValueError(
+                f"{self._origin} must hold nothing beyond what its config requires, got {self._unused()}; "
+                "merge adapters into the weights first"
+            )
+
+    def _unused(self) -> str:
+        names = sorted(self._loaders.keys() - self._used)
+        return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def _read_tensors(config: GPTConfig, family: _Family, source: _TensorSource) -> dict[str, Tensor]:
+    """Return copies of all tensors that the config requires, by our names."""
+    with torch.device("meta"):
+        required = [name for name in GPT(config).state_dict() if not (config.tied and name == "head.weight")]
+    tensors = {name: _read_tensor(name, config, family.names, source) for name in required}
+    if config.tied:
+        _check_tied_head(family.names, source)
+    source.check_all_used()
+    return tensors
+
+
+def _read_tensor(name: str, config: GPTConfig, names: _Names, source: _TensorSource) -> Tensor:
+    module, _, kind = name.rpartition(".")
+    numbers = tuple(int(part) for part in module.split(".") if part.isdigit())
+    candidates = names[re.sub(r"\.\d+(?=\.)", ".{}", module)]
+    found = []
+    for candidate in candidates if isinstance(candidates, list) else [candidates]:
+        origin = candidate if isinstance(candidate, _From) else _From(candidate, _unchanged)
+        found.append((origin.name.format(*numbers) + (f".{kind}" if origin.suffix else ""), origin.change))
+    theirs, change = next((each for each in found if each[0] in source), found[0])
+    return change(source.get(theirs), config, numbers).clone(memory_format=torch.contiguous_format)
+
+
+def _check_tied_head(names: _Names, source: _TensorSource) -> None:
+    """Check that a tied head, which a file may leave out, equals the embedding."""
+    heads = names["head"] if isinstance(names["head"], list) else [names["head"]]
+    for head in (f"{head}.weight" for head in heads):
+        if head in source and not torch.equal(source.get(head), source.get(f"{names['embedding']}.weight")):
+            raise ValueError(
+                f"{head} must equal {names['embedding']}.weight where tie_word_embeddings is set, got another tensor"
+            )
+
+
+def _identity(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _unchanged(tensor: Tensor, config: GPTConfig, numbers: tuple[int, ...]) -> Tensor:
+    return tensor
+
+
+# --- checkpoints ----------------------------------------------------------------------------------------------------
 
 
 def _pretrained(name: str | os.PathLike[str]) -> nn.Module:
@@ -57,51 +198,44 @@ def _pretrained(name: str | os.PathLike[str]) -> nn.Module:
         from transformers import AutoModelForCausalLM
     except ImportError as error:
         raise ImportError(
-            f"loading {str(name)!r} needs the transformers library: pip install 'transformers>=4.57'"
+            f"loading {str(name)!r} needs the transformers library: pip install 'transformers>=4.57'; "
+            "a folder with config.json and *.safetensors needs none"
         ) from error
     return AutoModelForCausalLM.from_pretrained(name)
 
 
-class _TensorSource:
-    """Tensors by name, each of which must be taken exactly once."""
-
-    def __init__(self, tensors: Mapping[str, Tensor], origin: str) -> None:
-        self._remaining, self._origin = dict(tensors), origin
-
-    def take(self, name: str) -> Tensor:
-        if name not in self._remaining:
-            raise ValueError(
-                f"{self._origin} must hold {name!r}, which its config requires; the remaining tensors are "
-                f"{self._names()}"
-            )
-        return self._remaining.pop(name)
-
-    def check_all_taken(self) -> None:
-        if self._remaining:
-            raise ValueError(
-                f"{self._origin} must hold nothing beyond what its config requires, got {self._names()}; "
-                "merge adapters into the weights first"
-            )
-
-    def _names(self) -> str:
-        names = sorted(self._remaining)
-        return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+def _is_folder(path: Path) -> bool:
+    """Return whether the path is a folder that :func:`_read_folder` reads; ``transformers`` reads other formats."""
+    return (path / "config.json").is_file() and any(path.glob("model*.safetensors"))
 
 
-def _require(theirs: Any, **supported: Any) -> None:
-    """Raise an error if a setting exists and has another value than the supported one."""
-    for name, value in supported.items():
-        found = getattr(theirs, name, value)
-        if found != value:
-            raise ValueError(f"only models with {name}={value!r} are supported, got {found!r}")
+def _read_folder(folder: Path) -> tuple[str, dict[str, Any], dict[str, Callable[[], Tensor]]]:
+    """Return architecture, settings and tensors of a checkpoint; each tensor is read when its function is called."""
+    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    architectures = settings.get("architectures") or [None]
+    if settings.get("quantization_config") is not None:
+        raise ValueError(f"only models with quantization_config=None are supported, got {folder}")
+    index = folder / "model.safetensors.index.json"
+    files = ["model.safetensors"]
+    if not (folder / files[0]).is_file() and index.is_file():
+        files = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    loaders: dict[str, Callable[[], Tensor]] = {}
+    for name in files:
+        if not (folder / name).is_file():
+            raise ValueError(f"{folder} must hold {name}, which its index lists")
+        try:
+            file = safe_open(folder / name, framework="pt")
+        except SafetensorError as error:
+            raise ValueError(f"{folder / name} must be a complete safetensors file, got: {error}") from error
+        loaders |= {tensor: partial(file.get_tensor, tensor) for tensor in file.keys()}  # noqa: SIM118 (no mapping)
+    return architectures[0], settings, loaders
 
 
 # --- GPT-2 ----------------------------------------------------------------------------------------------------------
 
 
-def _gpt2_config(theirs: Any) -> GPTConfig:
-    _require(
-        theirs,
+def _gpt2_config(theirs: _Settings) -> GPTConfig:
+    theirs.require(
         scale_attn_weights=True,
         scale_attn_by_inverse_layer_idx=False,
         reorder_and_upcast_attn=False,
@@ -131,72 +265,78 @@ def _gpt2_config(theirs: Any) -> GPTConfig:
     )
 
 
-def _gpt2_tensors(config: GPTConfig, source: _TensorSource) -> dict[str, Tensor]:
-    tensors = _embedding_and_head(config, source, embedding="transformer.wte.weight")
-    tensors["positions.weight"] = source.take("transformer.wpe.weight")
-    for kind in ("weight", "bias"):
-        tensors[f"norm.{kind}"] = source.take(f"transformer.ln_f.{kind}")
-        for layer in range(config.n_layers):
-            block = f"transformer.h.{layer}"
-            attention, feedforward = f"blocks.{layer}.attention", f"blocks.{layer}.feedforward"
-            # GPT-2 stores weights as (in, out), and the projections of queries, keys and values as one matrix.
-            q, k, v = source.take(f"{block}.attn.c_attn.{kind}").t().chunk(3)
-            tensors |= {
-                f"{attention}.sublayer.w_q.{kind}": q,
-                f"{attention}.sublayer.w_k.{kind}": k,
-                f"{attention}.sublayer.w_v.{kind}": v,
-                f"{attention}.sublayer.w_o.{kind}": source.take(f"{block}.attn.c_proj.{kind}").t(),
-                f"{attention}.norm.{kind}": source.take(f"{block}.ln_1.{kind}"),
-                f"{feedforward}.sublayer.w_up.{kind}": source.take(f"{block}.mlp.c_fc.{kind}").t(),
-                f"{feedforward}.sublayer.w_down.{kind}": source.take(f"{block}.mlp.c_proj.{kind}").t(),
-                f"{feedforward}.norm.{kind}": source.take(f"{block}.ln_2.{kind}"),
-            }
-    return tensors
+def _transposed(tensor: Tensor, config: GPTConfig, numbers: tuple[int, ...]) -> Tensor:
+    """Turn a matrix over (in, out) into one over (out, in)."""
+    return tensor.t()
 
 
-# --- Llama and Qwen3 ------------------------------------------------------------------------------------------------
+def _third(part: int) -> Callable[[Tensor, GPTConfig, tuple[int, ...]], Tensor]:
+    """Take the projection of queries, keys or values from the one matrix, over (in, out), that holds all three."""
+    return lambda tensor, config, numbers: tensor.t().chunk(3)[part]
 
 
-def _llama_config(theirs: Any) -> GPTConfig:
-    _require(theirs, layer_types=None)
+_GPT2: _Names = {
+    "embedding": "transformer.wte",
+    "positions": "transformer.wpe",
+    "blocks.{}.attention.norm": "transformer.h.{}.ln_1",
+    "blocks.{}.attention.sublayer.w_q": _From("transformer.h.{}.attn.c_attn", _third(0)),
+    "blocks.{}.attention.sublayer.w_k": _From("transformer.h.{}.attn.c_attn", _third(1)),
+    "blocks.{}.attention.sublayer.w_v": _From("transformer.h.{}.attn.c_attn", _third(2)),
+    "blocks.{}.attention.sublayer.w_o": _From("transformer.h.{}.attn.c_proj", _transposed),
+    "blocks.{}.feedforward.norm": "transformer.h.{}.ln_2",
+    "blocks.{}.feedforward.sublayer.w_up": _From("transformer.h.{}.mlp.c_fc", _transposed),
+    "blocks.{}.feedforward.sublayer.w_down": _From("transformer.h.{}.mlp.c_proj", _transposed),
+    "norm": "transformer.ln_f",
+    "head": "lm_head",
+}
+
+# --- Llama and the families that differ from it by a few settings ---------------------------------------------------
+
+
+def _llama_config(theirs: _Settings) -> GPTConfig:
+    theirs.require(layer_types=None, sliding_window=None, rope_interleaved=False)
     return _gated_config(theirs, bias=theirs.mlp_bias)
 
 
-def _qwen3_config(theirs: Any) -> GPTConfig:
-    if getattr(theirs, "layer_types", None) is not None:
-        _require(theirs, layer_types=["full_attention"] * theirs.num_hidden_layers)
-    return _gated_config(theirs, bias=False, qk_norm=True)
+def _qwen3_config(theirs: _Settings) -> GPTConfig:
+    if theirs.get("layer_types") is not None:
+        theirs.require(layer_types=["full_attention"] * theirs.num_hidden_layers)
+    if theirs.get("use_sliding_window", True):
+        theirs.require(sliding_window=None)
+    return _gated_config(theirs, qk_norm=True)
 
 
-def _gated_config(theirs: Any, *, bias: bool, qk_norm: bool = False) -> GPTConfig:
-    _require(theirs, hidden_act="silu", is_causal=True, sliding_window=None, attention_chunk_size=None)
-    _require(theirs, partial_rotary_factor=1.0)
-    base, scaling = _llama_rotation(theirs)
+def _gated_config(theirs: _Settings, **others: Any) -> GPTConfig:
+    """Return the config of a model whose settings have Llama's names, with the ``others`` that its family adds."""
+    theirs.require(hidden_act="silu", is_causal=True, attention_chunk_size=None, partial_rotary_factor=1.0)
+    base, scaling = _rotation(theirs)
+    settings: dict[str, Any] = {
+        "n_kv_heads": theirs.num_key_value_heads,
+        "d_head": theirs.head_dim,
+        "d_ff": theirs.intermediate_size,
+        "feedforward": "swiglu",
+        "norm": "rms",
+        "norm_eps": theirs.rms_norm_eps,
+        "position": "rotary",
+        "rope_base": base,
+        "rope_scaling": scaling,
+        "bias": False,
+        "attention_bias": theirs.attention_bias,
+        "tied": theirs.tie_word_embeddings,
+    }
     return GPTConfig(
         theirs.vocab_size,
         theirs.max_position_embeddings,
         theirs.hidden_size,
         theirs.num_hidden_layers,
         theirs.num_attention_heads,
-        n_kv_heads=theirs.num_key_value_heads,
-        d_head=getattr(theirs, "head_dim", None),
-        d_ff=theirs.intermediate_size,
-        feedforward="swiglu",
-        norm="rms",
-        norm_eps=theirs.rms_norm_eps,
-        position="rotary",
-        rope_base=base,
-        rope_scaling=scaling,
-        qk_norm=qk_norm,
-        bias=bias,
-        attention_bias=theirs.attention_bias,
-        tied=theirs.tie_word_embeddings,
+        **settings | others,
     )
 
 
-def _llama_rotation(theirs: Any) -> tuple[float, RotaryScaling | None]:
+def _rotation(theirs: _Settings) -> tuple[float, RotaryScaling | None]:
     """Return base and scaling, from ``rope_parameters`` (transformers 5) or ``rope_theta`` and ``rope_scaling`` (4)."""
-    settings = getattr(theirs, "rope_parameters", None)
+    settings = theirs.get("rope_parameters")
     if settings is None:
         settings = {"rope_theta": theirs.rope_theta, **(theirs.rope_scaling or {})}
     given = {name: value for name, value in settings.items() if value is not None}
@@ -239,43 +379,33 @@ def _rotary_scaling(kind: str, given: dict[str, Any], n_context: int) -> RotaryS
     )
 
 
-def _llama_tensors(config: GPTConfig, source: _TensorSource) -> dict[str, Tensor]:
-    tensors = _embedding_and_head(config, source, embedding="model.embed_tokens.weight")
-    tensors["norm.weight"] = source.take("model.norm.weight")
-    for layer in range(config.n_layers):
-        block = f"model.layers.{layer}"
-        attention, feedforward = f"blocks.{layer}.attention", f"blocks.{layer}.feedforward"
-        tensors[f"{attention}.norm.weight"] = source.take(f"{block}.input_layernorm.weight")
-        tensors[f"{feedforward}.norm.weight"] = source.take(f"{block}.post_attention_layernorm.weight")
-        for kind in ("weight", "bias") if config.attention_has_bias else ("weight",):
-            for name in "qkvo":
-                tensors[f"{attention}.sublayer.w_{name}.{kind}"] = source.take(f"{block}.self_attn.{name}_proj.{kind}")
-        for name in ("q_norm", "k_norm") if config.qk_norm else ():
-            tensors[f"{attention}.sublayer.process_qk.{name}.weight"] = source.take(f"{block}.self_attn.{name}.weight")
-        for kind in ("weight", "bias") if config.bias else ("weight",):
-            for name in ("gate", "up", "down"):
-                tensors[f"{feedforward}.sublayer.w_{name}.{kind}"] = source.take(f"{block}.mlp.{name}_proj.{kind}")
-    return tensors
+_LLAMA: _Names = {
+    "embedding": "model.embed_tokens",
+    "blocks.{}.attention.norm": "model.layers.{}.input_layernorm",
+    "blocks.{}.attention.sublayer.w_q": "model.layers.{}.self_attn.q_proj",
+    "blocks.{}.attention.sublayer.w_k": "model.layers.{}.self_attn.k_proj",
+    "blocks.{}.attention.sublayer.w_v": "model.layers.{}.self_attn.v_proj",
+    "blocks.{}.attention.sublayer.w_o": "model.layers.{}.self_attn.o_proj",
+    "blocks.{}.feedforward.norm": "model.layers.{}.post_attention_layernorm",
+    "blocks.{}.feedforward.sublayer.w_gate": "model.layers.{}.mlp.gate_proj",
+    "blocks.{}.feedforward.sublayer.w_up": "model.layers.{}.mlp.up_proj",
+    "blocks.{}.feedforward.sublayer.w_down": "model.layers.{}.mlp.down_proj",
+    "norm": "model.norm",
+    "head": "lm_head",
+}
+_QWEN3: _Names = _LLAMA | {
+    "blocks.{}.attention.sublayer.process_qk.q_norm": "model.layers.{}.self_attn.q_norm",
+    "blocks.{}.attention.sublayer.process_qk.k_norm": "model.layers.{}.self_attn.k_norm",
+}
 
-
-# --- all architectures ----------------------------------------------------------------------------------------------
-
-
-def _embedding_and_head(config: GPTConfig, source: _TensorSource, *, embedding: str) -> dict[str, Tensor]:
-    """Return embedding and head; check that a tied head equals the embedding."""
-    embedding_weight, head_weight = source.take(embedding), source.take("lm_head.weight")
-    if not config.tied:
-        return {"embedding.weight": embedding_weight, "head.weight": head_weight}
-    if not torch.equal(embedding_weight, head_weight):
-        raise ValueError(f"lm_head.weight must equal {embedding} where tie_word_embeddings is set, got another tensor")
-    return {"embedding.weight": embedding_weight}
+# --- all families ---------------------------------------------------------------------------------------------------
 
 
 def _check_rotary_frequencies(config: GPTConfig, model: Any) -> None:
     """Compare with the model's own frequencies, because versions interpret the same settings differently."""
     if config.position != "rotary":
         return
-    rotary, theirs = config.rotary(), model.model.rotary_emb
+    rotary, theirs = config.rotary(), model.base_model.rotary_emb
     found, expected = theirs.original_inv_freq.cpu(), rotary.frequencies(torch.arange(1))
     if found.dtype.itemsize < 4:  # half precision is too coarse for the comparison
         return
@@ -288,8 +418,24 @@ def _check_rotary_frequencies(config: GPTConfig, model: Any) -> None:
         )
 
 
-_ARCHITECTURES = {
-    "GPT2LMHeadModel": (_gpt2_config, _gpt2_tensors),
-    "LlamaForCausalLM": (_llama_config, _llama_tensors),
-    "Qwen3ForCausalLM": (_qwen3_config, _llama_tensors),
+_GPT2_DEFAULTS = {
+    "n_inner": None,
+    "activation_function": "gelu_new",
+    "layer_norm_epsilon": 1e-5,
+    "tie_word_embeddings": True,
+}
+_LLAMA_DEFAULTS = {
+    "num_key_value_heads": None,
+    "head_dim": None,
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 10_000.0,
+    "rope_scaling": None,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "tie_word_embeddings": False,
+}
+_FAMILIES = {
+    "GPT2LMHeadModel": _Family(_gpt2_config, _GPT2, _GPT2_DEFAULTS),
+    "LlamaForCausalLM": _Family(_llama_config, _LLAMA, _LLAMA_DEFAULTS),
+    "Qwen3ForCausalLM": _Family(_qwen3_config, _QWEN3, _LLAMA_DEFAULTS | {"head_dim": 128}),
 }

@@ -1,10 +1,12 @@
 """Copies of GPT-2, Llama and Qwen3 models have equal logits and texts; unsupported models raise an error."""
 
+import json
 import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from test_multihead import flash
 from torch import nn
 from torch.testing import assert_close
@@ -20,7 +22,6 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from lessons_lib.attention.rope_scaling import YaRN
 from lessons_lib.generation.sampling import generate
 from lessons_lib.transformer.gpt import GPT
 from lessons_lib.transformer.huggingface import gpt_from_huggingface
@@ -74,6 +75,7 @@ MODELS = {
     "llama, one shared head": (LlamaForCausalLM, {"num_key_value_heads": 1}),
     "llama, no shared heads": (LlamaForCausalLM, {"num_key_value_heads": 6}),
     "llama, another base": (LlamaForCausalLM, {"rope_theta": 50.0}),
+    "llama tied, another base": (LlamaForCausalLM, {"rope_theta": 50.0, "tie_word_embeddings": True}),
     "qwen3": (Qwen3ForCausalLM, {"head_dim": 10}),
     "qwen3 tied, attention biased, another epsilon": (
         Qwen3ForCausalLM,
@@ -230,6 +232,115 @@ def test_configs_of_all_transformers_versions_give_equal_logits(name, rope_setti
     assert_close(logits_of(gpt_from_huggingface(theirs), tokens), expected, rtol=0, atol=TOLERANCE)
 
 
+# --- checkpoint folders ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def without_transformers(monkeypatch):
+    """Let no import of transformers succeed from now on."""
+
+    def block():
+        monkeypatch.setitem(sys.modules, "transformers", None)
+
+    return block
+
+
+@every_model
+def test_folder_without_transformers_gives_the_same_copy(name, tmp_path, without_transformers):
+    theirs = build(name)
+    theirs.save_pretrained(tmp_path)
+    expected = gpt_from_huggingface(theirs)
+    without_transformers()
+    ours = gpt_from_huggingface(tmp_path)
+    assert ours.config == expected.config
+    assert not ours.training
+    assert_close(ours.state_dict(), expected.state_dict(), rtol=0, atol=0)
+
+
+def test_folder_with_several_files_is_loaded(tmp_path, without_transformers):
+    theirs = build("llama").to(torch.bfloat16)
+    theirs.save_pretrained(tmp_path, max_shard_size="2KB")
+    save_file({"weight": torch.zeros(3)}, tmp_path / "consolidated.safetensors")  # in the format of another program
+    without_transformers()
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 2
+    ours = gpt_from_huggingface(str(tmp_path))
+    assert_close(ours.state_dict(), gpt_from_huggingface(theirs).state_dict(), rtol=0, atol=0)
+    sorted(tmp_path.glob("model-*.safetensors"))[0].unlink()
+    with pytest.raises(ValueError, match=r"must hold model-0000.*, which its index lists"):
+        gpt_from_huggingface(tmp_path)
+
+
+def write_folder(folder, settings, tensors):
+    (folder / "config.json").write_text(json.dumps(settings))
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
+
+
+def test_gpt2_folder_as_published_is_loaded(tmp_path):
+    """The published file leaves out the head and the name of the decoder, and holds the causal masks."""
+    theirs = build("gpt2")
+    prefix = "transformer."
+    tensors = {name.removeprefix(prefix): t for name, t in theirs.state_dict().items() if name.startswith(prefix)}
+    tensors |= {f"h.{layer}.attn.bias": torch.ones(1, 1, 29, 29) for layer in range(2)}
+    settings = {"architectures": ["GPT2LMHeadModel"], "model_type": "gpt2", "n_ctx": 29}
+    write_folder(tmp_path, settings | GPT2, tensors)
+    tokens = torch.randint(V, (B, N))
+    assert_close(logits_of(gpt_from_huggingface(tmp_path), tokens), logits_of(theirs, tokens), rtol=0, atol=TOLERANCE)
+
+
+def test_smollm_folder_as_published_is_loaded(tmp_path):
+    """SmolLM is a Llama with tied embeddings; its config.json is that of version 4."""
+    theirs = build("llama tied, another base")
+    settings = LLAMA | {
+        "architectures": ["LlamaForCausalLM"],
+        "hidden_act": "silu",
+        "is_llama_config": True,
+        "rms_norm_eps": 1e-06,
+        "rope_interleaved": False,
+        "rope_scaling": None,
+        "rope_theta": 50,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+    }
+    tensors = {name: t for name, t in theirs.state_dict().items() if name != "lm_head.weight"}
+    tensors |= {f"model.layers.{layer}.self_attn.rotary_emb.inv_freq": torch.ones(2) for layer in range(2)}
+    write_folder(tmp_path, settings, tensors)
+    tokens = torch.randint(V, (B, N))
+    assert_close(logits_of(gpt_from_huggingface(tmp_path), tokens), logits_of(theirs, tokens), rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"architectures": None}, r"model must be one of .*, got None"),
+        ({"architectures": ["PhiForCausalLM"]}, r"model must be one of .*, got PhiForCausalLM"),
+        ({"quantization_config": {"bits": 4}}, r"quantization_config=None"),
+        ({"rope_interleaved": True}, r"rope_interleaved=False .*, got True"),
+        ({"hidden_size": ...}, r"the config must give 'hidden_size'"),
+    ],
+)
+def test_folder_with_unsupported_settings_raises(settings, message, tmp_path):
+    theirs = build("llama")
+    changed = LLAMA | {"architectures": ["LlamaForCausalLM"]} | settings
+    write_folder(tmp_path, {k: v for k, v in changed.items() if v is not ...}, theirs.state_dict())
+    with pytest.raises(ValueError, match=message):
+        gpt_from_huggingface(tmp_path)
+
+
+def test_folder_with_truncated_file_raises(tmp_path):
+    build("llama").save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-8])
+    with pytest.raises(ValueError, match=r"must be a complete safetensors file"):
+        gpt_from_huggingface(tmp_path)
+
+
+def test_folder_with_other_files_needs_transformers(tmp_path, without_transformers):
+    (tmp_path / "config.json").write_text("{}")
+    without_transformers()
+    with pytest.raises(ImportError, match=r"a folder with config.json and \*.safetensors needs none"):
+        gpt_from_huggingface(tmp_path)
+
+
 # --- unsupported models ---------------------------------------------------------------------------------------------
 
 
@@ -254,7 +365,7 @@ def test_unsupported_architecture_raises():
         ("llama", {"is_causal": False}, r"is_causal=True"),
         ("llama", {"layer_types": ["sliding_attention"] * 2}, r"layer_types=None"),
         ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, r"layer_types=\['full_attention', 'full_"),
-        ("qwen3", {"sliding_window": 4}, r"sliding_window=None .*, got 4"),
+        ("qwen3", {"use_sliding_window": True, "sliding_window": 4}, r"sliding_window=None .*, got 4"),
         (
             "llama",
             {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
@@ -343,15 +454,6 @@ def test_checkpoint_name_without_transformers_raises(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ImportError, match=r"loading 'gpt2' needs .* pip install 'transformers>=4.57'"):
         gpt_from_huggingface("gpt2")
-
-
-def test_checkpoint_folder_is_loaded(tmp_path):
-    theirs = build("llama, yarn")
-    theirs.save_pretrained(tmp_path)
-    ours = gpt_from_huggingface(tmp_path)
-    tokens = torch.randint(V, (B, N))
-    assert isinstance(ours.config.rope_scaling, YaRN)
-    assert_close(logits_of(ours, tokens), logits_of(theirs, tokens), rtol=0, atol=TOLERANCE)
 
 
 def test_qk_norms_change_logits_far_beyond_tolerance():
