@@ -65,7 +65,7 @@ class GraphExplorer(Explorer):
     script = "graph"
     card = Card(
         title="Which neighbours does a node attend to?",
-        question="Can one head rank the same neighbours differently for different query nodes?",
+        question="Can one head rank the same neighbours differently for different queries?",
         sentence=(
             "In the live figure each node can be the query, with its attention weights in GAT, in GATv2 and by dot "
             "products; edges can be removed and added, and labels of members of the club can be propagated."

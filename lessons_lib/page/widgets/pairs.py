@@ -77,7 +77,7 @@ class PairsExplorer(Explorer):
     script = "pairs"
     card = Card(
         title="A trained head with fewer pairs",
-        question="How far is the output of a trained head from the exact output when fewer pairs are computed?",
+        question="How much does the output of a head change when fewer pairs are computed?",
         sentence=(
             "In the live figure you choose a method that computes fewer pairs, its budget and a trained head. It shows "
             "the attention weights beside the exact ones, and the error of the output."

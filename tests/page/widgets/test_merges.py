@@ -5,6 +5,7 @@ import re
 
 import pytest
 import write_merges
+from frames import fill
 from labels import collisions, smallest
 from tokenizers import Regex as Pattern
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -137,10 +138,10 @@ def test_slider_goes_from_the_bytes_to_the_last_merge(show):
 @pytest.mark.browser
 def test_typing_changes_the_tokens_at_once(show):
     with show(MergesExplorer("a")) as page:
-        page.get_by_label("Text", exact=True).fill("the government")
+        fill(page.get_by_label("Text", exact=True), "the government")
         wanted = MergesExplorer("the government").tokens()
         assert page.locator(".m-token").count() == len(wanted)
-        page.get_by_label("Text", exact=True).fill("")  # the last text stays until something is typed
+        fill(page.get_by_label("Text", exact=True), "")  # the last text stays until something is typed
         assert page.locator(".m-token").count() == len(wanted)
 
 

@@ -26,6 +26,7 @@ import {
   mappedSlider,
   named,
   numbers,
+  oncePerFrame,
   picture,
   setAttributes,
   slider,
@@ -67,8 +68,7 @@ function render(context) {
     query: () => Math.min(scope.read("query"), symbols().length - 1),
     ran: () => ran,
     go(typed) {
-      scope.write("symbols", typed);
-      scope.write("query", typed.length - 1);
+      scope.change({ symbols: typed, query: typed.length - 1 });
     },
   };
   const right = () => answers(symbols()).map((answer, i) => answer && answer === SYMBOLS[best(ran.next[i])]);
@@ -177,7 +177,9 @@ function typed(scope, { go }) {
     if (isLikeTraining(given)) return "";
     return "It learned on 8 to 24 different symbols, said again and again; this is something else.";
   };
-  input.addEventListener("input", () => (message.textContent = judge()));
+  const judging = oncePerFrame(() => (message.textContent = judge()));
+  input.addEventListener("input", judging.later);
+  input.addEventListener("change", judging.flush);
   scope.when(["symbols"], () => {
     if (parse(input.value) !== scope.read("symbols")) input.value = scope.read("symbols");
     message.textContent = judge();

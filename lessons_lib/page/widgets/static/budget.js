@@ -61,7 +61,7 @@ function render(context) {
         select(
           {
             get: published,
-            set: (name) => name in PRESETS && SIZES.forEach((size) => scope.write(size, PRESETS[name][size])),
+            set: (name) => name in PRESETS && scope.change(PRESETS[name]),
             watch: (draw) => scope.when(SIZES, draw),
           },
           { label: "Model", options: [...Object.keys(PRESETS), OWN].map((name) => [name, name]) },

@@ -16,7 +16,6 @@ import {
   svg,
   tiny,
 } from "./kit.js";
-import { oncePerFrame } from "./frames.js";
 import { withPlayButton } from "./play.js";
 import {
   LAYERS,
@@ -73,7 +72,7 @@ function render(context) {
     for (const redraw of statistics) redraw();
     table.removeAttribute("aria-busy");
   };
-  const compute = oncePerFrame(() => {
+  const compute = () => {
     const drawn = draw(scope.read("seed"));
     const [causal, temperature] = [scope.read("causal"), scope.read("temperature")];
     found.stack = streams(drawn, scope.read("residual"), scope.read("norm"), causal, temperature);
@@ -83,7 +82,7 @@ function render(context) {
     table.setAttribute("aria-busy", "true");
     cancelAnimationFrame(frame);
     frame = requestAnimationFrame(measure); // after the drawings are shown
-  });
+  };
   scope.later(() => cancelAnimationFrame(frame));
   scope.add(
     html(

@@ -129,9 +129,7 @@ function render(context) {
 function presets(scope) {
   const chips = PRESETS.map(([name, { mode, tokens, texts }]) => {
     const chip = button(name, () => {
-      scope.write("mode", mode);
-      scope.write("tokens", tokens);
-      scope.write("texts", texts);
+      scope.change({ mode, tokens, texts });
     });
     scope.when(["mode", "tokens", "texts"], () => {
       const isSet = scope.read("mode") === mode && scope.read("tokens") === tokens && scope.read("texts") === texts;

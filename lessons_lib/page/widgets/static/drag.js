@@ -1,6 +1,7 @@
 /** Points of a drawing that can be dragged. */
 
 import { sum } from "./arithmetic.js";
+import { oncePerFrame } from "./kit.js";
 
 /**
  * Make an element movable by touch, by mouse and by the arrow keys.
@@ -26,11 +27,14 @@ export function draggable(grip, drawing, point, value, moved = (now, step) => no
     grip.focus({ preventScroll: true });
     grip.setPointerCapture(event.pointerId);
   });
-  grip.addEventListener("pointermove", (event) => {
-    if (!grip.hasPointerCapture(event.pointerId)) return;
+  const move = oncePerFrame((/** @type {PointerEvent} */ event) => {
     const toDrawing = drawing.getScreenCTM()?.inverse();
     if (toDrawing) value.set(point(new DOMPoint(event.clientX, event.clientY).matrixTransform(toDrawing)));
   });
+  grip.addEventListener("pointermove", (event) => {
+    if (grip.hasPointerCapture(event.pointerId)) move.later(event);
+  });
+  for (const end of ["pointerup", "pointercancel"]) grip.addEventListener(end, move.flush);
 }
 
 /**

@@ -4,7 +4,20 @@ import { arcs } from "./arcs.math.js";
 import { sum } from "./arithmetic.js";
 import { HEADS, STAGES, opened, parse, run } from "./gpt.math.js";
 import { MODEL } from "./gpt_model.js";
-import { button, checkbox, fixed, headline, html, named, numbers, picture, slider, stage, svg } from "./kit.js";
+import {
+  button,
+  checkbox,
+  fixed,
+  headline,
+  html,
+  named,
+  numbers,
+  oncePerFrame,
+  picture,
+  slider,
+  stage,
+  svg,
+} from "./kit.js";
 import { memberSwitch, not, querySlider } from "./query_slider.js";
 import { firstError, nextWord } from "./stories.math.js";
 import { tabs } from "./tabs.js";
@@ -79,8 +92,7 @@ function models(scope, panel) {
   const names = Object.keys(TABS);
   const open = (/** @type {string} */ name) => {
     const text = scope.read(TABS[name].name);
-    scope.write("model", name);
-    scope.write("query", (name === "english" ? text : text.split(" ")).length - 1);
+    scope.change({ model: name, query: (name === "english" ? text : text.split(" ")).length - 1 });
   };
   const all = names.map((name) => {
     const tab = button(TABS[name].title, () => open(name));
@@ -125,14 +137,10 @@ function explored(scope, el, tab, model, announce) {
   let ran;
   /** @type {number[] | null} */
   let exact;
-  let answered = ""; // an added token changes two traits, but the model runs once
   scope.when(asked, () => {
     const story = tokens().slice(0, query() + 1);
-    const question = `${story} ${scope.read("off")}`;
-    if (question === answered) return;
     ran = run(model, story, scope.read("off"));
     exact = model.pairs ? null : nextWord(story, model.vocabulary);
-    answered = question;
   });
   const logits = () => ran.lens[ran.lens.length - 1];
   /** @type {ReturnType<typeof nextTokenProbs>} */
@@ -154,8 +162,7 @@ function explored(scope, el, tab, model, announce) {
     error: (given) => (model.pairs ? null : firstError(given)),
     how,
     go(story) {
-      scope.write(tab.name, story.join(model.between));
-      scope.write("query", story.length - 1);
+      scope.change({ [tab.name]: story.join(model.between), query: story.length - 1 });
     },
     take(story) {
       state.go(story);
@@ -271,8 +278,12 @@ function typed(scope, { tab, model, tokens, query, error: firstWrong, go }) {
       ? `The model is shown ${view} ${tab.one}s, the last; it never saw more than ${view + 1}.`
       : "";
   };
-  input.addEventListener("input", () => (message.textContent = judge(false)));
-  input.addEventListener("change", () => (message.textContent = judge(true)));
+  const judging = oncePerFrame((/** @type {boolean} */ done) => (message.textContent = judge(done)));
+  input.addEventListener("input", () => judging.later(false));
+  input.addEventListener("change", () => {
+    judging.later(true);
+    judging.flush();
+  });
   input.addEventListener("keydown", (event) => {
     if (event.key !== "Enter") return;
     event.preventDefault();

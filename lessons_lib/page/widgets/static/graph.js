@@ -1,6 +1,5 @@
 /** An editable graph: attention weights of a node by three scores, edges that are added and removed, propagated labels. */
 
-import { oncePerFrame } from "./frames.js";
 import { questionCard } from "./question.js";
 import {
   DEALS,
@@ -18,7 +17,20 @@ import {
   reversed,
   weights,
 } from "./graph.math.js";
-import { fixed, html, named, numbers, panels, picture, select, setAttributes, slider, stage, svg } from "./kit.js";
+import {
+  fixed,
+  html,
+  named,
+  numbers,
+  oncePerFrame,
+  panels,
+  picture,
+  select,
+  setAttributes,
+  slider,
+  stage,
+  svg,
+} from "./kit.js";
 
 /**
  * @typedef {{ graph: string, score: string, head: number, node: number, hand: string, edits: number[][],
@@ -81,8 +93,7 @@ function render(context) {
         if (end === place) end = null;
         else if (possible(scope.read("graph"), pair) && from !== null) {
           const kept = scope.read("edits").filter(([u, v]) => u !== pair[0] || v !== pair[1]);
-          scope.write("node", from);
-          scope.write("edits", kept.length < scope.read("edits").length ? kept : [...kept, pair]);
+          scope.change({ node: from, edits: kept.length < scope.read("edits").length ? kept : [...kept, pair] });
         } else end = place;
       } else if (place < queries(scope.read("graph"))) scope.write("node", place);
     },
@@ -125,11 +136,7 @@ function choices(scope, { club }) {
     select(
       {
         ...graph,
-        set(name) {
-          scope.write("edits", []);
-          scope.write("places", []);
-          graph.set(name);
-        },
+        set: (name) => scope.change({ edits: [], places: [], graph: name }),
       },
       {
         label: "Graph",
@@ -402,9 +409,7 @@ function movable(knot, { drawing, at, move, press }) {
   /** Where the pointer took the node, relative to its centre. @type {number[] | null} */
   let held = null;
   let dragged = false;
-  /** @type {number[]} */
-  let to = [];
-  const moveThere = oncePerFrame(() => move(to));
+  const moving = oncePerFrame(move);
   const place = (/** @type {PointerEvent} */ event) => {
     const { x, y } = new DOMPoint(event.clientX, event.clientY).matrixTransform(drawing().getScreenCTM()?.inverse());
     return [x, y];
@@ -420,15 +425,20 @@ function movable(knot, { drawing, at, move, press }) {
   });
   knot.addEventListener("pointermove", (event) => {
     if (!held) return;
-    to = place(event).map((c, axis) => c + (held?.[axis] ?? 0));
+    const [x, y] = held;
+    const to = place(event).map((c, axis) => c + [x, y][axis]);
     dragged ||= Math.hypot(...at().map((c, axis) => to[axis] - c)) > 4;
-    if (dragged) moveThere();
+    if (dragged) moving.later(to);
   });
   knot.addEventListener("pointerup", () => {
+    moving.flush();
     if (held && !dragged) press();
     held = null;
   });
-  knot.addEventListener("pointercancel", () => (held = null));
+  knot.addEventListener("pointercancel", () => {
+    moving.flush();
+    held = null;
+  });
   knot.addEventListener("click", (event) => {
     if (!event.detail) press(); // by a screen reader, without a pointer
   });

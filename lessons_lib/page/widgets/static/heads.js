@@ -77,8 +77,7 @@ function typed(scope, { words }) {
     if (unknown.length) message.textContent = `The model does not know “${unknown[0]}”.`;
     else if (given.length < 2 || given.length > LONGEST) message.textContent = `It takes 2 to ${LONGEST} words.`;
     else {
-      scope.write("query", given.length - 1);
-      scope.write("words", given.join(" "));
+      scope.change({ query: given.length - 1, words: given.join(" ") });
     }
   });
   input.addEventListener("keydown", (event) => {
@@ -182,8 +181,7 @@ function expected(scope, { words, query, now }) {
     const take = button("", () => {
       const story = words().slice(0, query() + 1);
       if (story.length === LONGEST) return;
-      scope.write("query", story.length);
-      scope.write("words", [...story, take.textContent].join(" "));
+      scope.change({ query: story.length, words: [...story, take.textContent].join(" ") });
       if (take.disabled) take.closest(".x-body")?.querySelector("input")?.focus();
     });
     return { take, bar: html("div", { class: "x-bar" }), shown: html("span", { class: "x-value" }) };

@@ -21,13 +21,14 @@
 /**
  * Reads and writes traits and observes their changes, until it is disposed of.
  *
- * `when` draws now, and again whenever one of the traits changes. `value` is a trait as a control uses it. `rebuild`
- * makes a part that is built again when its key changes; the listeners of the old part are removed first. `later`
+ * `when` draws now, and again whenever one of the traits changes. `change` sets several traits and then draws once.
+ * `value` is a trait as a control uses it. `rebuild` makes a part that is built again when its key changes; the listeners of the old part are removed first. `later`
  * registers a function that `dispose` calls.
  * @template T
  * @typedef {{
  *   read<K extends keyof T>(trait: K): T[K],
  *   write<K extends keyof T>(trait: K, value: T[K]): void,
+ *   change(values: Partial<T>): void,
  *   when(traits: (keyof T)[], draw: () => void): void,
  *   value<K extends keyof T>(trait: K): Value<T[K]>,
  *   rebuild(traits: (keyof T)[], key: () => string, build: (part: Scope<T>) => Node): HTMLElement,
@@ -53,16 +54,16 @@ export function stage({ model, el }) {
   const card = /** @type {Model<{ _card: Card }>} */ (/** @type {unknown} */ (model)).get("_card");
   const { name, title, question, tries } = card;
   const liveRegion = html("p", { class: "x-said", "aria-live": "polite" });
-  /** @type {Map<keyof T, string>} */
-  const first = new Map();
+  /** @type {Shared<T>} */
+  const shared = { first: new Map(), parts: 0, waiting: null };
+  const { first } = shared;
   /** Set all traits to their first values, or to those in `values`. @param {Record<string, unknown>} values */
   const restart = (values) => {
     for (const trait of Object.keys(values)) scope.read(/** @type {keyof T} */ (trait)); // so that Reset knows the first value
     const wanted = new Map([...first].map(([trait, value]) => [trait, JSON.parse(value)]));
     for (const trait of Object.keys(values)) wanted.set(/** @type {keyof T} */ (trait), values[trait]);
-    for (const [trait, value] of wanted)
-      if (JSON.stringify(model.get(trait)) !== JSON.stringify(value)) model.set(trait, value);
-    model.save_changes();
+    const changed = [...wanted].filter(([trait, value]) => JSON.stringify(model.get(trait)) !== JSON.stringify(value));
+    scope.change(/** @type {Partial<T>} */ (Object.fromEntries(changed)));
   };
   const reset = button("Reset", () => restart({}));
   reset.className = "x-reset";
@@ -75,7 +76,7 @@ export function stage({ model, el }) {
     liveRegion,
     reset,
   );
-  const scope = follow(model, first);
+  const scope = follow(model, shared);
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   let waiting;
   const leaveKeys = keepKeys(body);
@@ -142,13 +143,20 @@ export function keepKeys(body) {
 }
 
 /**
- * `first` stores the value of each trait when it was first read, as JSON.
+ * What the scopes of a card share: the value of each trait when it was first read, as JSON, the number of functions
+ * that `when` registered, and while `change` sets traits, those to call afterwards, by their number.
+ * @template T
+ * @typedef {{ first: Map<keyof T, string>, parts: number, waiting: Map<number, () => void> | null }} Shared
+ */
+
+/**
  * @template T
  * @param {Model<T>} model
- * @param {Map<keyof T, string>} first
+ * @param {Shared<T>} shared
  * @returns {Scope<T>}
  */
-function follow(model, first) {
+function follow(model, shared) {
+  const { first } = shared;
   /** @type {(() => void)[]} */
   const undo = [];
   let disposed = false;
@@ -161,13 +169,29 @@ function follow(model, first) {
     },
 
     write(trait, value) {
-      model.set(trait, value);
+      scope.change(/** @type {Partial<T>} */ (/** @type {unknown} */ ({ [trait]: value })));
+    },
+
+    change(values) {
+      /** @type {Map<number, () => void>} */
+      const waiting = new Map();
+      shared.waiting = waiting;
+      for (const trait of /** @type {(keyof T)[]} */ (Object.keys(values)))
+        model.set(trait, /** @type {T[keyof T]} */ (values[trait]));
+      shared.waiting = null;
+      // In the order of registration: a function may use what an earlier one computed.
+      for (const number of [...waiting.keys()].sort((a, b) => a - b)) waiting.get(number)?.();
       model.save_changes();
     },
 
     when(traits, draw) {
-      const listener = () => {
+      const number = (shared.parts += 1);
+      const redraw = () => {
         if (!disposed) draw();
+      };
+      const listener = () => {
+        if (shared.waiting) shared.waiting.set(number, redraw);
+        else redraw();
       };
       for (const trait of traits) {
         scope.read(trait);
@@ -187,12 +211,12 @@ function follow(model, first) {
     rebuild(traits, key, build) {
       const place = html("div", { class: "x-part" });
       let built = "";
-      let part = follow(model, first);
+      let part = follow(model, shared);
       scope.when(traits, () => {
         if (key() === built) return;
         built = key();
         part.dispose();
-        part = follow(model, first);
+        part = follow(model, shared);
         const refocus = focusWithin(place);
         place.replaceChildren(build(part));
         refocus();
@@ -306,6 +330,29 @@ export function linear([a, b], [c, d]) {
 }
 
 /**
+ * Handle at most one event in each animation frame: of several events only the last is handled, in the next frame.
+ * `flush` handles it at once; a control calls it when the reader lets go, so that its value is then complete.
+ * @template E
+ * @param {(event: E) => void} handle
+ */
+export function oncePerFrame(handle) {
+  let frame = 0;
+  /** @type {E} */
+  let last;
+  const flush = () => {
+    if (!frame) return;
+    cancelAnimationFrame(frame);
+    frame = 0;
+    handle(last);
+  };
+  const later = (/** @type {E} */ event) => {
+    last = event;
+    frame ||= requestAnimationFrame(flush);
+  };
+  return { later, flush };
+}
+
+/**
  * A labelled slider. `toPlace` and `toValue` map the value to the scale of the slider and back.
  * @template V
  * @param {Value<V>} value
@@ -323,7 +370,9 @@ export function mappedSlider(value, { label, min, max, step, show = String, toPl
     input,
     shown,
   );
-  input.addEventListener("input", () => value.set(toValue(input.valueAsNumber)));
+  const set = oncePerFrame((/** @type {number} */ place) => value.set(toValue(place)));
+  input.addEventListener("input", () => set.later(input.valueAsNumber));
+  input.addEventListener("change", set.flush);
   value.watch(() => {
     const now = value.get();
     input.value = String(toPlace(now));

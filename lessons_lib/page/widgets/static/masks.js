@@ -1,6 +1,6 @@
 /** Masks composed with & and |, painted cells, and the reach of several layers. */
 
-import { button, entry, fixed, html, named, numbers, select, slider, stage, svg } from "./kit.js";
+import { button, entry, fixed, html, named, numbers, oncePerFrame, select, slider, stage, svg } from "./kit.js";
 import { KINDS, compose, deadRows, density, expression, overlay, parse, reach, square, written } from "./masks.math.js";
 
 /**
@@ -266,6 +266,9 @@ function matrix(scope, mask) {
         paint([cell], stroke.brush);
         tell(cell);
       };
+      /** The cells that the stroke has crossed since the last frame. @type {number[][]} */
+      const crossed = [];
+      const painting = oncePerFrame((/** @type {boolean} */ brush) => paint(crossed.splice(0), brush));
       const rest = () => {
         clearTimeout(resting?.timer);
         resting = null;
@@ -282,17 +285,20 @@ function matrix(scope, mask) {
           rest();
         const to = cellAt(event);
         if (stroke) {
-          paint(between(stroke.cell, to).filter(inside), stroke.brush);
+          crossed.push(...between(stroke.cell, to).filter(inside));
+          painting.later(stroke.brush);
           stroke.cell = to;
         }
         if (inside(to)) tell(to);
       });
       grid.addEventListener("pointerup", (event) => {
         if (resting) begin(event);
+        painting.flush();
         rest();
         stroke = null;
       });
       grid.addEventListener("pointercancel", () => {
+        painting.flush();
         if (stroke) scope.write("painted", stroke.before);
         rest();
         stroke = null;

@@ -1,6 +1,6 @@
 /** A text cut into byte-pair tokens: the tokens with their numbers, and their count against the merges. */
 
-import { fixed, html, linear, mappedSlider, named, numbers, picture, stage, svg } from "./kit.js";
+import { fixed, html, linear, mappedSlider, named, numbers, oncePerFrame, picture, stage, svg } from "./kit.js";
 import { withPlayButton } from "./play.js";
 import { LONGEST, MERGES, reached, spelled, stages } from "./merges.math.js";
 
@@ -38,9 +38,11 @@ function render(context) {
 /** The input for the text. @param {Scope} scope */
 function typed(scope) {
   const input = html("input", { type: "text", maxlength: LONGEST, autocomplete: "off", spellcheck: "false" });
-  input.addEventListener("input", () => {
+  const set = oncePerFrame(() => {
     if (input.value) scope.write("text", input.value);
   });
+  input.addEventListener("input", set.later);
+  input.addEventListener("change", set.flush);
   scope.when(["text"], () => {
     if (input.value !== scope.read("text")) input.value = scope.read("text");
   });

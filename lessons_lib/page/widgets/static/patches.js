@@ -2,7 +2,20 @@
 
 import { softmax } from "./arithmetic.js";
 import { questionCard } from "./question.js";
-import { button, fixed, headline, html, named, numbers, picture, select, slider, stage, svg } from "./kit.js";
+import {
+  button,
+  fixed,
+  headline,
+  html,
+  named,
+  numbers,
+  oncePerFrame,
+  picture,
+  select,
+  slider,
+  stage,
+  svg,
+} from "./kit.js";
 import {
   DIGITS,
   FULL,
@@ -137,8 +150,7 @@ function strip(scope) {
 
 /** A digit of the data. @param {Scope} scope @param {number} i */
 function choose(scope, i) {
-  scope.write("digit", i);
-  if (scope.read("ink").length) scope.write("ink", []);
+  scope.change({ digit: i, ink: [] });
 }
 
 /** The controls for patch size and order of the pixels. @param {Scope} scope */
@@ -257,13 +269,21 @@ function drawn(scope, state) {
     go(place);
     paint([place], stroke.level);
   });
+  /** The pixels that the stroke has crossed since the last frame. @type {number[]} */
+  const crossed = [];
+  const painting = oncePerFrame((/** @type {number} */ level) => paint(crossed.splice(0), level));
   paper.addEventListener("pointermove", (event) => {
     const place = placeAt(event);
     if (!stroke || place === null || place === stroke.place) return;
-    paint(way(stroke.place, place), stroke.level);
+    crossed.push(...way(stroke.place, place));
+    painting.later(stroke.level);
     stroke.place = place;
   });
-  for (const end of ["pointerup", "pointercancel"]) paper.addEventListener(end, () => (stroke = null));
+  for (const end of ["pointerup", "pointercancel"])
+    paper.addEventListener(end, () => {
+      painting.flush();
+      stroke = null;
+    });
   // Browsers ignore touch-action inside an SVG.
   paper.addEventListener("touchstart", (event) => event.preventDefault(), { passive: false });
   paper.addEventListener("keydown", (event) => {

@@ -19,7 +19,7 @@ export function withPlayButton(scope, control, pace = 600) {
     const [slide] = control.getElementsByTagName("input");
     if (restart && slide.value === slide.max) slide.value = slide.min;
     else slide.stepUp();
-    slide.dispatchEvent(new Event("input"));
+    for (const kind of ["input", "change"]) slide.dispatchEvent(new Event(kind));
     return slide.value !== slide.max;
   };
   const start = () => {

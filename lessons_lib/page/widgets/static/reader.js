@@ -1,7 +1,20 @@
 /** Eight heads before a verb: attention maps, pattern scores, ablation, and the agreement of the verb. */
 
 import { HEADS, parse, run } from "./gpt.math.js";
-import { button, checkbox, fixed, headline, html, named, picture, select, setAttributes, stage, svg } from "./kit.js";
+import {
+  button,
+  checkbox,
+  fixed,
+  headline,
+  html,
+  named,
+  oncePerFrame,
+  picture,
+  select,
+  setAttributes,
+  stage,
+  svg,
+} from "./kit.js";
 import { HELD_OUT, LONGEST, PREPARED, STORIES, VOCABULARY, agreement, scores, subject } from "./reader.math.js";
 import { memberSwitch, not, querySlider } from "./query_slider.js";
 import { tabs } from "./tabs.js";
@@ -28,11 +41,7 @@ function render(context) {
   let place;
   /** @type {ReturnType<typeof agreement>} */
   let found;
-  let answered = ""; // another sentence changes two traits, but the model runs once
   scope.when(ASKED, () => {
-    const question = JSON.stringify([words().slice(0, query() + 1), scope.read("off")]);
-    if (question === answered) return;
-    answered = question;
     const isTold = words().length <= LONGEST && words().every((word) => VOCABULARY.includes(word));
     if (!isTold) throw new RangeError(`words must be 1 to ${LONGEST} that the model knows, got ${scope.read("words")}`);
     const story = words().slice(0, query() + 1);
@@ -48,8 +57,7 @@ function render(context) {
     weights: () => ran.weights,
     agreement: () => found,
     go(story) {
-      scope.write("words", story.join(" "));
-      scope.write("query", story.length - 1);
+      scope.change({ words: story.join(" "), query: story.length - 1 });
     },
   };
   const enlarged = large(scope, state);
@@ -174,7 +182,9 @@ function typed(scope, { words, go }) {
     if (given.join(" ") !== words().join(" ")) go(given);
     return "";
   };
-  input.addEventListener("input", () => (message.textContent = judge()));
+  const judging = oncePerFrame(() => (message.textContent = judge()));
+  input.addEventListener("input", judging.later);
+  input.addEventListener("change", judging.flush);
   scope.when(["words"], () => {
     if (parse(STORIES, input.value).join(" ") !== words().join(" ")) input.value = words().join(" ");
     message.textContent = judge();

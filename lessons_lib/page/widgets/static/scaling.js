@@ -9,6 +9,7 @@ import {
   linear,
   mappedSlider,
   named,
+  oncePerFrame,
   picture,
   select,
   setAttributes,
@@ -231,8 +232,10 @@ function melting(scope, at) {
     if (width !== scope.read("width")) scope.write("width", width);
   };
   drawing.classList.add("s-melting");
+  const choosing = oncePerFrame(choose);
   drawing.addEventListener("pointerdown", (event) => event.button === 0 && choose(event));
-  drawing.addEventListener("pointermove", (event) => event.buttons === 1 && choose(event));
+  drawing.addEventListener("pointermove", (event) => event.buttons === 1 && choosing.later(event));
+  drawing.addEventListener("pointerup", choosing.flush);
   return html("figure", { class: "x-panel x-tall" }, drawing);
 
   /** A smooth line through places. @param {(number | string)[][]} places @param {string} begin */
