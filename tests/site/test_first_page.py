@@ -238,7 +238,7 @@ def test_initial_state_of_the_heads_explorer_answers_its_question(visit):
     """The selected word is *that*, and only one head of layer 1 attends to the queen."""
     with visit(EXPLORERS) as page:
         figure = page.locator(".explorer", has=page.get_by_label("Sentence"))
-        assert figure.locator(".x-asks").text_content() == "that"
+        assert figure.locator(".x-query").text_content() == "that"
         cells = "all => all.map((r) => ['x', 'y', 'fill-opacity'].map((name) => Number(r.getAttribute(name))))"
         shares = figure.locator("rect.x-solid").evaluate_all(cells)
         columns, rows = sorted({x for x, *_ in shares}), sorted({y for _, y, _ in shares})

@@ -125,9 +125,9 @@ class GPTExplorer(Explorer):
             + text(f"{p[word]:.3f}, {exact[word]:.3f}", x=246, y=24 * i + 16)
             for i, word in enumerate(order)
         ]
-        asks = self.words.split()[len(self._seen()) - 1]
+        query = self.words.split()[len(self._seen()) - 1]
         likely = ", ".join(f"{VOCABULARY[word]} {p[word]:.2f} ({exact[word]:.2f})" for word in order[:4])
-        alt = f"after {asks} the model expects, and in brackets the grammar: {likely}"
+        alt = f"after {query} the model expects, and in brackets the grammar: {likely}"
         return picture(324, 24 * ROWS + 4, alt, *rows)
 
     def _still_of_english(self) -> str:

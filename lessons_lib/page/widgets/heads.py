@@ -74,7 +74,7 @@ class HeadsExplorer(Explorer):
         query = min(self.query, len(words) - 1)
         names = [text(head, x=104 + 27 * i, y=12, anchor="middle") for i, head in enumerate(HEADS)]
         rows = [
-            text(word, x=84, y=31 + 20 * j, anchor="end", class_="x-asks" if j == query else "")
+            text(word, x=84, y=31 + 20 * j, anchor="end", class_="x-query" if j == query else "")
             for j, word in enumerate(words)
         ]
         cells = [

@@ -87,7 +87,7 @@ class Hero(HeadsExplorer):
     def next_word(self) -> Float[Tensor, " vocabulary"]:
         """Return the probabilities of the word after the selected query."""
         with torch.no_grad():
-            return head_model(self.off)(encode(self.words)[None]).softmax(-1)[0, self._asks()]
+            return head_model(self.off)(encode(self.words)[None]).softmax(-1)[0, self._query_position()]
 
     def arcs(self) -> list[Arc]:
         """Return the attention weights that are drawn, in the order of the heads."""
@@ -95,21 +95,21 @@ class Hero(HeadsExplorer):
 
     def still(self) -> str:
         """Draw the arcs, and write the most probable next words."""
-        words, asks, arcs = self.words.split(), self._asks(), self.arcs()
+        words, last, arcs = self.words.split(), self._query_position(), self.arcs()
         ends = [sum(9.5 * len(word) + 18 for word in words[:i]) for i in range(len(words) + 1)]
         middle = [(a + b) / 2 for a, b in pairwise(ends)]
         names = [
-            text(word, x=middle[i], y=96, anchor="middle", class_="h-asks" if i == asks else "")
+            text(word, x=middle[i], y=96, anchor="middle", class_="h-last" if i == last else "")
             for i, word in enumerate(words)
         ]
         drawn = [self._drawn(arc, [middle[arc.origin], middle[arc.to]]) for arc in arcs]
         p = self.next_word()
         likely = ", ".join(f"<b>{VOCABULARY[i]}</b> ({p[i]:.0%})" for i in p.argsort(descending=True)[:5].tolist())
-        alt = f"arcs of attention weights on the paths to {words[asks]}"
+        alt = f"arcs of attention weights on the paths to {words[last]}"
         return (
             picture(ends[-1], 182, alt, *drawn, *names)
             + FORMULA
-            + f"<p>After <b>{escape(words[asks])}</b> a trained model expects {likely}. Each arc is an attention "
+            + f"<p>After <b>{escape(words[last])}</b> a trained model expects {likely}. Each arc is an attention "
             "weight. Above the sentence are the weights of this word in layer 2, below it the weights in layer 1 of "
             f"this word and of the words that it attends to. Weights below {FAINT} are not drawn.</p>"
         )
@@ -119,17 +119,17 @@ class Hero(HeadsExplorer):
         still = f"{self.still()}<p>{self.sentence}</p>"
         return in_page("hero", style_element("hero", read("hero.css")), still, page_scripts(self.script, self._state()))
 
-    def _asks(self) -> int:
+    def _query_position(self) -> int:
         return min(self.query, len(self.words.split()) - 1)
 
     def _arcs(self) -> Iterator[Arc]:
-        weights, asks = self.weights(), self._asks()
+        weights, last = self.weights(), self._query_position()
         on = [head not in self.off for head in HEADS]
-        seen = torch.stack([row[asks] for row in weights[4:]])[on[4:]]
+        seen = torch.stack([row[last] for row in weights[4:]])[on[4:]]
         shares = seen.amax(0) if len(seen) else torch.zeros(weights.shape[-1])
         for head, table, is_on in zip(HEADS, weights, on, strict=True):
             for to, row in enumerate(table.tolist() if is_on else []):
-                share = float(to == asks) if head.startswith("2") else 1.0 if to == asks else shares[to].item()
+                share = float(to == last) if head.startswith("2") else 1.0 if to == last else shares[to].item()
                 for origin, weight in enumerate(row):
                     if weight >= FAINT and share >= FAINT:
                         yield Arc(head, origin, to, weight, share)

@@ -107,7 +107,7 @@ class PatchesExplorer(Explorer):
         left = wide + 32
         bars = "".join(f"M{left} {16 * i + 3}h{70 * p[i]:.1f}v11H{left}z" for i in range(CLASSES))
         rows = [
-            text(str(i), x=left - 6, y=16 * i + 13, anchor="end", class_="x-asks" if i == label else "")
+            text(str(i), x=left - 6, y=16 * i + 13, anchor="end", class_="v-right" if i == label else "")
             for i in range(CLASSES)
         ]
         rows += [element("path", class_="x-solid", d=bars)]

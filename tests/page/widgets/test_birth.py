@@ -11,6 +11,7 @@ import pytest
 import torch
 import train_birth
 import traitlets
+from frames import fill
 from labels import collisions, smallest
 from thorough import all_but
 from torch.testing import assert_close
@@ -458,20 +459,20 @@ def test_symbols_can_be_typed_and_errors_are_shown(show):
     with show(BirthExplorer(300)) as page:
         open_tab(page, "Next symbol")
         field = page.get_by_label("Symbols")
-        field.fill("blacksmith bla")
+        fill(field, "blacksmith bla")
         assert page.locator("div.explorer").evaluate("e => e.explorer.model.get('symbols')") == "BLACKSMITHBLA"
         assert field.input_value() == "blacksmith bla"
         assert bars(page)[0][0] == "C"
         before = bars(page)
-        field.fill("blacksmith bla9")
+        fill(field, "blacksmith bla9")
         assert page.get_by_text("and not “9”").is_visible()
         assert bars(page) == before
-        field.fill("b")
-        assert page.get_by_text("It takes 2 to 48 symbols.").is_visible()
-        field.fill("attention att")
-        assert page.get_by_text("this is something else").is_visible()
+        fill(field, "b")
+        assert page.get_by_text("The model takes 2 to 48 symbols.").is_visible()
+        fill(field, "attention att")
+        assert page.get_by_text("not such a passage").is_visible()
         page.get_by_role("button", name="Another passage").click()
-        assert page.get_by_text("this is something else").count() == 0
+        assert page.get_by_text("not such a passage").count() == 0
         assert len(field.input_value()) >= 19
 
 

@@ -14,6 +14,7 @@ import pytest
 import torch
 import train_gpt
 import traitlets
+from frames import fill, next_frame
 from labels import collisions, smallest
 from playwright.sync_api import Error
 from thorough import all_but
@@ -565,21 +566,21 @@ def test_bars_agree_with_model_and_grammar(show):
 @pytest.mark.browser
 def test_typed_story_updates_the_figure_and_unknown_words_are_rejected(show):
     with show(GPTExplorer()) as page:
-        story(page).fill("The kings near a dog")
+        fill(story(page), "The kings near a dog")
         assert bars(page)[0][0] == VOCABULARY[GPTExplorer("the kings near a dog").next_word().argmax()]
         before = bars(page)
-        story(page).fill("The kings near a dog emperor")
+        fill(story(page), "The kings near a dog emperor")
         assert page.get_by_text("does not know “emperor”").is_visible()
         assert page.locator(".g-away").all_inner_texts() == ["emperor"]
         assert bars(page) == before
-        story(page).fill("The kings near a dog s")
-        assert page.get_by_text("Its words that begin so: small, she").is_visible()
+        fill(story(page), "The kings near a dog s")
+        assert page.get_by_text("Known words that begin so: small, she").is_visible()
         story(page).press("Enter")
         assert page.get_by_text("does not know “s”").is_visible()
-        story(page).fill("")
-        assert page.get_by_text("It takes 1 to 96 words.").is_visible()
+        fill(story(page), "")
+        assert page.get_by_text("The model takes 1 to 96 words.").is_visible()
         assert bars(page) == before
-        page.get_by_role("slider", name="Word that asks").press("ArrowLeft")
+        page.get_by_role("slider", name="Query word").press("ArrowLeft")
         assert story(page).input_value() == "the kings near a dog"
 
 
@@ -589,6 +590,7 @@ def test_typed_text_is_not_reformatted(show):
         story(page).focus()
         page.keyboard.press("End")
         page.keyboard.type(" near a Dog waits.")
+        next_frame(page)
         assert story(page).input_value() == "the king near a Dog waits."
         assert (
             page.locator("div.explorer").evaluate("e => e.explorer.model.get('words')") == "the king near a dog waits ."
@@ -596,6 +598,7 @@ def test_typed_text_is_not_reformatted(show):
         for _ in range(7):
             page.keyboard.press("ArrowLeft")
         page.keyboard.type("s")  # in the middle of the line
+        next_frame(page)
         assert story(page).input_value() == "the king near a Dogs waits."
         assert page.get_by_role("slider").first.get_attribute("aria-valuetext") == "."
 
@@ -619,7 +622,7 @@ def test_first_ungrammatical_word_is_underlined(show, words, wrong):
         if wrong:
             line = "e => getComputedStyle(e).textDecorationLine"
             assert page.locator(".g-wrong").evaluate(line) == "underline"
-            page.get_by_role("slider", name="Word that asks").press("Home")
+            page.get_by_role("slider", name="Query word").press("Home")
             assert (figures(page).count(NOTHING) == 0) == (words != "king the")
 
 
@@ -733,7 +736,7 @@ def test_logit_lens_reads_the_stream_after_each_sublayer(show):
 def test_truncated_story_is_announced_and_shown(show):
     words = " ".join(texts()[13])
     with show(GPTExplorer(words, LONGEST - 1)) as page:
-        assert page.get_by_text("The model is shown 63 words").is_visible()
+        assert page.get_by_text("The model reads only the last 63 words").is_visible()
         assert page.locator(".g-away").count() == 80 - 63
         p = GPTExplorer(words, LONGEST - 1).next_word()
         assert bars(page)[0][0] == VOCABULARY[p.argmax()]
@@ -830,7 +833,7 @@ def test_english_tab_opens_by_touch_and_fits_a_phone(show, theme):
     edge = "e => Math.max(...[...e.querySelectorAll('*')].map((one) => one.getBoundingClientRect().right))"
     with show(GPTExplorer(), width=360, theme=theme, has_touch=True) as page:
         page.get_by_role("tab", name="English").tap()
-        english(page).fill(ENGLISH[:120])
+        fill(english(page), ENGLISH[:120])
         for tab in page.locator(".x-tabs button:visible").all():
             tab.tap()
             assert page.locator("div.explorer").evaluate(edge) <= 352
@@ -866,16 +869,16 @@ def test_english_shows_bars_of_model_and_bigrams_and_no_grammar(show):
 @pytest.mark.browser
 def test_english_text_can_be_typed_and_generated(show):
     with show(GPTExplorer(model="english", seed=1, temperature=0.7)) as page:
-        english(page).fill("What?")
+        fill(english(page), "What?")
         assert page.get_by_text("does not know “?”; its 72 characters are under “All characters”").is_visible()
         assert page.locator(".g-away").all_inner_texts() == ["?"]
-        english(page).fill("It\u2019s  a Method")
+        fill(english(page), "It\u2019s  a Method")
         assert page.locator("div.explorer").evaluate("e => e.explorer.model.get('text')") == "It's  a Method"
         assert page.get_by_role("slider").first.get_attribute("aria-valuetext") == "d"
-        english(page).fill(ENGLISH[:80])
-        assert page.get_by_text("The model is shown 63 characters").is_visible()
+        fill(english(page), ENGLISH[:80])
+        assert page.get_by_text("The model reads only the last 63 characters").is_visible()
         assert page.locator(".g-away").count() == 80 - 63
-        english(page).fill("The val")
+        fill(english(page), "The val")
         page.get_by_role("button", name="Write a word").press("Enter")
         page.wait_for_function("[' ', '.'].includes(document.querySelector('textarea').value.at(-1))")
         first = english(page).input_value()

@@ -234,7 +234,7 @@ def test_long_sentence_is_fully_visible(show):
         line.fill("a tired king near the two small cats that these happy dogs follow waits and he sleeps .")
         assert line.evaluate(cut) == [0, 0]
         line.press("Enter")
-        assert page.get_by_text("It takes 2 to 16 words.").is_visible()
+        assert page.get_by_text("The model takes 2 to 16 words.").is_visible()
         line.fill("a tired king near the two small cats that these happy dogs follow waits .")
         line.press("Enter")
         assert "\n" not in line.input_value()

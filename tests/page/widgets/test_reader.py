@@ -9,6 +9,7 @@ from math import isnan, nan
 import pytest
 import torch
 import traitlets
+from frames import fill
 from labels import collisions, smallest
 from thorough import all_but
 
@@ -344,15 +345,15 @@ def test_words_can_be_selected_or_typed_and_errors_are_shown(show):
         assert state(page, "query") == 5
         field = page.get_by_label("Words")
         assert field.input_value() == "the king that these women follow"
-        field.fill("two queens near a ma")
-        assert page.get_by_text("Its words that begin so: man.").is_visible()
-        field.fill("two queens near a man")
+        fill(field, "two queens near a ma")
+        assert page.get_by_text("Known words that begin so: man.").is_visible()
+        fill(field, "two queens near a man")
         assert page.get_by_label("Sentence").input_value() == "own"
-        assert page.get_by_text("The next verb is about “queens”").is_visible()
+        assert page.get_by_text("The subject of the next verb is “queens”").is_visible()
         assert shares(page)[1] == f"{PatternExplorer('two queens near a man').agreement():.3f}"
-        field.fill("two emperors")
+        fill(field, "two emperors")
         assert page.get_by_text("does not know “emperors”").is_visible()
-        page.get_by_role("slider", name="Word that asks").press("Home")
+        page.get_by_role("slider", name="Query word").press("Home")
         assert page.get_by_text("After this word the grammar has no verb.").is_visible()
         assert shares(page) == ["\u2013"] * 2
         assert headline(page) == ["\u2013", "no verb follows this word"]

@@ -27,6 +27,7 @@ import {
   named,
   numbers,
   oncePerFrame,
+  panel,
   picture,
   setAttributes,
   slider,
@@ -47,7 +48,7 @@ import { tabs } from "./tabs.js";
 /** @type {(keyof Traits)[]} */
 const RUN = ["symbols", "step", "hide", "forced"];
 /** @type {(keyof Traits)[]} */
-const ASKED = [...RUN, "query"];
+const INPUTS = [...RUN, "query"];
 const SHOWN = 6; // next symbols that have a bar
 const LAST = STEPS[STEPS.length - 1];
 
@@ -130,7 +131,7 @@ function render(context) {
       ["Training", [["Training", curves(scope, measured)]]],
     ).element,
   );
-  scope.when([...ASKED, "guess"], () => {
+  scope.when([...INPUTS, "guess"], () => {
     const next = ran.next[state.query()];
     scope.announce(
       `After ${scope.read("step")} steps ${fixed(recorded(scope.read("step"), how()), 3)} of what can be known is right. ` +
@@ -171,11 +172,11 @@ function typed(scope, { go }) {
   const judge = () => {
     const given = parse(input.value);
     const unknown = [...given].find((symbol) => !SYMBOLS.includes(symbol));
-    if (unknown) return `It knows the letters A to Z and the digits 2 to 7, and not “${unknown}”.`;
-    if (given.length < 2 || given.length > LONGEST) return `It takes 2 to ${LONGEST} symbols.`;
+    if (unknown) return `The model knows the letters A to Z and the digits 2 to 7, and not “${unknown}”.`;
+    if (given.length < 2 || given.length > LONGEST) return `The model takes 2 to ${LONGEST} symbols.`;
     if (given !== scope.read("symbols")) go(given);
     if (isLikeTraining(given)) return "";
-    return "It learned on 8 to 24 different symbols, said again and again; this is something else.";
+    return "The model was trained on repeated passages of 8 to 24 different symbols; these symbols are not such a passage.";
   };
   const judging = oncePerFrame(() => (message.textContent = judge()));
   input.addEventListener("input", judging.later);
@@ -240,19 +241,19 @@ function map(scope, { query, ran }, layer) {
         row,
         ...names.flat(),
       );
-      part.when(ASKED, () => {
+      part.when(INPUTS, () => {
         ran().weights[layer].forEach((weights, i) =>
           weights.forEach((weight, j) => cells[i][j].setAttribute("fill-opacity", weight.toFixed(3))),
         );
-        const asks = query();
-        const read = best(ran().weights[layer][asks]);
-        const around = { x: LEFT - 1, y: TOP + side * asks - 1, width: side * (asks + 1) + 2, height: side + 2 };
+        const last = query();
+        const read = best(ran().weights[layer][last]);
+        const around = { x: LEFT - 1, y: TOP + side * last - 1, width: side * (last + 1) + 2, height: side + 2 };
         setAttributes(row, around);
         names.forEach(([left, above], i) => {
-          left.classList.toggle("b-asks", i === asks);
-          above.classList.toggle("b-asks", i === read);
+          left.classList.toggle("b-query", i === last);
+          above.classList.toggle("b-query", i === read);
           if (n <= LETTERS) return;
-          left.textContent = i === asks ? symbols[i] : "";
+          left.textContent = i === last ? symbols[i] : "";
           above.textContent = i === read ? symbols[i] : "";
         });
       });
@@ -265,12 +266,7 @@ function map(scope, { query, ran }, layer) {
     },
   );
   const framed = layer ? "what followed earlier copies of the query symbol" : "the previous symbol";
-  return html(
-    "figure",
-    { class: "x-panel" },
-    frame,
-    html("figcaption", {}, `Layer ${layer + 1}: the stronger the colour, the more weight. Framed: ${framed}.`),
-  );
+  return panel([frame, `Layer ${layer + 1}: the stronger the colour, the more weight. Framed: ${framed}.`]);
 }
 
 /** The most probable next symbols; a button appends one after the query. @param {Scope} scope @param {State} state */
@@ -280,12 +276,12 @@ function expected(scope, { query, ran, go }) {
     const bar = html("div", { class: "x-bar" });
     return { take, bar, shown: html("span", { class: "x-value" }), mark: html("span", { class: "x-facts" }) };
   });
-  const asks = html("span", { class: "x-head" });
-  scope.when(ASKED, () => {
+  const title = html("span", { class: "x-head" });
+  scope.when(INPUTS, () => {
     const p = ran().next[query()];
     const order = p.map((_, token) => token).sort((a, b) => p[b] - p[a]);
     const answer = answers(scope.read("symbols"))[query()];
-    asks.textContent = `after ${scope.read("symbols")[query()]}`;
+    title.textContent = `after ${scope.read("symbols")[query()]}`;
     rows.forEach(({ take, bar, shown, mark }, i) => {
       take.textContent = SYMBOLS[order[i]];
       take.disabled = query() + 1 >= LONGEST;
@@ -294,22 +290,16 @@ function expected(scope, { query, ran, go }) {
       mark.textContent = take.textContent === answer ? "as before" : "";
     });
   });
-  return html(
-    "figure",
-    { class: "x-panel" },
+  return panel([
     html(
       "div",
       { class: "x-grid b-next", style: "--columns: 3.5rem 1fr 3rem 4.25rem" },
-      asks,
+      title,
       ...["probability", "", ""].map((head) => html("span", { class: "x-head" }, head)),
       ...rows.flatMap(({ take, bar, shown, mark }) => [take, html("div", { class: "x-track" }, bar), shown, mark]),
     ),
-    html(
-      "figcaption",
-      {},
-      "The six likeliest next symbols; each is a button. “As before”: it followed last time, too.",
-    ),
-  );
+    "The six likeliest next symbols; each is a button. “As before”: it followed last time, too.",
+  ]);
 }
 
 /** @type {[string, string, string, string][]} */
@@ -362,23 +352,20 @@ function curves(scope, measured) {
     shown.style.display = at ? "" : "none";
     guessed.setAttribute("x", String(Math.max(left + 18, Math.min(right - 18, x(at)))));
   });
-  return html(
-    "figure",
-    { class: "x-panel b-training" },
-    slider(scope.value("guess"), {
-      label: "Your guess",
-      min: 0,
-      max: LAST,
-      step: 5,
-      show: (step) => (step ? String(step) : "none"),
-    }),
-    drawing,
-    html(
-      "figcaption",
-      {},
+  return panel(
+    [
+      slider(scope.value("guess"), {
+        label: "Your guess",
+        min: 0,
+        max: LAST,
+        step: 5,
+        show: (step) => (step ? String(step) : "none"),
+      }),
+      drawing,
       "As far as the present step. Thick: the run of this figure. Thin: two others, from other seeds. No switch changes them.",
-    ),
-    measured,
+      measured,
+    ],
+    "b-training",
   );
 }
 

@@ -12,7 +12,20 @@ import {
   parts,
   weights,
 } from "./budget.math.js";
-import { checkbox, fixed, html, mappedSlider, named, numbers, picture, select, slider, stage, svg } from "./kit.js";
+import {
+  checkbox,
+  fixed,
+  html,
+  mappedSlider,
+  named,
+  numbers,
+  panel,
+  picture,
+  select,
+  slider,
+  stage,
+  svg,
+} from "./kit.js";
 
 /**
  * @typedef {import("./budget.math.js").Config} Config
@@ -172,13 +185,7 @@ function treemap(scope, config) {
       ),
     );
   });
-  return html(
-    "figure",
-    { class: "x-panel" },
-    drawing,
-    legend,
-    html("figcaption", {}, "The area is all weights: embedding and output matrix, attention, feed-forward."),
-  );
+  return panel([drawing, legend, "The area is all weights: embedding and output matrix, attention, feed-forward."]);
 }
 
 /** A share in per cent, with one more digit if it is small. @param {number} share */

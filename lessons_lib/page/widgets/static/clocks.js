@@ -1,6 +1,6 @@
 /** A query and a key as clocks: each pair of coordinates is a hand that turns with the position at its own frequency. */
 
-import { fixed, html, linear, logSlider, named, panels, picture, select, slider, stage, svg } from "./kit.js";
+import { fixed, html, linear, logSlider, named, panel, panels, picture, select, slider, stage, svg } from "./kit.js";
 import { withPlayButton } from "./play.js";
 import { CLOCKS, REACH, TRAINED, between, frequencies, score, seen } from "./clocks.math.js";
 
@@ -113,21 +113,15 @@ function clocks(scope, now) {
       rows[3].cells[i].style.color = known[i] ? "" : "var(--second)";
     });
   });
-  return html(
-    "figure",
-    { class: "x-panel" },
+  return panel([
     html(
       "table",
       { class: "x-table" },
       html("tr", {}, html("th", { scope: "row" }, "clock"), ...dials.map(({ drawing }) => html("td", {}, drawing))),
       ...rows.map(({ name, cells }) => html("tr", {}, html("th", { scope: "row" }, name), ...cells)),
     ),
-    html(
-      "figcaption",
-      {},
-      `Thick hand: the query. Thin hand with a ring: the key; a negative angle means that it is behind. A turn is counted in tokens. "new": training on ${TRAINED} tokens, each attending to those before it, did not show this angle.`,
-    ),
-  );
+    `Thick hand: the query. Thin hand with a ring: the key; a negative angle means that it is behind. A turn is counted in tokens. "new": training on ${TRAINED} tokens, each attending to those before it, did not show this angle.`,
+  ]);
 }
 
 /** One clock with two hands that start at twelve and turn clockwise. @param {number} i */
@@ -221,16 +215,10 @@ function curve(scope, now) {
     here.setAttribute("cy", y(s).toFixed(1));
     shown.textContent = `score ${fixed(s)}`;
   });
-  return html(
-    "figure",
-    { class: "x-panel" },
+  return panel([
     drawing,
-    html(
-      "figcaption",
-      {},
-      `The sum of the ${CLOCKS} cosines; ring: this query and key. Shaded: the distances that training on ${TRAINED} tokens shows a causal model.`,
-    ),
-  );
+    `The sum of the ${CLOCKS} cosines; ring: this query and key. Shaded: the distances that training on ${TRAINED} tokens shows a causal model.`,
+  ]);
 }
 
 export default { render };

@@ -8,6 +8,7 @@ import {
   linear,
   logSlider,
   named,
+  panel,
   panels,
   picture,
   select,
@@ -201,16 +202,13 @@ function sphere(scope, now, soon) {
   };
   soon(redraw);
   scope.when(["depth"], redraw);
-  return html(
-    "figure",
-    { class: "x-panel x-tall" },
-    drawing,
-    html(
-      "figcaption",
-      {},
+  return panel(
+    [
+      drawing,
       "A point for each token, the first blue, the last orange. Its distance from the centre is its angle to the mean. Lines: " +
         "the last layer. All in the centre: all equal.",
-    ),
+    ],
+    "x-tall",
   );
 }
 
@@ -253,7 +251,7 @@ function curves(scope, redrawn, { label, levels, measures, height }) {
     }),
   );
   scope.when(["depth"], () => here.setAttribute("d", `M${x(scope.read("depth"))} ${top}V${BOTTOM}`));
-  return html("figure", { class: "x-panel" }, drawing);
+  return panel([drawing]);
 }
 
 export default { render };

@@ -11,6 +11,7 @@ import {
   mappedSlider,
   named,
   numbers,
+  panel,
   picture,
   select,
   setAttributes,
@@ -187,18 +188,12 @@ function bars(scope, now) {
     for (const { part, words, shown } of cells) shown.textContent = `${words} ${time(took[part])}`;
   });
   const legend = cells.map(({ part, shown }) => html("span", {}, html("i", { class: `x-key x-of-${part}` }), shown));
-  return html(
-    "figure",
-    { class: "x-panel" },
+  return panel([
     drawing,
     html("p", { class: "x-legend" }, ...legend),
-    html(
-      "figcaption",
-      {},
-      "Each mark of the axis is a thousand times the one before. If arithmetic and memory overlap, the longer bar is " +
-        "the least possible time.",
-    ),
-  );
+    "Each mark of the axis is a thousand times the one before. If arithmetic and memory overlap, the longer bar is " +
+      "the least possible time.",
+  ]);
 
   /** @param {string} look @param {number} y @param {number} height */
   function bar(look, y, height) {
@@ -287,17 +282,11 @@ function roofline(scope, now) {
     });
     setAttributes(arrow, { x: cx.toFixed(1), y: (cy + (cy > bottom - 30 ? -14 : 24)).toFixed(1) });
   });
-  return html(
-    "figure",
-    { class: "x-panel" },
+  return panel([
     drawing,
-    html(
-      "figcaption",
-      {},
-      "Drag the point along the roofline: in decoding the batch size changes, in prefill the sequence length. Points " +
-        "beyond the axes are drawn at the edge.",
-    ),
-  );
+    "Drag the point along the roofline: in decoding the batch size changes, in prefill the sequence length. Points " +
+      "beyond the axes are drawn at the edge.",
+  ]);
 }
 
 /** Three digits at most. @param {number} x */

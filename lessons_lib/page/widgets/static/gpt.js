@@ -13,6 +13,7 @@ import {
   named,
   numbers,
   oncePerFrame,
+  panel,
   picture,
   slider,
   stage,
@@ -29,7 +30,7 @@ import { draw, followers, nextTokenProbs, write } from "./writing.math.js";
  * @typedef {import("./kit.js").Scope<Traits>} Scope
  * @typedef {import("./gpt.math.js").Model} Model
  * @typedef {{ name: "words" | "text", title: string, label: string, one: string, known: RegExp }} Tab
- * @typedef {{ tab: Tab, model: Model, asked: (keyof Traits)[], all: (keyof Traits)[], tokens(): string[],
+ * @typedef {{ tab: Tab, model: Model, inputs: (keyof Traits)[], all: (keyof Traits)[], tokens(): string[],
  *   query(): number, ran(): ReturnType<typeof run>, logits(): number[], drawn(): ReturnType<typeof nextTokenProbs>,
  *   exact(): number[] | null, beside(): number[] | null, error(tokens: string[]): number | null,
  *   how(): { temperature: number, topK: number, topP: number }, go(tokens: string[]): void,
@@ -52,13 +53,13 @@ function render(context) {
   const scope = stage(context);
   scope.when(["words", "text"], () => {
     const { words, text } = { words: scope.read("words"), text: scope.read("text") };
-    const isTold =
+    const isKnown =
       TABS.stories.known.test(words) && words.split(" ").every((w) => MODELS.stories.vocabulary.includes(w));
-    if (!isTold) throw new RangeError(`words must be 1 to 96 that the model knows, got ${words}`);
+    if (!isKnown) throw new RangeError(`words must be 1 to 96 that the model knows, got ${words}`);
     if (!TABS.english.known.test(text))
       throw new RangeError(`text must be 1 to ${LONGEST} plain characters, got ${text}`);
   });
-  const panel = html(
+  const tabPanel = html(
     "div",
     { role: "tabpanel" },
     scope.rebuild(
@@ -77,7 +78,7 @@ function render(context) {
       },
     ),
   );
-  scope.add(models(scope, panel), panel);
+  scope.add(models(scope, tabPanel), tabPanel);
   return scope.dispose;
 }
 
@@ -87,8 +88,8 @@ async function brought() {
   MODELS.english ??= opened(carried);
 }
 
-/** One tab for each model. @param {Scope} scope @param {HTMLElement} panel */
-function models(scope, panel) {
+/** One tab for each model. @param {Scope} scope @param {HTMLElement} tabPanel */
+function models(scope, tabPanel) {
   const names = Object.keys(TABS);
   const open = (/** @type {string} */ name) => {
     const text = scope.read(TABS[name].name);
@@ -107,7 +108,7 @@ function models(scope, panel) {
     return tab;
   });
   scope.when(["model"], () => {
-    panel.setAttribute("aria-label", TABS[scope.read("model")].title);
+    tabPanel.setAttribute("aria-label", TABS[scope.read("model")].title);
     all.forEach((tab, i) => {
       const isOpen = names[i] === scope.read("model");
       tab.setAttribute("aria-selected", String(isOpen));
@@ -130,14 +131,14 @@ function explored(scope, el, tab, model, announce) {
     topP: scope.read("top_p"),
   });
   /** @type {(keyof Traits)[]} */
-  const asked = [tab.name, "query", "off"];
+  const inputs = [tab.name, "query", "off"];
   /** @type {(keyof Traits)[]} */
-  const all = [...asked, "temperature", "top_k", "top_p"];
+  const all = [...inputs, "temperature", "top_k", "top_p"];
   /** @type {ReturnType<typeof run>} */
   let ran;
   /** @type {number[] | null} */
   let exact;
-  scope.when(asked, () => {
+  scope.when(inputs, () => {
     const story = tokens().slice(0, query() + 1);
     ran = run(model, story, scope.read("off"));
     exact = model.pairs ? null : nextWord(story, model.vocabulary);
@@ -150,7 +151,7 @@ function explored(scope, el, tab, model, announce) {
   const state = {
     tab,
     model,
-    asked,
+    inputs,
     all,
     tokens,
     query,
@@ -189,7 +190,7 @@ function explored(scope, el, tab, model, announce) {
       "div",
       { class: "x-panel x-controls" },
       querySlider(scope, [tab.name], {
-        label: `${capital(tab.one)} that asks`,
+        label: `Query ${tab.one}`,
         count: () => tokens().length,
         query,
         show: (i) => tokens()[i] && shown(tokens()[i]),
@@ -228,8 +229,6 @@ function mostProbable(state) {
 /** A token as visible text. @param {string} token */
 const shown = (token) => (token === " " ? "␣" : token);
 
-const capital = (/** @type {string} */ word) => word[0].toUpperCase() + word.slice(1);
-
 /** The tokens by descending probability. @param {State} state */
 function byLogit({ logits }) {
   const z = logits();
@@ -245,7 +244,7 @@ function typed(scope, { tab, model, tokens, query, error: firstWrong, go }) {
   const mark = () => {
     const given = parse(model, input.value);
     const error = firstWrong(given);
-    const asks = Math.min(query(), given.length - 1);
+    const last = Math.min(query(), given.length - 1);
     let place = -1;
     const pieces = between ? (input.value.match(/[^\s.]+|\.|\s+/g) ?? []) : [...input.value];
     marks.replaceChildren(
@@ -253,8 +252,8 @@ function typed(scope, { tab, model, tokens, query, error: firstWrong, go }) {
         if (between && !piece.trim()) return piece;
         place += 1;
         const isUnknown = !vocabulary.includes(given[place]);
-        const isAway = isUnknown || place > asks || place < asks + 1 - view;
-        const look = [place === asks ? "g-asks" : "", isAway ? "g-away" : "", place === error ? "g-wrong" : ""];
+        const isAway = isUnknown || place > last || place < last + 1 - view;
+        const look = [place === last ? "g-query" : "", isAway ? "g-away" : "", place === error ? "g-wrong" : ""];
         return html("span", { class: look.filter(Boolean).join(" ") }, piece);
       }),
       " ",
@@ -268,26 +267,27 @@ function typed(scope, { tab, model, tokens, query, error: firstWrong, go }) {
     const begun = vocabulary.filter(
       (word) => unknown && given.indexOf(unknown) === given.length - 1 && word.startsWith(unknown),
     );
-    if (unknown && begun.length && !done) return `Its words that begin so: ${begun.join(", ")}.`;
+    if (unknown && begun.length && !done) return `Known words that begin so: ${begun.join(", ")}.`;
     if (unknown)
       return `The model does not know “${unknown}”; its ${vocabulary.length} ${tab.one}s are under “All ${tab.one}s”.`;
-    if (!given.length || given.length > longest) return `It takes 1 to ${longest} ${tab.one}s.`;
+    if (!given.length || given.length > longest) return `The model takes 1 to ${longest} ${tab.one}s.`;
     if (given.join(between) !== scope.read(tab.name)) go(given);
     if (error !== null) return `“${given[error]}” is the first word that the grammar could not have written.`;
     return given.length > view
-      ? `The model is shown ${view} ${tab.one}s, the last; it never saw more than ${view + 1}.`
+      ? `The model reads only the last ${view} ${tab.one}s; it was trained on rows of ${view + 1}.`
       : "";
   };
   const judging = oncePerFrame((/** @type {boolean} */ done) => (message.textContent = judge(done)));
   input.addEventListener("input", () => judging.later(false));
-  input.addEventListener("change", () => {
+  const finish = () => {
     judging.later(true);
     judging.flush();
-  });
+  };
+  input.addEventListener("change", finish);
   input.addEventListener("keydown", (event) => {
     if (event.key !== "Enter") return;
     event.preventDefault();
-    message.textContent = judge(true);
+    finish();
   });
   scope.when([tab.name, "query"], () => {
     if (parse(model, input.value).join(between) !== scope.read(tab.name)) input.value = tokens().join(between);
@@ -376,36 +376,37 @@ function expected(scope, state) {
     ["true probability cut away", () => share(exact(), (token) => (drawn().kept[token] ? 0 : (exact()?.[token] ?? 0)))],
     ["KL divergence from the grammar, nats", () => distance(exact(), drawn().p)],
   ];
-  return html(
-    "figure",
-    { class: "x-panel g-writes" },
-    sampling(scope, model),
-    html(
-      "div",
-      { class: "x-grid g-next", style: "--columns: 6.5rem 1fr 3rem 3.9rem" },
-      ...[`next ${tab.one}`, "", "model", model.pairs ? "pairs" : "grammar"].map((head) =>
-        html("span", { class: "x-head" }, head),
-      ),
-      ...rows.flatMap(({ take, bars, values }) => [take, html("div", { class: "x-track" }, ...bars), ...values]),
-    ),
-    html(
-      "div",
-      { class: "x-panel" },
+  return panel(
+    [
+      sampling(scope, model),
       html(
-        "figcaption",
-        {},
-        `The ten most probable ${tab.one}s; each is a button. A bar is as long as the square root of the probability.` +
-          (model.pairs
-            ? " The true probabilities of English characters are unknown. " +
-              "Striped: how often the character followed the same character in the training text."
-            : ""),
+        "div",
+        { class: "x-grid g-next", style: "--columns: 6.5rem 1fr 3rem 3.9rem" },
+        ...[`next ${tab.one}`, "", "model", model.pairs ? "pairs" : "grammar"].map((head) =>
+          html("span", { class: "x-head" }, head),
+        ),
+        ...rows.flatMap(({ take, bars, values }) => [take, html("div", { class: "x-track" }, ...bars), ...values]),
       ),
-      numbers(scope, all, [
-        [`${tab.one}s kept`, () => String(drawn().kept.filter(Boolean).length)],
-        ...(model.pairs ? [] : beyond),
-      ]),
-    ),
-    everyToken(scope, state),
+      html(
+        "div",
+        { class: "x-panel" },
+        html(
+          "figcaption",
+          {},
+          `The ten most probable ${tab.one}s; each is a button. A bar is as long as the square root of the probability.` +
+            (model.pairs
+              ? " The true probabilities of English characters are unknown. " +
+                "Striped: how often the character followed the same character in the training text."
+              : ""),
+        ),
+        numbers(scope, all, [
+          [`${tab.one}s kept`, () => String(drawn().kept.filter(Boolean).length)],
+          ...(model.pairs ? [] : beyond),
+        ]),
+      ),
+      everyToken(scope, state),
+    ],
+    "g-writes",
   );
 }
 
@@ -456,14 +457,14 @@ const [HIGH, LEFT, RIGHT, WIDE] = [20, 112, 198, 310];
 
 /** The attention weights on the paths to the query: layer 1 on the left, layer 2 on the right. @param {Scope} scope @param {State} state */
 function looks(scope, state) {
-  const { tab, asked, tokens, query, ran } = state;
+  const { tab, inputs, tokens, query, ran } = state;
   const frame = html("div");
-  scope.when(asked, () => {
+  scope.when(inputs, () => {
     const [all, q, { first, weights }] = [tokens(), query(), ran()];
     const n = Math.min(SEEN, all.length);
     const top = Math.max(0, q - n + 1); // the first row also stands for the earlier words
     const y = (/** @type {number} */ place) => 34 + HIGH * Math.max(0, place - top);
-    const drawing = picture(WIDE, 28 + HIGH * n, `what ${shown(all[q])} reads in each layer`);
+    const drawing = picture(WIDE, 28 + HIGH * n, `attention weights of the query ${shown(all[q])} in each layer`);
     drawing.append(named("layer 1", LEFT, 12, "", "end"), named("layer 2", RIGHT, 12));
     for (const { head, from, to, weight, share } of arcs(weights, scope.read("off"))) {
       if (first + to <= top && first + to !== q) continue;
@@ -482,7 +483,7 @@ function looks(scope, state) {
     }
     all.slice(top, top + n).forEach((word, i) => {
       const place = top + i;
-      const look = place === q ? "x-asks" : place > q || place < first ? "g-later" : "";
+      const look = place === q ? "x-query" : place > q || place < first ? "g-later" : "";
       const written = i === 0 && place > 0 ? "… earlier" : shown(word);
       drawing.append(
         svg("text", { class: look, x: (LEFT + RIGHT) / 2, y: y(place) + 4, "text-anchor": "middle" }, written),
@@ -490,24 +491,21 @@ function looks(scope, state) {
     });
     frame.replaceChildren(drawing);
   });
-  return html(
-    "figure",
-    { class: "x-panel x-tall" },
-    frame,
-    html(
-      "figcaption",
-      {},
-      `The wider an arc, the more weight. On the right what the ${tab.one} in bold reads, on the left what it and the ` +
-        `${tab.one}s that it reads had read. Weights below 0.1 are not drawn.`,
-    ),
+  return panel(
+    [
+      frame,
+      `A wider arc is a larger weight. Right: the weights of the query, in bold, in layer 2. Left: the weights in layer 1 ` +
+        `of the query and of the ${tab.one}s that it attends to. Weights below 0.1 are not drawn.`,
+    ],
+    "x-tall",
   );
 }
 
 /** A checkbox for each head, which ablates it, and the token with its largest weight. @param {Scope} scope @param {State} state */
-function switches(scope, { asked, tokens, ran }) {
+function switches(scope, { inputs, tokens, ran }) {
   const rows = HEADS.map((head, i) => {
     const most = html("span", { class: "x-facts" });
-    scope.when(asked, () => {
+    scope.when(inputs, () => {
       const { first, weights } = ran();
       const row = weights[i][weights[i].length - 1];
       const best = row.indexOf(Math.max(...row));
@@ -518,19 +516,19 @@ function switches(scope, { asked, tokens, ran }) {
   });
   return html(
     "div",
-    { class: "g-heads", role: "group", "aria-label": "heads that are switched on, and what each reads most" },
+    { class: "g-heads", role: "group", "aria-label": "heads that are not ablated, and the largest weight of each" },
     ...rows,
   );
 }
 
 /** The next-token probabilities if the model ended after this sublayer (logit lens). @param {Scope} scope @param {State} state */
-function layers(scope, { tab, model, asked, ran, exact }) {
+function layers(scope, { tab, model, inputs, ran, exact }) {
   const { vocabulary, pairs } = model;
   const rows = STAGES.map((name) => {
     const cells = [html("td"), html("td")];
     return { cells, row: html("tr", {}, html("th", { scope: "row" }, name), ...cells) };
   });
-  scope.when(asked, () =>
+  scope.when(inputs, () =>
     rows.forEach(({ cells }, i) => {
       const { p } = nextTokenProbs(ran().lens[i], { temperature: 1, topK: vocabulary.length, topP: 1 });
       const order = p.map((_, token) => token).sort((a, b) => p[b] - p[a]);
@@ -543,28 +541,22 @@ function layers(scope, { tab, model, asked, ran, exact }) {
         : share(exact(), (token) => (exact()?.[token] ? p[token] : 0));
     }),
   );
-  return html(
-    "figure",
-    { class: "x-panel" },
+  return panel([
     html(
       "table",
       { class: "x-table g-lens" },
       html(
         "tr",
         {},
-        ...["after", "it would say", pairs ? "the first" : "possible"].map((head) =>
+        ...["after", "most probable", pairs ? "the first" : "possible"].map((head) =>
           html("th", { scope: "col" }, head),
         ),
       ),
       ...rows.map(({ row }) => row),
     ),
-    html(
-      "figcaption",
-      {},
-      `The stream of the ${tab.one} that asks, read off after each part as if it were the last: three likeliest ` +
-        `${tab.one}s, and the probability of ${pairs ? "the first of them" : "all that the grammar allows"}.`,
-    ),
-  );
+    `The residual stream of the query after each sublayer, decoded as if it were the last: the three most probable ` +
+      `${tab.one}s, and the probability of ${pairs ? "the first of them" : "all that the grammar allows"}.`,
+  ]);
 }
 
 /** The vocabulary; a word is appended after the query. @param {Scope} scope @param {State} state */

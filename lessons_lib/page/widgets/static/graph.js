@@ -23,6 +23,7 @@ import {
   named,
   numbers,
   oncePerFrame,
+  panel,
   panels,
   picture,
   select,
@@ -392,7 +393,7 @@ function drawn(scope, state) {
     });
     return graph;
   });
-  return html("figure", { class: "x-panel" }, frame, hint, facts);
+  return panel([frame, hint, facts]);
 }
 
 /** A place inside the drawing, in whole numbers. @param {number[]} place @param {number} high */
@@ -503,17 +504,11 @@ function bars(part, { given, node, name, call, mask }) {
       ...rows.map((v, row) => named(v === u ? "itself" : name(v), 44, 20 + step * (row + 0.5) + 2.5, "", "end")),
     );
   });
-  return html(
-    "figure",
-    { class: "x-panel" },
+  return panel([
     drawing,
-    html(
-      "figcaption",
-      {},
-      "Rows stand in the order in which this head of GAT ranks all 34 members. In GAT’s column no bar is longer than the " +
-        "one above it, whatever the query and whatever edge is removed or added. In the other columns it may be.",
-    ),
-  );
+    "Rows stand in the order in which this head of GAT ranks all 34 members. In GAT’s column no bar is longer than the " +
+      "one above it, whatever the query and whatever edge is removed or added. In the other columns it may be.",
+  ]);
 }
 
 const short = (/** @type {number} */ weight) => fixed(weight).replace(/^0/, "");
@@ -555,12 +550,7 @@ function matrix(part, { given, node, name, hidden }) {
       }),
     );
   });
-  return html(
-    "figure",
-    { class: "x-panel" },
-    drawing,
-    html("figcaption", {}, "A row for each query. Outlined: the key with its own letter. Bold: the largest weight."),
-  );
+  return panel([drawing, "A row for each query. Outlined: the key with its own letter. Bold: the largest weight."]);
 }
 
 /** @param {Scope} part @param {State} state */

@@ -1,6 +1,6 @@
 /** A trained model on the reader's sentence: attention weights, next-word probabilities, and ablation of heads. */
 
-import { button, checkbox, fixed, html, named, picture, select, stage, svg } from "./kit.js";
+import { button, checkbox, fixed, html, named, panel, picture, select, stage, svg } from "./kit.js";
 import { HEADS, LONGEST, VOCABULARY, agreement, best, parse, run } from "./heads.math.js";
 import { memberSwitch, not, querySlider } from "./query_slider.js";
 
@@ -48,7 +48,7 @@ function render(context) {
     html(
       "details",
       { class: "x-facts" },
-      html("summary", {}, `The ${VOCABULARY.length} words it knows`),
+      html("summary", {}, `The ${VOCABULARY.length} words of the vocabulary`),
       VOCABULARY.join(" "),
     ),
   );
@@ -75,7 +75,7 @@ function typed(scope, { words }) {
   input.addEventListener("change", () => {
     const { words: given, unknown } = parse(input.value);
     if (unknown.length) message.textContent = `The model does not know “${unknown[0]}”.`;
-    else if (given.length < 2 || given.length > LONGEST) message.textContent = `It takes 2 to ${LONGEST} words.`;
+    else if (given.length < 2 || given.length > LONGEST) message.textContent = `The model takes 2 to ${LONGEST} words.`;
     else {
       scope.change({ query: given.length - 1, words: given.join(" ") });
     }
@@ -133,7 +133,7 @@ function looks(scope, { words, query, now }) {
       drawing.append(
         svg(
           "text",
-          { class: j === query() ? "x-asks" : "", x: LEFT - 8, y: TOP + HIGH * j + 13, "text-anchor": "end" },
+          { class: j === query() ? "x-query" : "", x: LEFT - 8, y: TOP + HIGH * j + 13, "text-anchor": "end" },
           word,
         ),
       ),
@@ -159,17 +159,11 @@ function looks(scope, { words, query, now }) {
     });
     frame.replaceChildren(drawing);
   });
-  return html(
-    "figure",
-    { class: "x-panel" },
+  return panel([
     frame,
-    html(
-      "figcaption",
-      {},
-      "The stronger the colour, the larger the attention weight of the query (in bold) on a word.",
-    ),
+    "The stronger the colour, the larger the attention weight of the query (in bold) on a word.",
     switches(scope),
-  );
+  ]);
 }
 
 /**

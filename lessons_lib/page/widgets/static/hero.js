@@ -188,7 +188,7 @@ function verdict(read, p, off) {
  */
 function sentence(ask) {
   const picture = svg("svg", { role: "img" });
-  const line = html("div", { class: "h-line", role: "group", "aria-label": "the sentence: choose the word that asks" });
+  const line = html("div", { class: "h-line", role: "group", "aria-label": "the sentence: choose the query word" });
   const ghost = html("span", { class: "h-ghost", "aria-hidden": "true" });
   const place = html("div", { class: "h-stage" }, picture, line);
   const way = html("p", { class: "h-way" });

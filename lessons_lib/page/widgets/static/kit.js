@@ -444,6 +444,15 @@ export function button(label, press, name) {
 }
 
 /**
+ * A figure of an explorer, with a further class `look`. A text among its nodes is a caption.
+ * @param {(Node | string)[]} nodes @param {string} [look]
+ */
+export function panel(nodes, look) {
+  const children = nodes.map((node) => (typeof node === "string" ? html("figcaption", {}, node) : node));
+  return html("figure", { class: look ? `x-panel ${look}` : "x-panel" }, ...children);
+}
+
+/**
  * Panels side by side; on a phone one at a time, selected by its name, with the panels without a name below.
  * @param {[string, Element][]} named
  */

@@ -1,6 +1,6 @@
 /** Masks composed with & and |, painted cells, and the reach of several layers. */
 
-import { button, entry, fixed, html, named, numbers, oncePerFrame, select, slider, stage, svg } from "./kit.js";
+import { button, entry, fixed, html, named, numbers, oncePerFrame, panel, select, slider, stage, svg } from "./kit.js";
 import { KINDS, compose, deadRows, density, expression, overlay, parse, reach, square, written } from "./masks.math.js";
 
 /**
@@ -334,20 +334,21 @@ function matrix(scope, mask) {
   scope.when(["painted"], () => {
     clear.disabled = scope.read("painted").length === 0;
   });
-  return html(
-    "figure",
-    { class: "x-panel x-right" },
-    drawing,
-    html("div", { class: "x-bench" }, message, clear),
-    html(
-      "p",
-      { class: "x-legend" },
-      ...[
-        ["x-key x-may", "", "may attend"],
-        ["x-key x-near", "", "within reach"],
-        ["x-dead", "∅ ", "fully masked"],
-      ].map(([look, sign, words]) => html("span", {}, html("span", { class: look }, sign), words)),
-    ),
+  return panel(
+    [
+      drawing,
+      html("div", { class: "x-bench" }, message, clear),
+      html(
+        "p",
+        { class: "x-legend" },
+        ...[
+          ["x-key x-may", "", "may attend"],
+          ["x-key x-near", "", "within reach"],
+          ["x-dead", "∅ ", "fully masked"],
+        ].map(([look, sign, words]) => html("span", {}, html("span", { class: look }, sign), words)),
+      ),
+    ],
+    "x-right",
   );
 }
 

@@ -1,6 +1,6 @@
 /** A text cut into byte-pair tokens: the tokens with their numbers, and their count against the merges. */
 
-import { fixed, html, linear, mappedSlider, named, numbers, oncePerFrame, picture, stage, svg } from "./kit.js";
+import { fixed, html, linear, mappedSlider, named, numbers, oncePerFrame, panel, picture, stage, svg } from "./kit.js";
 import { withPlayButton } from "./play.js";
 import { LONGEST, MERGES, reached, spelled, stages } from "./merges.math.js";
 
@@ -104,7 +104,7 @@ function curve(scope, { all, tokens, bytes }) {
       named("merges applied", right, bottom + 34, "", "end"),
     );
   });
-  return html("figure", { class: "x-panel" }, drawing);
+  return panel([drawing]);
 }
 
 /** The length of the text in bytes and in tokens. @param {Scope} scope @param {State} state */

@@ -1,7 +1,7 @@
 /** A trained head by seven methods of efficient attention: its weights beside the exact ones, and the error of its output. */
 
 import { questionCard } from "./question.js";
-import { fixed, html, linear, mappedSlider, named, panels, picture, select, stage, svg } from "./kit.js";
+import { fixed, html, linear, mappedSlider, named, panel, panels, picture, select, stage, svg } from "./kit.js";
 import { HEADS } from "./gpt.math.js";
 import {
   FEATURES,
@@ -209,7 +209,7 @@ function looks(scope, { how, head, hidden }) {
       ? `Left: the attention weights of each query (row) on each key (column). Right: ${r ? "what replaces the pairs" : "the pairs that are computed"}.`
       : `Attention weights of each query (row) on each key (column). ${left_out} Four times the weight has twice the strength of colour.`;
   });
-  return html("figure", { class: "x-panel" }, drawing, caption);
+  return panel([drawing, caption]);
 }
 
 /** The features or mixtures, drawn around the square of pairs that they replace. @param {How} how @param {number} left @param {number} top */
@@ -328,17 +328,11 @@ function errors(scope, { how, errs, hidden }) {
     return rungs;
   }
 
-  return html(
-    "figure",
-    { class: "x-panel" },
+  return panel([
     drawing,
-    html(
-      "figcaption",
-      {},
-      `Distance from the exact output, relative to its size; nothing is trained again. Errors above ${fixed(WORST, 1)} are drawn there. ` +
-        "The plain average ignores the query. Linformer is compared with exact attention without a causal mask.",
-    ),
-  );
+    `Distance from the exact output, relative to its size; nothing is trained again. Errors above ${fixed(WORST, 1)} are drawn there. ` +
+      "The plain average ignores the query. Linformer is compared with exact attention without a causal mask.",
+  ]);
 }
 
 export default { render };

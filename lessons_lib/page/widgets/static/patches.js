@@ -10,6 +10,7 @@ import {
   named,
   numbers,
   oncePerFrame,
+  panel,
   picture,
   select,
   slider,
@@ -302,17 +303,18 @@ function drawn(scope, state) {
   });
   const clear = button("Empty paper", () => scope.write("ink", Array(SIDE * SIDE).fill(0)));
   scope.when(["ink"], () => (back.disabled = !scope.read("ink").length));
-  return html(
-    "figure",
-    { class: "x-panel v-draws" },
-    html(
-      "div",
-      { class: "x-panel" },
-      paper,
-      html("figcaption", {}, "Draw here: click or drag. Ink is wiped off."),
-      html("div", { class: "x-bench" }, clear, back),
-    ),
-    classes(scope, state),
+  return panel(
+    [
+      html(
+        "div",
+        { class: "x-panel" },
+        paper,
+        html("figcaption", {}, "Draw here: click or drag. Ink is wiped off."),
+        html("div", { class: "x-bench" }, clear, back),
+      ),
+      classes(scope, state),
+    ],
+    "v-draws",
   );
 }
 
@@ -416,38 +418,39 @@ function looks(scope, state) {
     maps.replaceChildren(small);
     own.textContent = `Query: ${token(query, size)}.`;
   });
-  const asks = querySlider(scope, ["size"], {
+  const chosen = querySlider(scope, ["size"], {
     label: "Query",
     count: () => state.count() + 1,
     query: state.query,
     show: (i) => (i ? token(i, scope.read("size")).replace(/\D+(\d)\D+/, "$1, ") : "summary"),
   });
-  return html(
-    "figure",
-    { class: "x-panel v-reads" },
-    html(
-      "div",
-      { class: "x-panel" },
-      asks,
-      cut,
+  return panel(
+    [
       html(
-        "figcaption",
-        {},
-        "Click a patch to make it the query, or the summary token, from which the digit is predicted.",
+        "div",
+        { class: "x-panel" },
+        chosen,
+        cut,
+        html(
+          "figcaption",
+          {},
+          "Click a patch to make it the query, or the summary token, from which the digit is predicted.",
+        ),
+        own,
       ),
-      own,
-    ),
-    html(
-      "div",
-      { class: "x-panel" },
-      maps,
       html(
-        "figcaption",
-        {},
-        "Heads of layers 1 and 2. The strongest colour of a map has its largest weight, the number. The small square is " +
-          "the summary token, dots are ink.",
+        "div",
+        { class: "x-panel" },
+        maps,
+        html(
+          "figcaption",
+          {},
+          "Heads of layers 1 and 2. The strongest colour of a map has its largest weight, the number. The small square is " +
+            "the summary token, dots are ink.",
+        ),
       ),
-    ),
+    ],
+    "v-reads",
   );
 }
 
@@ -479,7 +482,7 @@ function inkOf(shown, greys, { unit, pixel }, share) {
 /** A frame around the query. @param {number} query @param {Layout} at */
 function ring(query, at) {
   const [x, y, width] = at.token(query);
-  return svg("rect", { class: "v-asks", x: x - 1, y: y - 1, width: width + 2, height: width + 2, rx: 2 });
+  return svg("rect", { class: "v-query", x: x - 1, y: y - 1, width: width + 2, height: width + 2, rx: 2 });
 }
 
 /** The cost of the patch size, and the accuracy of the models. @param {Scope} scope @param {State} state */

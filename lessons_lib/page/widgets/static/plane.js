@@ -10,6 +10,7 @@ import {
   logSlider,
   mappedSlider,
   named,
+  panel,
   panels,
   select,
   setAttributes,
@@ -158,16 +159,10 @@ function queryPlane(part, weightsAt) {
       AXES,
     );
   });
-  return html(
-    "figure",
-    { class: "x-panel" },
+  return panel([
     drawing,
-    html(
-      "figcaption",
-      {},
-      "Drag a key or the query. Colour: the keys, mixed by the weights of a query at that point. Dashed: their convex hull.",
-    ),
-  );
+    "Drag a key or the query. Colour: the keys, mixed by the weights of a query at that point. Dashed: their convex hull.",
+  ]);
 }
 
 /**
@@ -202,16 +197,10 @@ function valuePlane(part, values, weights) {
     label.setAttribute("transform", `translate(${at(o)})`);
     keepApart(names, SIZE, [], AXES);
   });
-  return html(
-    "figure",
-    { class: "x-panel" },
+  return panel([
     drawing,
-    html(
-      "figcaption",
-      {},
-      "Drag a value. The output is the weighted average of the values and stays inside their convex hull.",
-    ),
-  );
+    "Drag a value. The output is the weighted average of the values and stays inside their convex hull.",
+  ]);
 }
 
 /** A row for each key: its length, its angle with the query, its score, its weight. @param {Scope} part @param {() => number[]} weights */

@@ -1,6 +1,6 @@
 /** Sparse attention patterns: the computed pairs, and how far information travels through several layers. */
 
-import { html, linear, named, panels, picture, select, slider, stage, svg } from "./kit.js";
+import { html, linear, named, panel, panels, picture, select, slider, stage, svg } from "./kit.js";
 import { reach } from "./masks.math.js";
 import { withPlayButton } from "./play.js";
 import { MOST_LAYERS, N, mask, reachOfTheLast } from "./sparse.math.js";
@@ -104,13 +104,11 @@ function square(scope, now) {
   });
   const key = (/** @type {string} */ look, /** @type {string} */ words) =>
     html("span", {}, html("i", { class: `x-key ${look}` }), words);
-  return html(
-    "figure",
-    { class: "x-panel" },
+  return panel([
     drawing,
     html("p", { class: "x-legend" }, key("x-may", "computed"), key("f-near", "within reach of the layers")),
-    html("figcaption", {}, `A row for each of ${N} queries. The frame is the row of the last word.`),
-  );
+    `A row for each of ${N} queries. The frame is the row of the last word.`,
+  ]);
 }
 
 /** The reach of the last word against the number of layers. @param {Scope} scope @param {() => Now} now */
@@ -146,12 +144,7 @@ function curve(scope, now) {
     label.setAttribute("x", String(x(layers)));
     label.setAttribute("y", (y(counts[layers - 1]) - 11).toFixed(1));
   });
-  return html(
-    "figure",
-    { class: "x-panel" },
-    drawing,
-    html("figcaption", {}, "The line ends at 60 if the output of the last word can depend on all words."),
-  );
+  return panel([drawing, "The line ends at 60 if the output of the last word can depend on all words."]);
 }
 
 export default { render };

@@ -9,6 +9,7 @@ import {
   html,
   named,
   oncePerFrame,
+  panel,
   picture,
   select,
   setAttributes,
@@ -27,7 +28,7 @@ import { tabs } from "./tabs.js";
  */
 
 /** @type {(keyof Traits)[]} */
-const ASKED = ["words", "query", "off"];
+const RUN = ["words", "query", "off"];
 const OWN = "own";
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
@@ -41,9 +42,10 @@ function render(context) {
   let place;
   /** @type {ReturnType<typeof agreement>} */
   let found;
-  scope.when(ASKED, () => {
-    const isTold = words().length <= LONGEST && words().every((word) => VOCABULARY.includes(word));
-    if (!isTold) throw new RangeError(`words must be 1 to ${LONGEST} that the model knows, got ${scope.read("words")}`);
+  scope.when(RUN, () => {
+    const isKnown = words().length <= LONGEST && words().every((word) => VOCABULARY.includes(word));
+    if (!isKnown)
+      throw new RangeError(`words must be 1 to ${LONGEST} that the model knows, got ${scope.read("words")}`);
     const story = words().slice(0, query() + 1);
     ran = run(STORIES, story, scope.read("off"));
     place = subject(story);
@@ -83,12 +85,12 @@ function render(context) {
       "div",
       { class: "x-controls x-settings" },
       querySlider(scope, ["words"], {
-        label: "Word that asks",
+        label: "Query word",
         count: () => words().length,
         query,
         show: (i) => words()[i],
       }),
-      headline(scope, ASKED, () =>
+      headline(scope, RUN, () =>
         found && place !== null
           ? [fixed(found.right, 3), `agreement with “${words()[place]}”`]
           : ["–", "no verb follows this word"],
@@ -96,7 +98,7 @@ function render(context) {
     ),
     shown.element,
   );
-  scope.when([...ASKED, "guess"], () => {
+  scope.when([...RUN, "guess"], () => {
     const [off, said] = [scope.read("off"), scope.read("guess")];
     const verb =
       found && place !== null
@@ -176,9 +178,9 @@ function typed(scope, { words, go }) {
     const given = parse(STORIES, input.value);
     const unknown = given.find((word) => !VOCABULARY.includes(word));
     const begun = unknown ? VOCABULARY.filter((word) => word.startsWith(unknown)) : [];
-    if (begun.length) return `Its words that begin so: ${begun.join(", ")}.`;
-    if (unknown) return `The model does not know “${unknown}”. Begin a word, and here stands how it may go on.`;
-    if (!given.length || given.length > LONGEST) return `It takes 1 to ${LONGEST} words.`;
+    if (begun.length) return `Known words that begin so: ${begun.join(", ")}.`;
+    if (unknown) return `The model does not know “${unknown}”. Begin a word to see the known words that begin so.`;
+    if (!given.length || given.length > LONGEST) return `The model takes 1 to ${LONGEST} words.`;
     if (given.join(" ") !== words().join(" ")) go(given);
     return "";
   };
@@ -201,7 +203,7 @@ function cells(scope, { query, weights }, drawing, head, { left, top, side, gap 
   const group = svg("g");
   drawing.append(group);
   /** @type {(keyof Traits)[]} */
-  const traits = [...ASKED, "head"];
+  const traits = [...RUN, "head"];
   scope.when(traits, () => {
     const rows = weights()[head()];
     const steps = rows.map((_, i) => `V${top + side * i}h${side}`).join("");
@@ -259,7 +261,7 @@ function tiles(scope, state, enlarge) {
     mark: html("span", { class: "x-facts" }),
   }));
   const said = html("p", { class: "x-facts p-said" });
-  scope.when(ASKED, () => {
+  scope.when(RUN, () => {
     const now = found();
     const i = place();
     const total = now ? now.singular + now.plural : 1;
@@ -270,28 +272,29 @@ function tiles(scope, state, enlarge) {
     });
     said.textContent =
       now && i !== null
-        ? `The next verb is about “${words()[i]}”. That a verb comes has probability ${fixed(total)}; of that, the shares above.`
+        ? `The subject of the next verb is “${words()[i]}”. The next word is a verb with probability ${fixed(total)}; the bars are shares of it.`
         : "After this word the grammar has no verb.";
   });
-  return html(
-    "figure",
-    { class: "x-panel p-all" },
-    html("div", { class: "p-tiles", role: "group", "aria-label": "heads, and whether each is on" }, ...all),
-    html(
-      "div",
-      { class: "x-panel" },
+  return panel(
+    [
+      html("div", { class: "p-tiles", role: "group", "aria-label": "heads, and whether each is on" }, ...all),
       html(
         "div",
-        { class: "x-grid", style: "--columns: 4rem 1fr 3rem 2.5rem" },
-        ...rows.flatMap(({ name, bar, shown, mark }) => [name, html("div", { class: "x-track" }, bar), shown, mark]),
+        { class: "x-panel" },
+        html(
+          "div",
+          { class: "x-grid", style: "--columns: 4rem 1fr 3rem 2.5rem" },
+          ...rows.flatMap(({ name, bar, shown, mark }) => [name, html("div", { class: "x-track" }, bar), shown, mark]),
+        ),
+        said,
+        html(
+          "figcaption",
+          {},
+          "A row for each query, the last one of the query word; a column for each key. Select a map to enlarge it. A head without its tick is ablated: its output is zero.",
+        ),
       ),
-      said,
-      html(
-        "figcaption",
-        {},
-        "A row is a word that reads, the last one the word that asks. Tap a map to see it large. Without its tick a head is off: what it adds is zero.",
-      ),
-    ),
+    ],
+    "p-all",
   );
 }
 
@@ -305,13 +308,9 @@ function large(scope, state) {
     () => scope.read("words"),
     (part) => {
       const side = SIDE / words().length;
-      const drawing = picture(
-        320,
-        TOP + SIDE + 4,
-        "weights of the head that was chosen, a row for each word that reads",
-      );
+      const drawing = picture(320, TOP + SIDE + 4, "attention weights of the selected head, a row for each query");
       const title = named("", 0, 12, "p-title");
-      drawing.append(title, named("is read", LEFT, 12), named("reads", LEFT - 8, TOP - 8, "", "end"));
+      drawing.append(title, named("key", LEFT, 12), named("query", LEFT - 8, TOP - 8, "", "end"));
       cells(part, state, drawing, () => HEADS.indexOf(scope.read("head")), { left: LEFT, top: TOP, side, gap: 1 });
       const row = svg("rect", { class: "p-row" });
       const target = svg("rect", { class: "p-target" });
@@ -324,30 +323,27 @@ function large(scope, state) {
       });
       drawing.append(row, target, ...names.flat());
       part.when(["head"], () => (title.textContent = `head ${scope.read("head")}`));
-      part.when(ASKED, () => {
-        const asks = query();
-        const y = TOP + side * asks;
-        setAttributes(row, { x: LEFT - 1, y: y - 1, width: side * (asks + 1) + 2, height: side + 2 });
+      part.when(RUN, () => {
+        const last = query();
+        const y = TOP + side * last;
+        setAttributes(row, { x: LEFT - 1, y: y - 1, width: side * (last + 1) + 2, height: side + 2 });
         const at = place();
         const shown = at === null ? 0 : side - 1;
         setAttributes(target, { x: LEFT + side * (at ?? 0) + 0.5, y: y + 0.5, width: shown, height: shown });
         names.forEach(([left, above], i) => {
-          left.setAttribute("class", i === asks ? "p-asks" : i > asks ? "p-later" : "");
-          above.setAttribute("class", i === at ? "p-asks" : i > asks ? "p-later" : "");
+          left.setAttribute("class", i === last ? "p-query" : i > last ? "p-later" : "");
+          above.setAttribute("class", i === at ? "p-query" : i > last ? "p-later" : "");
         });
       });
       return drawing;
     },
   );
-  return html(
-    "figure",
-    { class: "x-panel p-one" },
-    frame,
-    html(
-      "figcaption",
-      {},
-      "The stronger the colour, the more weight. Outlined: the row that asks; framed in it: the subject of the verb.",
-    ),
+  return panel(
+    [
+      frame,
+      "The stronger the colour, the larger the weight. Outlined: the row of the query word; framed in it: the subject of the verb.",
+    ],
+    "p-one",
   );
 }
 
@@ -361,7 +357,7 @@ function table(scope, { weights, subject: place }) {
     const name = html("th", { scope: "row" }, head);
     return { name, values, row: html("tr", {}, name, ...values) };
   });
-  scope.when(ASKED, () =>
+  scope.when(RUN, () =>
     rows.forEach(({ values }, i) => {
       const now = scores(weights()[i], place());
       SCORES.forEach((name, k) => {
@@ -374,22 +370,16 @@ function table(scope, { weights, subject: place }) {
   scope.when(["off"], () =>
     rows.forEach(({ name }, i) => (name.textContent = HEADS[i] + (scope.read("off").includes(HEADS[i]) ? " off" : ""))),
   );
-  return html(
-    "figure",
-    { class: "x-panel" },
+  return panel([
     html(
       "table",
       { class: "x-table p-scores" },
       html("tr", {}, ...["head", ...SCORES].map((name) => html("th", { scope: "col" }, name))),
       ...rows.map(({ row }) => row),
     ),
-    html(
-      "figcaption",
-      {},
-      "Weight on the previous word, on the first, on the word itself, and spread evenly, in all rows up to the word that asks: 0 is what chance gives, or less, 1 is all. " +
-        "Subject: the weight of the word that asks on the subject of its verb. Bold from 0.5.",
-    ),
-  );
+    "Weight on the previous word, on the first, on the word itself, and spread evenly, over all rows up to the query word: 0 is chance or less, 1 is all the weight. " +
+      "Subject: the weight of the query word on the subject of its verb. Bold from 0.5.",
+  ]);
 }
 
 export default { render };

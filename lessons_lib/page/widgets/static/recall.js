@@ -1,7 +1,7 @@
 /** Recorded recall: of pairs of a key and a value, the share that one trained layer returns. */
 
 import { sum } from "./arithmetic.js";
-import { button, fixed, html, linear, mappedSlider, named, panels, picture, select, stage, svg } from "./kit.js";
+import { button, fixed, html, linear, mappedSlider, named, panel, panels, picture, select, stage, svg } from "./kit.js";
 import { RECALL } from "./recall_record.js";
 
 /**
@@ -96,9 +96,7 @@ function kinds(scope, now) {
     bar.style.width = `${100 * least}%`;
     common.textContent = fixed(least);
   });
-  return html(
-    "figure",
-    { class: "x-panel" },
+  return panel([
     html(
       "div",
       { class: "x-grid c-kinds", style: "--columns: 9rem 1fr 2.5rem" },
@@ -112,13 +110,9 @@ function kinds(scope, now) {
       html("div", { class: "x-track" }, bar),
       common,
     ),
-    html(
-      "figcaption",
-      {},
-      `Bars: means over ${RECALL.seeds} seeds; dots: the seeds. A record of trained layers, each at the best of its learning ` +
-        "rates. The steps limit some of them: 3200 steps raise the delta rules and the plain sum, and a dash means not run.",
-    ),
-  );
+    `Bars: means over ${RECALL.seeds} seeds; dots: the seeds. A record of trained layers, each at the best of its learning ` +
+      "rates. The steps limit some of them: 3200 steps raise the delta rules and the plain sum, and a dash means not run.",
+  ]);
 }
 
 /** The share against the number of pairs: each seed of the selected kind, and the commonest value. @param {Scope} scope @param {Now} now */
@@ -152,16 +146,10 @@ function curve(scope, now) {
       path.setAttribute("d", shares[0] === undefined ? "" : line(shares));
     });
   });
-  return html(
-    "figure",
-    { class: "x-panel" },
+  return panel([
     drawing,
-    html(
-      "figcaption",
-      {},
-      "The text has pairs of a key and one of 16 values, then the keys in another order; each is answered with a value.",
-    ),
-  );
+    "The text has pairs of a key and one of 16 values, then the keys in another order; each is answered with a value.",
+  ]);
 }
 
 export default { render };

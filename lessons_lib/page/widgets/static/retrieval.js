@@ -2,7 +2,20 @@
 
 import { softmax } from "./arithmetic.js";
 import { draggable, keepApart } from "./drag.js";
-import { entry, fixed, html, linear, mappedSlider, named, picture, setAttributes, slider, stage, svg } from "./kit.js";
+import {
+  entry,
+  fixed,
+  html,
+  linear,
+  mappedSlider,
+  named,
+  panel,
+  picture,
+  setAttributes,
+  slider,
+  stage,
+  svg,
+} from "./kit.js";
 import { answer, best, directionOf, lengthOf, perDegree, pointing, scores } from "./retrieval.math.js";
 
 /**
@@ -166,16 +179,7 @@ function dial(part) {
       [0.2, 0.35, 0.5, 0.65, 0.8].map((share) => [x(share * way[0]), y(share * way[1])]),
     );
   });
-  return html(
-    "figure",
-    { class: "x-panel" },
-    drawing,
-    html(
-      "figcaption",
-      {},
-      "Turn the query by its ring; drag the keys. Thick: the query's length, up to 20 at the rim.",
-    ),
-  );
+  return panel([drawing, "Turn the query by its ring; drag the keys. Thick: the query's length, up to 20 at the rim."]);
 }
 
 /**
@@ -247,13 +251,7 @@ function curve(part, range, facts) {
     marks.setAttribute("d", places.map((p) => `M${p.toFixed(1)} ${TOP}V${BOTTOM}`).join(""));
     values.setAttribute("d", places.map((p, j) => `M${p.toFixed(1)} ${heights[j].toFixed(1)}h0`).join(""));
   });
-  return html(
-    "figure",
-    { class: "x-panel" },
-    drawing,
-    html("figcaption", {}, "Dots: each value, at its key's direction."),
-    facts,
-  );
+  return panel([drawing, "Dots: each value, at its key's direction.", facts]);
 }
 
 /** A row for each key: its score, its weight, its value. @param {Scope} part @param {number[]} range */

@@ -9,6 +9,7 @@ import {
   mappedSlider,
   named,
   numbers,
+  panel,
   panels,
   picture,
   select,
@@ -207,7 +208,7 @@ function joined(scope, { story, query, now, rows, how, hidden }) {
         const [a, b] = [y(word), door(expert)];
         drawing.append(
           svg("path", {
-            class: `x-line r-${expert + 1} ${late ? "r-late" : ""} ${word === q ? "r-asks" : ""}`,
+            class: `x-line r-${expert + 1} ${late ? "r-late" : ""} ${word === q ? "r-query" : ""}`,
             d: `M${LEFT + 6} ${a}C${LEFT + 66} ${a} ${RIGHT - 60} ${b} ${RIGHT - 2} ${b}`,
             style: `stroke-width: ${(0.6 + 3 * weights[word][choice]).toFixed(2)}`,
           }),
@@ -228,7 +229,7 @@ function joined(scope, { story, query, now, rows, how, hidden }) {
             rx: 3,
           }),
         );
-      const look = [i === q ? "x-asks" : "", out ? "r-out" : "", isIn ? "" : "r-later"].join(" ");
+      const look = [i === q ? "x-query" : "", out ? "r-out" : "", isIn ? "" : "r-later"].join(" ");
       const name = svg("text", { class: look, x: LEFT, y: y(i) + 4, "text-anchor": "end" }, word);
       name.addEventListener("click", () => isIn && scope.write("query", i));
       drawing.append(name);
@@ -250,25 +251,19 @@ function joined(scope, { story, query, now, rows, how, hidden }) {
       drawing.append(
         svg("rect", { class: "x-ground", x: RIGHT + 52, y: b - 5, width: 40, height: 10 }),
         svg("rect", { class: `r-gate r-${expert + 1}`, x: RIGHT + 52, y: b - 5, width: 40 * p, height: 10 }),
-        svg("text", { class: isOwn ? "x-asks" : "", x: WIDE, y: b + 4, "text-anchor": "end" }, short(p)),
+        svg("text", { class: isOwn ? "x-query" : "", x: WIDE, y: b + 4, "text-anchor": "end" }, short(p)),
       );
     });
     own.textContent = told(story(), now(), q);
     last.textContent = toldLast(story(), rows(), how());
   });
-  return html(
-    "figure",
-    { class: "x-panel" },
+  return panel([
     frame,
-    html(
-      "figcaption",
-      {},
-      "A word has the colour of its first choice; the thickness of a line is the weight of the expert's output. A dashed " +
-        "line is a dropped choice; no expert processes a word that is struck through.",
-    ),
+    "A word has the colour of its first choice; the thickness of a line is the weight of the expert's output. A dashed " +
+      "line is a dropped choice; no expert processes a word that is struck through.",
     own,
     last,
-  );
+  ]);
 }
 
 const short = (/** @type {number} */ p) => fixed(p).replace(/^0/, "");
@@ -327,9 +322,7 @@ function experts(scope, { now, hidden }) {
   });
   const step = button(`Move biases by ${RATE}`, () => scope.write("bias", rebalanced(added(scope), now().asked, RATE)));
   const none = button("All to 0", () => scope.write("bias", []));
-  return html(
-    "figure",
-    { class: "x-panel" },
+  return panel([
     html(
       "div",
       {
@@ -354,13 +347,9 @@ function experts(scope, { now, hidden }) {
       ]),
     ),
     html("div", { class: "x-bench" }, step, none),
-    html(
-      "figcaption",
-      {},
-      `Upper bars: the words of the call that choose each expert; striped: ${HELD_OUT.toLocaleString("en")} new words, as ` +
-        "trained. The first button lowers the bias of each expert that is chosen more than the average and raises the others’. " +
-        "What the model would predict with other biases or with a capacity is not computed here.",
-    ),
+    `Upper bars: the words of the call that choose each expert; striped: ${HELD_OUT.toLocaleString("en")} new words, as ` +
+      "trained. The first button lowers the bias of each expert that is chosen more than the average and raises the others’. " +
+      "What the model would predict with other biases or with a capacity is not computed here.",
     numbers(scope, EVERYTHING, [
       ["experts in effect, this call", () => (hidden() ? "–" : fixed(inEffect(now().asked)))],
       ["balance loss, this call", () => (hidden() ? "–" : fixed(now().balanceLoss))],
@@ -386,7 +375,7 @@ function experts(scope, { now, hidden }) {
       ],
       ["you said, without balance", () => (scope.read("guess") ? String(scope.read("guess")) : "–")],
     ]),
-  );
+  ]);
 }
 
 /** The recorded load of the experts on held-out words, for each seed. @param {Scope} scope */

@@ -10,6 +10,7 @@ import {
   mappedSlider,
   named,
   oncePerFrame,
+  panel,
   picture,
   select,
   setAttributes,
@@ -164,16 +165,10 @@ function spread(scope, now) {
     curve.setAttribute("d", bell(std));
     name.textContent = `scores: standard deviation ${short(std)}`;
   });
-  return html(
-    "figure",
-    { class: "x-panel" },
+  return panel([
     drawing,
-    html(
-      "figcaption",
-      {},
-      `Scores of ${QUERIES} queries, and the normal curve of the same variance. Both curves are equally high.`,
-    ),
-  );
+    `Scores of ${QUERIES} queries, and the normal curve of the same variance. Both curves are equally high.`,
+  ]);
 }
 
 /**
@@ -236,7 +231,7 @@ function melting(scope, at) {
   drawing.addEventListener("pointerdown", (event) => event.button === 0 && choose(event));
   drawing.addEventListener("pointermove", (event) => event.buttons === 1 && choosing.later(event));
   drawing.addEventListener("pointerup", choosing.flush);
-  return html("figure", { class: "x-panel x-tall" }, drawing);
+  return panel([drawing], "x-tall");
 
   /** A smooth line through places. @param {(number | string)[][]} places @param {string} begin */
   function curve(places, begin) {
@@ -308,12 +303,7 @@ function throughWidths(scope, at) {
     );
   });
   scope.when(["width"], () => here.setAttribute("d", `M${x(Math.log2(scope.read("width")))} ${top}V${bottom}`));
-  return html(
-    "figure",
-    { class: "x-panel" },
-    drawing,
-    html("figcaption", {}, "The norm of the softmax's Jacobian over many queries: what of the gradient comes through."),
-  );
+  return panel([drawing, "The norm of the softmax's Jacobian over many queries: what of the gradient comes through."]);
 }
 
 export default { render };

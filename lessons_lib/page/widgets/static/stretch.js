@@ -10,6 +10,7 @@ import {
   mappedSlider,
   named,
   numbers,
+  panel,
   panels,
   picture,
   select,
@@ -211,16 +212,10 @@ function bars(scope, now) {
     last.textContent = String(all.length);
     chosen.setAttribute("d", `M${x(now.chosen()) + wide / 2} ${bottom + 3}l5 8h-10z`);
   });
-  return html(
-    "figure",
-    { class: "x-panel" },
+  return panel([
     drawing,
-    html(
-      "figcaption",
-      {},
-      `Bar: turns in ${TRAINED} tokens of training. Thick line: turns in the tokens read; dotted: the same as trained. Orange: new angles. A clock that completed a turn in training has shown all angles. The mark: the clock shown in detail.`,
-    ),
-  );
+    `Bar: turns in ${TRAINED} tokens of training. Thick line: turns in the tokens read; dotted: the same as trained. Orange: new angles. A clock that completed a turn in training has shown all angles. The mark: the clock shown in detail.`,
+  ]);
 }
 
 /** One clock with the angles of all distances, and its values. @param {Scope} scope @param {Now} now */
@@ -274,18 +269,19 @@ function dial(scope, now) {
       (slower > 1 ? `${fixed(slower)} times slower than in training; ` : "As fast as in training; ") +
       (news ? `${degrees(news[1] - news[0])} of its angles are new.` : "no new angles.");
   });
-  return html(
-    "figure",
-    { class: "x-panel s-dial" },
-    drawing,
-    html(
-      "table",
-      { class: "x-table" },
-      html("tr", {}, title, html("td", {}, "in training"), html("td", {}, "now")),
-      ...rows.map(({ name, cells }) => html("tr", {}, html("th", { scope: "row" }, name), ...cells)),
-    ),
-    verdict,
-    html("figcaption", {}, "Its angle at each distance to a key: inner marks in training, outer marks now."),
+  return panel(
+    [
+      drawing,
+      html(
+        "table",
+        { class: "x-table" },
+        html("tr", {}, title, html("td", {}, "in training"), html("td", {}, "now")),
+        ...rows.map(({ name, cells }) => html("tr", {}, html("th", { scope: "row" }, name), ...cells)),
+      ),
+      verdict,
+      "Its angle at each distance to a key: inner marks in training, outer marks now.",
+    ],
+    "s-dial",
   );
 }
 
@@ -379,7 +375,7 @@ function losses(scope) {
     checkbox(scope.value("practised"), { label: "40 more steps at 512" }),
     about,
   );
-  const curves = html("figure", { class: "x-panel" }, drawing);
+  const curves = panel([drawing]);
   scope.when(["guess"], () => (more.hidden = curves.hidden = !scope.read("guess")));
   return html("div", { class: "x-panels s-losses" }, html("div", { class: "x-panel" }, guess(scope), more), curves);
 }

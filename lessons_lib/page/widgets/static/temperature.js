@@ -1,7 +1,20 @@
 /** The weights softmax(scores / T), which maximise expected score + T times entropy. */
 
 import { effectiveCount, entropy, softmax, sum } from "./arithmetic.js";
-import { entry, fixed, html, linear, logSlider, named, picture, setAttributes, slider, stage, svg } from "./kit.js";
+import {
+  entry,
+  fixed,
+  html,
+  linear,
+  logSlider,
+  named,
+  panel,
+  picture,
+  setAttributes,
+  slider,
+  stage,
+  svg,
+} from "./kit.js";
 import { expectedScore, freeEnergy, otherWeights } from "./temperature.math.js";
 
 /**
@@ -174,16 +187,10 @@ function frontier(scope, weights, reach) {
     setAttributes(ring, { x: near ? cx - 12 : cx + 10, y: cy - 6, "text-anchor": near ? "end" : "start" });
     equals.setAttribute("x", Math.max(left + 40, Math.min(right - 118, x(from) - 40)).toFixed(1));
   });
-  return html(
-    "figure",
-    { class: "x-panel" },
+  return panel([
     drawing,
-    html(
-      "figcaption",
-      {},
-      "Dots: other weights. None lies above the dashed line, on which score + T × entropy equals its value at the ring.",
-    ),
-  );
+    "Dots: other weights. None lies above the dashed line, on which score + T × entropy equals its value at the ring.",
+  ]);
 }
 
 /**

@@ -1,7 +1,7 @@
 /** FlashAttention's forward pass, tile by tile: contents of fast memory, rescaling factors, and bytes moved. */
 
 import { softmax } from "./arithmetic.js";
-import { button, checkbox, fixed, html, panels, picture, select, slider, stage, svg, tiny } from "./kit.js";
+import { button, checkbox, fixed, html, panel, panels, picture, select, slider, stage, svg, tiny } from "./kit.js";
 import { withPlayButton } from "./play.js";
 import {
   BYTES,
@@ -239,9 +239,7 @@ function matrix(follow) {
       svg("path", { class: "x-line x-second", d: current }),
     );
   });
-  return html(
-    "figure",
-    { class: "x-panel" },
+  return panel([
     drawing,
     html(
       "p",
@@ -251,7 +249,7 @@ function matrix(follow) {
       html("span", {}, html("span", { class: "x-key", style: "background: var(--second)" }), "written"),
       html("span", {}, "no frame: never visited"),
     ),
-  );
+  ]);
 }
 
 /** @param {number[]} rows @param {number[]} keys @param {number} side */
@@ -334,7 +332,7 @@ function outputs(follow) {
       `Outputs, ${divided}. The values are the identity: bar j is the weight of key j. ` +
       "Outlined: before it shrank; orange: just added; rings: the softmax.";
   });
-  return html("figure", { class: "x-panel" }, drawing, caption);
+  return panel([drawing, caption]);
 }
 
 /** Whether the written output is the softmax. @param {Follow} follow */

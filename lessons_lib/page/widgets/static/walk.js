@@ -10,6 +10,7 @@ import {
   logSlider,
   named,
   numbers,
+  panel,
   panels,
   picture,
   slider,
@@ -139,12 +140,7 @@ function through(scope, now) {
     now.through().forEach((p, t) => p.forEach((share, j) => cells[t][j].setAttribute("fill-opacity", shade(share))));
   });
   scope.when(["layers"], () => here.setAttribute("y", String(y(scope.read("layers")))));
-  return html(
-    "figure",
-    { class: "x-panel" },
-    drawing,
-    html("figcaption", {}, `The mass, a row for each layer. Full colour: ${fixed(4 / n)} or more.`),
-  );
+  return panel([drawing, `The mass, a row for each layer. Full colour: ${fixed(4 / n)} or more.`]);
 }
 
 /** Walkers as dots that step, in bars of their exact distribution, and the mean over all starting tokens. @param {Scope} scope @param {Now} now */
@@ -192,16 +188,13 @@ function crowd(scope, now) {
       dots[walker].style.transform = `translate(${left.toFixed(1)}px, ${top.toFixed(1)}px)`;
     });
   });
-  return html(
-    "figure",
-    { class: "x-panel x-tall" },
-    drawing,
-    html(
-      "figcaption",
-      {},
+  return panel(
+    [
+      drawing,
       `${WALKERS} walkers from one token step from query to key. Bars: the exact mass. Where they reach the mean over walkers ` +
         "from all tokens, the start is forgotten.",
-    ),
+    ],
+    "x-tall",
   );
 }
 
@@ -235,7 +228,7 @@ function curves(scope, now) {
     );
   });
   scope.when(["layers"], () => here.setAttribute("d", `M${x(scope.read("layers"))} ${top}V${bottom}`));
-  return html("figure", { class: "x-panel" }, drawing);
+  return panel([drawing]);
 }
 
 /** The indices of the tokens under their columns. @param {number} n @param {(j: number) => number} x @param {number} y */
