@@ -308,6 +308,87 @@ def compare_number(
     raise AssertionError(f"{what} is {_got_and_wanted(value, wanted)}{because} ({where})")
 
 
+PaperValue = bool | int | float | tuple[int, ...]  # a value on paper: yes or no, a number, a shape
+_VALUE_KINDS = {bool: "True or False", tuple: "a shape, a tuple of integers", float: "a number"}
+
+
+@check
+def check_value(
+    answer: Callable[[], Mapping[str, PaperValue]],
+    name: str,
+    wanted: PaperValue | list[float] | None = None,
+    *,
+    unit: str = "",
+    tolerance: float = 0.01,
+    other_units: Mapping[str, float] | None = None,
+    mistakes: Mapping[str, PaperValue | list[float]] | None = None,
+) -> None:
+    """Check one value of an exercise on paper: a number with a tolerance, a shape, or yes or no.
+
+    The answer returns its values by name. A value that every student must find is the same for the whole class, so it
+    stands in the hidden tests of the master only, and no message shows it. Without ``wanted``, the check says how it
+    reads the value, and in which unit.
+
+    Args:
+        answer: a function without arguments that returns a dictionary.
+        name: the value's name in that dictionary.
+        wanted: the correct value; a tuple is a shape; a list holds several numbers of which any is accepted.
+        unit: the unit in which the number is expected, empty for a number without a unit.
+        tolerance: the permitted error of a number, as a share of the correct number.
+        other_units: what the unit is in units that students may use instead, such as ``{"MiB": 1 / 2**20}``.
+        mistakes: the results of likely mistakes, by the sentence that names the mistake.
+
+    Raises:
+        WrongAnswerError: if there is no such value, or it is not correct.
+
+    >>> check_value(lambda: {"area": 12}, "area", unit="m²")
+    area = 12 m²
+    >>> check_value(lambda: {"area": 11.95}, "area", 12, unit="m²")
+    """
+    values = ask("the answer", answer, where="", returns="the values, by name")
+    assert isinstance(values, Mapping), f"return the values by name, a dictionary, got {type(values).__name__}"
+    assert values.get(name) is not None, f"{name} is missing: add its value to the dictionary that you return"
+    value = _paper_value(name, values[name], unit)
+    if wanted is None:
+        print(f"{name} = {_plain(value)} {unit}".strip())
+        return
+    said, kind = f"{name} = {_plain(value)} {unit}".strip(), type(wanted) if type(wanted) in _VALUE_KINDS else float
+    assert type(value) is kind, f"{said}: expected {_VALUE_KINDS[kind]}"
+    if _same_value(value, wanted, tolerance):
+        return
+    for other, factor in (other_units or {}).items():
+        assert not _same_value(value, wanted, tolerance, factor), f"{name} is given in {other}: expected it in {unit}"
+    for sentence, made in (mistakes or {}).items():
+        assert not _same_value(value, made, tolerance), f"{name} is wrong: {sentence}"
+    raise AssertionError(f"{said} is not the correct value")
+
+
+def _paper_value(name: str, given: object, unit: str) -> Any:
+    """Return a value as a Boolean, a shape or a finite float."""
+    if isinstance(given, bool):
+        return given
+    if isinstance(given, tuple | list):
+        assert all(isinstance(size, int) for size in given), f"{name} must be a shape, a tuple of integers, got {given}"
+        return tuple(given)
+    assert not isinstance(given, str), (
+        f"{name} must be a number, not text{f': leave out the unit, {unit}' * bool(unit)}"
+    )
+    value = float(number(name, given, unit or "no unit"))
+    assert math.isfinite(value), f"{name} must be finite, got {value}"
+    return value
+
+
+def _same_value(value: Any, wanted: Any, tolerance: float, factor: float = 1.0) -> bool:
+    """Return whether a value is correct, or, if it is a number, correct in a unit that makes it ``factor`` as large."""
+    if isinstance(wanted, list):
+        return any(_same_value(value, one, tolerance, factor) for one in wanted)
+    return value == wanted or (isinstance(value, float) and abs(value / factor - wanted) <= tolerance * abs(wanted))
+
+
+def _plain(value: Any) -> str:
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
+
+
 def parts_to_compare(names: Sequence[str], only: str | None) -> list[tuple[int, str]]:
     """Return (index, name) of the parts to compare: all, or the part ``only``, which is graded separately."""
     assert only is None or only in names, f"only must be one of {', '.join(names)}, got {only!r}"

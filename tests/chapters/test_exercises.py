@@ -199,6 +199,8 @@ def test_every_part_of_a_check_has_visible_and_hidden_points(master):
     module = import_module(f"lessons_lib.checks.{master.stem.replace('-', '_')}")
     asked: dict[str, list] = {}
     for cell in autograded(notebook):
+        if cell.source.startswith("check_value("):
+            continue
         name, only, seed = re.search(r"check\.(\w+)\(\w+(?:, only=\"(\w+)\")?(, seed=)?", cell.source).groups()
         asked.setdefault(name, []).append((only, bool(seed)))
     for name, cells in asked.items():
@@ -209,6 +211,19 @@ def test_every_part_of_a_check_has_visible_and_hidden_points(master):
             getattr(module, name)(print, only="no part")
         names = str(parts.value).split("one of ")[1].split(", got")[0].split(", ")
         assert cells == [(part, hidden) for hidden in (False, True) for part in names], name
+
+
+def test_values_on_paper_are_compared_in_hidden_tests_only(master):
+    """The visible line reads the same value of the same answer in the same unit, and does not know the correct one."""
+    for cell in autograded(read(master)):
+        if "check_value(" in cell.source:
+            visible, hidden = re.split(r"### BEGIN HIDDEN TESTS\n", cell.source)
+            answer, value, unit = re.fullmatch(r'check_value\((\w+), ("\w+")(, unit=".+?")?\)\n', visible).groups()
+            (call,) = re.findall(r"^check_value\((?s:.+?)\)$", hidden, re.MULTILINE)
+            assert call.startswith(f"check_value({answer}, {value}, ")
+            assert (unit or "") in call
+            assert call.rstrip().endswith(")")
+            assert hidden.endswith("\n### END HIDDEN TESTS")
 
 
 def test_exercise_page_is_in_the_contents(master):

@@ -1,7 +1,9 @@
 """Answers to the exercises on the complexity of attention: correct in several styles, and wrong with their message."""
 
 import math
+from fractions import Fraction
 
+import numpy as np
 import torch
 
 from lessons_lib.checks import complexity as check
@@ -219,3 +221,36 @@ WRONG[check.compose] = [
     (without_axes_of_one, "must have shape"),
     (lambda first, second: None, "did you forget to return"),
 ]
+
+
+# --- values on paper --------------------------------------------------------------------------------------------------
+
+# By the name of the answer: correct values, and wrong values of single parts, with their message.
+RIGHT_VALUES = {
+    "crossings": [
+        lambda: {"a": 6, "b": 6.5, "c": 13, "window": 6.5},
+        lambda: {"a": 6.03, "b": 6.46, "c": 12.9, "window": 6.55, "more": None},
+        lambda: {"a": torch.tensor(6.0), "b": np.float32(6.5), "c": Fraction(13), "window": torch.tensor(13) / 2},
+    ]
+}
+WRONG_VALUES = {
+    "crossings": [
+        ("a", 12, "divide the weights by 2 h d_k"),
+        ("a", (4 + 16 / 3) / 2, "SwiGLU has three matrices"),
+        ("a", 4, "count the four matrices of attention too"),
+        ("a", 6.1, "a = 6.1 d is not the correct value"),
+        ("a", "6 d", "a must be a number, not text: leave out the unit, d"),
+        ("a", None, "a is missing"),
+        ("a", (6,), r"a = \(6,\) d: expected a number"),
+        ("a", True, "a = True d: expected a number"),
+        ("a", float("nan"), "a must be finite"),
+        ("b", 13, "divide the weights by 2 h d_k"),
+        ("b", 7.25, "W_K and W_V have a quarter"),
+        ("b", 5.75, "W_Q and W_O keep all"),
+        ("b", 26, "do not change the number of pairs"),
+        ("c", 6.5, "the crossing is at twice the length"),
+        ("c", 12, "changes the block of"),
+        ("window", 13, "so nothing is halved"),
+        ("window", 6, "changes the block of"),
+    ]
+}

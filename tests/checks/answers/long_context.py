@@ -165,3 +165,36 @@ WRONG = {
         (lambda t, s, n: (t[:, -max(n, s + 1) - 1 : -1], t[:, -s:]), "inputs must have shape"),
     ],
 }
+
+
+# --- values on paper --------------------------------------------------------------------------------------------------
+
+# By the name of the answer: correct values, and wrong values of single parts, with their message.
+RIGHT_VALUES = {
+    "ring": [
+        lambda: {"bytes": 469_762_048, "bytes_factor": 2, "flops_factor": 4, "tokens": 2500, "enough": True},
+        lambda: {"bytes": 4.7e8, "bytes_factor": 2.0, "flops_factor": 4.0, "tokens": 2188, "enough": 16_384 > 2500},
+        lambda: {"bytes": 448 * 2**20, "bytes_factor": 2, "flops_factor": 2**2, "tokens": 1e4 / 4, "enough": True},
+    ]
+}
+WRONG_VALUES = {
+    "ring": [
+        ("bytes", 448, "bytes is given in MiB: expected it in bytes"),
+        ("bytes", 470, "bytes is given in MB: expected it in bytes"),
+        ("bytes", 0.4375, "bytes is given in GiB: expected it in bytes"),
+        ("bytes", 0.47, "bytes is given in GB: expected it in bytes"),
+        ("bytes", 512 * 2**20, "passes on R - 1 blocks, not R"),
+        ("bytes", 224 * 2**20, "sends keys and values, two bytes a number"),
+        ("bytes", 112 * 2**20, "sends keys and values, two bytes a number"),
+        ("bytes", 4 * 448 * 2**20, "the key/value heads are sent"),
+        ("bytes", 8 * 448 * 2**20, "the question is about one device"),
+        ("bytes", 5e8, "bytes = 500000000 bytes is not the correct value"),
+        ("bytes_factor", 4, "bytes_factor = 4 is not the correct value"),
+        ("flops_factor", 2, "each of twice as many queries attends to twice as many keys"),
+        ("tokens", 10_000, "divide 10 000 by 4"),
+        ("tokens", 8750, "4 query heads share each key/value head"),
+        ("tokens", 5000, "each pair costs two products"),
+        ("enough", False, "enough = False is not the correct value"),
+        ("enough", 1, "enough = 1: expected True or False"),
+    ]
+}
