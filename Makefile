@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export PYTHONPYCACHEPREFIX := $(CURDIR)/_build/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help book page book-solutions notebooks slides zip serve test test-all test-quick seeds oldest-triton check format assignments chapter explorer wheel bench gpu screenshot repository clean
+.PHONY: help book page book-solutions notebooks slides quiz zip serve test test-all test-quick seeds oldest-triton check format assignments chapter explorer wheel bench gpu screenshot repository clean
 
 help: ## say what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -34,6 +34,9 @@ notebooks: $(VENV)/.ready ## the notebooks as Colab and JupyterLab show them, al
 
 slides: book ## a deck of slides for each chapter, with speaker notes, into _build/slides; one: make slides CHAPTER=scaling
 	$(PY) tools/build_slides.py $(CHAPTER)
+
+quiz: $(VENV)/.ready ## the guesses and Questions people ask for Moodle, as QTI 2.1 and on paper, into _build/quiz
+	$(PY) tools/build_quiz.py
 
 zip: book ## the whole book as one file that opens without network or server: _build/attention-book.zip
 	$(PY) tools/zip_book.py

@@ -136,6 +136,7 @@ def write_fonts(site: Path, pages: Iterable[str]) -> None:
         cutter.populate(unicodes=sorted(codes))
         cutter.subset(font)
         subset.save_font(font, str(target / f"{name}.woff2"), options)
+        font.close()
 
 
 def characters(page: str) -> dict[str, set[int]]:
