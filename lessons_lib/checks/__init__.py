@@ -21,7 +21,7 @@ which is the order of the chapters::
     dynamics                    token spread, learning-rate schedule, attention entropy
     block                       the parameters of a GPT, contributions to the logits, the backward pass of a norm
     train_gpt                   inputs and targets, byte-pair merges, discounted bigram probabilities, min-p sampling
-    patterns                    pattern scores, the induction circuit, other weights with the same output
+    patterns                    pattern scores, ablation and patching, the induction circuit, other weights
     modern                      the balance loss of a router, speculative decoding, latent keys
     complexity                  the cost of a block, the batch size for a device, a scan
     sparse_and_linear           linear attention, the delta rule, the pairs of a sparse pattern

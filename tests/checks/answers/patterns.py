@@ -1,6 +1,7 @@
 """Correct and wrong answers to the exercises on patterns, the wrong ones with the message they must get."""
 
 import torch
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 from lessons_lib.checks import patterns as check
 
@@ -95,6 +96,111 @@ def by_projection(a, v):
     return along_a_direction(a, random - c @ torch.linalg.lstsq(c, random[:, None]).solution[:, 0])
 
 
+def attend(x, w_q, w_k, w_v):
+    q, k, v = (x.unsqueeze(-3) @ w for w in (w_q, w_k, w_v))
+    return scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def run(x, weights, edit=lambda z: z):
+    """The notebook's model."""
+    z = attend(x, *weights[:3])
+    x = x + (edit(z) @ weights[3]).sum(-3)
+    x = x + (attend(x, *weights[4:7]) @ weights[7]).sum(-3)
+    return x @ weights[8], z
+
+
+def loss(logits, targets):
+    return cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+def ablation_effect(x, targets, weights, head):
+    def ablate(z):
+        z[:, head] = z[:, head].mean(0)
+        return z
+
+    return loss(run(x, weights, ablate)[0], targets) - loss(run(x, weights)[0], targets)
+
+
+def ablation_by_a_stored_mean(x, targets, weights, head):
+    """With the mean of the first run, and the logarithms by hand."""
+    logits, z = run(x, weights)
+    chosen = (torch.arange(z.shape[1]) == head)[:, None, None]
+    ablated, _ = run(x, weights, lambda now: torch.where(chosen, z.mean(0), now))
+    before, after = (y.log_softmax(-1).gather(-1, targets[..., None]) for y in (logits, ablated))
+    return (before - after).mean().item()
+
+
+def ablation_text_by_text(x, targets, weights, head):
+    mean = sum(run(text, weights)[1][head] for text in x) / len(x)
+    change = 0.0
+    for text, wanted in zip(x, targets, strict=True):
+        ablated, _ = run(text, weights, lambda z: torch.cat([z[:head], mean[None], z[head + 1 :]]))
+        change += float(cross_entropy(ablated, wanted) - cross_entropy(run(text, weights)[0], wanted))
+    return change / len(x)
+
+
+def ablation_with_a_copied_weight(x, targets, weights, head):
+    """The difference from the mean, taken away where the head is added to the stream."""
+    only = torch.zeros(len(weights[0]), 1, 1, dtype=x.dtype)
+    only[head] = 1.0
+    edited, _ = run(x, weights, lambda z: z - only * (z - z.mean(0, keepdim=True)))
+    return loss(edited, targets).numpy() - loss(run(x, weights)[0], targets).numpy()
+
+
+def ablation_in_single_precision(x, targets, weights, head):
+    return ablation_effect(x.float(), targets, [w.float() for w in weights], head)
+
+
+def patch_recovery(clean, corrupted, weights, head, position, right, wrong):
+    intact, z_clean = run(clean, weights)
+
+    def patch(z):
+        z[head, position] = z_clean[head, position]
+        return z
+
+    def difference(logits):
+        return logits[-1, right] - logits[-1, wrong]
+
+    broken = difference(run(corrupted, weights)[0])
+    return (difference(run(corrupted, weights, patch)[0]) - broken) / (difference(intact) - broken)
+
+
+def recovery_by_adding(clean, corrupted, weights, head, position, right, wrong):
+    """The difference of the head's outputs, added at one position; log-probabilities have the same differences."""
+    (intact, z), (broken, z_corrupted) = run(clean, weights), run(corrupted, weights)
+    site = torch.zeros_like(z)
+    site[head, position] = 1.0
+    patched, _ = run(corrupted, weights, lambda now: now + site * (z - z_corrupted))
+    a, b, c = (y.log_softmax(-1)[-1, [right, wrong]].tolist() for y in (patched, broken, intact))
+    return ((a[0] - a[1]) - (b[0] - b[1])) / ((c[0] - c[1]) - (b[0] - b[1]))
+
+
+def recovery_in_a_batch(clean, corrupted, weights, head, position, right, wrong):
+    """The three runs as one batch."""
+
+    def patch(z):
+        z[2, head, position] = z[0, head, position]
+        return z
+
+    logits, _ = run(torch.stack([clean, corrupted, corrupted]), weights, patch)
+    intact, broken, patched = logits[:, -1, right] - logits[:, -1, wrong]
+    return (patched - broken).div(intact - broken)
+
+
+def recovery_by_one_minus(clean, corrupted, weights, head, position, right, wrong):
+    """One minus the share that is missing, with NumPy."""
+    intact, z_clean = run(clean, weights)
+    broken, z = run(corrupted, weights)
+    z[head, position] = z_clean[head, position]
+    patched, _ = run(corrupted, weights, lambda _: z)
+    a, b, c = ((y[-1, right] - y[-1, wrong]).numpy() for y in (patched, broken, intact))
+    return 1 - (c - a) / (c - b)
+
+
+def recovery_in_single_precision(clean, corrupted, weights, *site_and_tokens):
+    return patch_recovery(clean.float(), corrupted.float(), [w.float() for w in weights], *site_and_tokens).item()
+
+
 RIGHT = {
     check.pattern_score: [
         pattern_score,
@@ -102,6 +208,20 @@ RIGHT = {
         score_by_indices,
         score_in_double_precision,
         lambda w, t, v: pattern_score(w.float(), t, v).float().item(),
+    ],
+    check.ablation_effect: [
+        ablation_effect,
+        ablation_by_a_stored_mean,
+        ablation_text_by_text,
+        ablation_with_a_copied_weight,
+        ablation_in_single_precision,
+    ],
+    check.patch_recovery: [
+        patch_recovery,
+        recovery_by_adding,
+        recovery_in_a_batch,
+        recovery_by_one_minus,
+        recovery_in_single_precision,
     ],
     check.circuit_scores: [
         circuit_scores,
@@ -175,6 +295,128 @@ def too_far(a, v):
     return a + 2 * t * delta
 
 
+def ablating(change):
+    """Another replacement of the head's output."""
+
+    def answer(x, targets, weights, head):
+        def edit(z):
+            z = z.clone()
+            z[:, head] = change(z, head)
+            return z
+
+        return loss(run(x, weights, edit)[0], targets) - loss(run(x, weights)[0], targets)
+
+    return answer
+
+
+def ablating_with(edit):
+    """Another edit of all heads' outputs."""
+
+    def answer(x, targets, weights, head):
+        edited, _ = run(x, weights, lambda z: edit(z.clone(), head))
+        return loss(edited, targets) - loss(run(x, weights)[0], targets)
+
+    return answer
+
+
+def keep_only(z, head):
+    mean = z.mean(0, keepdim=True).expand_as(z).clone()
+    mean[:, head] = z[:, head]
+    return mean
+
+
+def ablate_the_texts_axis(z, head):
+    if head < len(z):
+        z[head] = z[head].mean(0)
+    return z
+
+
+def loss_of(way, **options):
+    """Another measure of the two runs, with and without ablation."""
+
+    def answer(x, targets, weights, head):
+        def ablate(z):
+            z[:, head] = z[:, head].mean(0)
+            return z
+
+        return way(*(run(x, weights, *edit)[0] for edit in ([ablate], [])), targets)
+
+    return answer
+
+
+def last(logits, targets):
+    return cross_entropy(logits[:, -1], targets[:, -1])
+
+
+def summed(logits, targets):
+    return cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+
+
+def ablation_that_changes_x(x, targets, weights, head):
+    effect = ablation_effect(x, targets, weights, head)
+    x += 1.0
+    return effect
+
+
+def recovering(way):
+    """Another number from the three logit differences: patched, corrupted, clean."""
+
+    def answer(clean, corrupted, weights, head, position, right, wrong):
+        runs = (
+            run(corrupted, weights, patch_of(clean, weights, head, position)),
+            run(corrupted, weights),
+            run(clean, weights),
+        )
+        return way(*(y[-1, right] - y[-1, wrong] for y, _ in runs))
+
+    return answer
+
+
+def patch_of(source, weights, head, position):
+    _, z_source = run(source, weights)
+
+    def patch(z):
+        z = z.clone()
+        z[head, position] = z_source[head, position]
+        return z
+
+    return patch
+
+
+def measuring(measure):
+    """Another measure of the logits of the same three runs."""
+
+    def answer(clean, corrupted, weights, head, position, right, wrong):
+        runs = (
+            run(corrupted, weights, patch_of(clean, weights, head, position)),
+            run(corrupted, weights),
+            run(clean, weights),
+        )
+        a, b, c = (measure(y, position, right, wrong) for y, _ in runs)
+        return (a - b) / (c - b)
+
+    return answer
+
+
+def patching_elsewhere(site):
+    """Another place of the patch."""
+
+    def answer(clean, corrupted, weights, head, position, right, wrong):
+        return patch_recovery(clean, corrupted, weights, *site(head, position), right, wrong)
+
+    return answer
+
+
+def patching_the_clean_run(clean, corrupted, weights, head, position, right, wrong):
+    runs = (
+        run(clean, weights, patch_of(corrupted, weights, head, position)),
+        run(corrupted, weights),
+        run(clean, weights),
+    )
+    a, b, c = (y[-1, right] - y[-1, wrong] for y, _ in runs)
+    return (a - b) / (c - b)
+
+
 WRONG = {
     check.pattern_score: [
         (from_parts(lambda on, u, has: on[has].mean()), "subtract the chance level"),
@@ -192,6 +434,50 @@ WRONG = {
         (lambda *given: 1 - pattern_score(*given), ", wanted "),
         (lambda *given: pattern_score(*given) * torch.ones(2), "a tensor must have shape"),
         (lambda w, t, v: None, "did you forget to return"),
+    ],
+    check.ablation_effect: [
+        (ablating(lambda z, h: 0.0), "not by zero"),
+        (ablating(lambda z, h: z[:, h].mean(1, keepdim=True)), "at each position separately"),
+        (ablating(lambda z, h: z[:, h].mean((0, 1))), "at each position separately"),
+        (ablating(lambda z, h: z[:, h].mean(-1, keepdim=True)), "not over the entries"),
+        (ablating(lambda z, h: z.mean(1)), "not over the heads"),
+        (ablating(lambda z, h: z[:, h].mean()), "has its own mean"),
+        (ablating(lambda z, h: z[:, h].roll(1, 0)), "not by the output on another text"),
+        (ablating_with(lambda z, h: z.mean(0, keepdim=True).expand_as(z)), "the other heads keep their outputs"),
+        (ablating_with(keep_only), "ablating all the other heads"),
+        (ablating_with(ablate_the_texts_axis), "axis 0 of z contains the texts"),
+        (lambda x, t, w, h: ablation_effect(x, t, w, h - 1), "the heads are counted from 0"),
+        (loss_of(lambda after, before, t: loss(before, t) - loss(after, t)), "minus the loss without"),
+        (loss_of(lambda after, before, t: loss(after, t)), "subtract the loss without"),
+        (loss_of(lambda after, before, t: loss(before, t)), "not the loss itself"),
+        (loss_of(lambda after, before, t: last(after, t) - last(before, t)), "not that of the last position"),
+        (loss_of(lambda after, before, t: summed(after, t) - summed(before, t)), "not a sum"),
+        (loss_of(lambda after, before, t: loss(after, t) / loss(before, t)), "not a quotient"),
+        (lambda *given: abs(ablation_effect(*given)), "may lower the loss"),
+        (ablation_that_changes_x, "changed its arguments"),
+        (lambda *given: ablation_effect(*given) * 1.001, ", wanted "),
+        (lambda *given: ablation_effect(*given)[None], "a tensor must have shape"),
+        (lambda *given: str(ablation_effect(*given)), "must be a number"),
+        (lambda *given: None, "did you forget to return"),
+    ],
+    check.patch_recovery: [
+        (recovering(lambda a, b, c: a - b), "divide by the difference between"),
+        (recovering(lambda a, b, c: (a - b) / c), "divide by the difference between"),
+        (recovering(lambda a, b, c: a / (c - b)), "subtract the logit difference of the corrupted run"),
+        (recovering(lambda a, b, c: (c - a) / (c - b)), "the share that is not recovered"),
+        (recovering(lambda a, b, c: (a - b) / (b - c)), "clean minus corrupted"),
+        (patching_the_clean_run, "not the clean run with the corrupted"),
+        (patching_elsewhere(lambda head, position: (head, slice(None))), "patch one position only"),
+        (patching_elsewhere(lambda head, position: (slice(None), position)), "patch one head only"),
+        (patching_elsewhere(lambda head, position: (head - 1, position)), "the heads are counted from 0"),
+        (measuring(lambda y, p, right, wrong: y[p, right] - y[p, wrong]), "taken at the last position"),
+        (measuring(lambda y, p, right, wrong: (y[:, right] - y[:, wrong]).mean()), "taken at the last position"),
+        (measuring(lambda y, p, right, wrong: y.softmax(-1)[-1, right] - y.softmax(-1)[-1, wrong]), "not the probab"),
+        (measuring(lambda y, p, right, wrong: y[-1, right]), "needs the token wrong too"),
+        (lambda *given: patch_recovery(*given).clamp(0, 1), "do not clip"),
+        (lambda *given: patch_recovery(*given) + 1e-3, ", wanted "),
+        (lambda *given: [float(patch_recovery(*given))], "must be a number"),
+        (lambda *given: None, "did you forget to return"),
     ],
     check.circuit_scores: [
         (with_notes(lambda e, b, ov, qk: e @ qk @ (b @ ov).T), "the layer adds its output"),
