@@ -27,7 +27,7 @@ from lessons_lib.attention.positions import (
     SinusoidalPositions,
 )
 from lessons_lib.attention.rope_scaling import DynamicNTK, Llama3, NTKAware, PositionInterpolation, YaRN
-from lessons_lib.attention.rules import Causal, Rule, as_rule, check_fits_scores
+from lessons_lib.attention.rules import Causal, Rule, Window, as_rule, check_fits_scores
 from lessons_lib.attention.sdpa import fused_attention
 from lessons_lib.foundations.norms import LayerNorm, RMSNorm
 from lessons_lib.foundations.validation import (
@@ -74,6 +74,8 @@ class GPTConfig:
             rotated queries and keys (``"rotary"``), or attention scores that decrease with distance (``"alibi"``).
             With ``"none"`` only the causal mask distinguishes positions.
         rope_base, rope_scaling: base and scaling of the rotary embedding, for ``position="rotary"`` only.
+        window: number of keys that a query may attend to, its own included (Mistral); ``None`` for all earlier ones. A
+            tuple gives one for each layer, and is repeated if it is shorter: ``(4096, None)`` alternates.
         qk_norm: whether queries and keys are each normalised by an RMS norm with its own gains before they are
             rotated (:class:`~lessons_lib.transformer.stabilise.QKNorm`), as in Qwen3.
         bias: whether projections, feed-forward layers and layer norms have biases. RMS norms and the head never have.
@@ -101,6 +103,7 @@ class GPTConfig:
     position: PositionKind = "learned"
     rope_base: float = ROPE_BASE
     rope_scaling: RotaryScaling | None = None
+    window: int | tuple[int | None, ...] | None = None
     qk_norm: bool = False
     bias: bool = True
     attention_bias: bool | None = None
@@ -125,6 +128,12 @@ class GPTConfig:
         if not (math.isfinite(self.norm_eps) and self.norm_eps >= 0):
             raise ValueError(f"norm_eps must be finite and not negative, got {self.norm_eps}")
         check_fraction("dropout", self.dropout)
+        if isinstance(self.window, list):  # JSON has no tuples
+            object.__setattr__(self, "window", tuple(self.window))
+        if isinstance(self.window, tuple) and not 1 <= len(self.window) <= self.n_layers:
+            raise ValueError(f"window must have 1 to n_layers={self.n_layers} entries, got {self.window}")
+        for window in set(self.windows) - {None}:
+            check_size("window", window, at_least=1)
         if self.position == "rotary":
             self.rotary()
         elif self.rope_scaling is not None or self.rope_base != ROPE_BASE:
@@ -151,6 +160,12 @@ class GPTConfig:
         """Hidden width of the feed-forward layers: ``d_ff`` or its default; 0 without feed-forward layers."""
         default = {"none": 0, "swiglu": swiglu_width(self.d_model)}.get(self.feedforward, 4 * self.d_model)
         return default if self.d_ff is None else self.d_ff
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Window of each layer, see ``window``."""
+        given = self.window if isinstance(self.window, tuple) else (self.window,)
+        return tuple(given[layer % len(given)] for layer in range(self.n_layers))
 
     @property
     def attention_has_bias(self) -> bool:
@@ -354,7 +369,10 @@ class GPT(nn.Module):
         n_cached = self._check(tokens, caches, positions)
         n = tokens.shape[1]
         rule = self._mask_rule(mask, tokens, n_cached)
-        allowed = mask_for_layers(self.blocks, rule, n, n_cached + n, tokens.device)
+        rules = {window: rule if window is None else rule & Window(window) for window in self.config.windows}
+        allowed = {
+            window: mask_for_layers(self.blocks, rule, n, n_cached + n, tokens.device) for window, rule in rules.items()
+        }
         if positions is None:
             positions = torch.arange(n_cached, n_cached + n, device=tokens.device)
         x = self.embedding(tokens)
@@ -366,8 +384,9 @@ class GPT(nn.Module):
         bias = None
         if self.alibi is not None:
             bias = self.alibi(positions, _with_cached_positions(positions, n_cached), dtype=x.dtype)
-        for block, cache in zip(self.blocks, caches or [None] * len(self.blocks), strict=True):
-            x = block(x, allowed, cache, positions=positions if _takes_positions(block) else None, bias=bias)
+        of_layers = zip(self.blocks, self.config.windows, caches or [None] * len(self.blocks), strict=True)
+        for block, window, cache in of_layers:
+            x = block(x, allowed[window], cache, positions=positions if _takes_positions(block) else None, bias=bias)
         return self.head(self.norm(x))
 
     def new_caches(self) -> list[KVCache]:

@@ -40,8 +40,8 @@ def gpt_from_huggingface(
     ``state_dict`` into ``GPT(replace(copy.config, dropout=0.1))``.
 
     Args:
-        model: a ``GPT2LMHeadModel``, ``LlamaForCausalLM`` or ``Qwen3ForCausalLM`` of the ``transformers`` library, or
-            the folder or name of a checkpoint of one of them.
+        model: a ``GPT2LMHeadModel``, or a ``ForCausalLM`` of Llama, Mistral or Qwen3, of the ``transformers`` library;
+            or the folder or name of a checkpoint of one of them.
         implementation: the attention function, see :class:`~lessons_lib.attention.multihead.MultiHeadAttention`.
 
     Raises:
@@ -298,6 +298,10 @@ def _llama_config(theirs: _Settings) -> GPTConfig:
     return _gated_config(theirs, bias=theirs.mlp_bias)
 
 
+def _mistral_config(theirs: _Settings) -> GPTConfig:
+    return _gated_config(theirs, window=theirs.sliding_window)
+
+
 def _qwen3_config(theirs: _Settings) -> GPTConfig:
     if theirs.get("layer_types") is not None:
         theirs.require(layer_types=["full_attention"] * theirs.num_hidden_layers)
@@ -437,5 +441,6 @@ _LLAMA_DEFAULTS = {
 _FAMILIES = {
     "GPT2LMHeadModel": _Family(_gpt2_config, _GPT2, _GPT2_DEFAULTS),
     "LlamaForCausalLM": _Family(_llama_config, _LLAMA, _LLAMA_DEFAULTS),
+    "MistralForCausalLM": _Family(_mistral_config, _LLAMA, _LLAMA_DEFAULTS | {"sliding_window": 4096}),
     "Qwen3ForCausalLM": _Family(_qwen3_config, _QWEN3, _LLAMA_DEFAULTS | {"head_dim": 128}),
 }

@@ -47,6 +47,8 @@ FLAVOURS = {
     "alibi": {"position": "alibi", "feedforward": "gelu", "attention_bias": True, "bias": False},
     "qk norm": LLAMA | {"qk_norm": True, "norm_eps": 0.1, "n_kv_heads": 3},
     "qk norm without positions": {"position": "none", "qk_norm": True},
+    "window": LLAMA | {"window": 3},
+    "alternating window": {"window": (2, None), "position": "rotary"},
     "attention alone": {"position": "none", "feedforward": "none", "norm": "rms"},
 }
 each_flavour = pytest.mark.parametrize("flavour", FLAVOURS)
@@ -600,6 +602,10 @@ def test_config_to_json_then_from_json_round_trip(flavour):
         ({"rope_scaling": NTKAware(2.0), "position": "alibi"}, r"belong to rotary positions"),
         ({"position": "rotary", "d_head": 3}, r"d_head must be even"),
         ({"position": "rotary", "d_head": 2, "rope_scaling": NTKAware(2.0)}, r"d_head must be at least 4"),
+        ({"window": 0}, r"window must be at least 1"),
+        ({"window": (3, 0)}, r"window must be at least 1"),
+        ({"window": ()}, r"window must have 1 to n_layers=2 entries, got \(\)"),
+        ({"window": (3, None, 3)}, r"window must have 1 to n_layers=2 entries"),
         ({"position": "sinusoidal", "d_model": 9, "n_heads": 3}, r"d_model must be even"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,11 +15,10 @@ from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
     GPT2Model,
-    LlamaConfig,
     LlamaForCausalLM,
-    MistralConfig,
     MistralForCausalLM,
-    Qwen3Config,
+    PhiConfig,
+    PhiForCausalLM,
     Qwen3ForCausalLM,
 )
 
@@ -82,6 +82,8 @@ MODELS = {
         {"head_dim": 4, "tie_word_embeddings": True, "attention_bias": True, "rms_norm_eps": 0.3},
     ),
     "qwen3, yarn": (Qwen3ForCausalLM, {"head_dim": 6} | SCALINGS["yarn"]),
+    "mistral": (MistralForCausalLM, {"sliding_window": 4}),
+    "mistral, no window": (MistralForCausalLM, {"sliding_window": None, "head_dim": 10}),
 } | {f"llama, {name}": (LlamaForCausalLM, settings) for name, settings in SCALINGS.items()}
 every_model = pytest.mark.parametrize("name", MODELS)
 
@@ -96,8 +98,7 @@ def build(name: str, **changes):
     """Build a small model with large random weights, biases and norms, so that every setting affects the logits."""
     architecture, settings = MODELS[name]
     sizes = GPT2 if architecture is GPT2LMHeadModel else LLAMA
-    config = {GPT2LMHeadModel: GPT2Config, LlamaForCausalLM: LlamaConfig, Qwen3ForCausalLM: Qwen3Config}[architecture]
-    model = architecture(config(**sizes | NO_SPECIAL | settings | changes)).eval()
+    model = architecture(architecture.config_class(**sizes | NO_SPECIAL | settings | changes)).eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.5)
     return model
@@ -345,9 +346,9 @@ def test_folder_with_other_files_needs_transformers(tmp_path, without_transforme
 
 
 def test_unsupported_architecture_raises():
-    mistral = MistralForCausalLM(MistralConfig(**LLAMA | NO_SPECIAL))
-    with pytest.raises(ValueError, match=r"one of GPT2LMHeadModel, LlamaForCausalLM, Qwen3ForCausalLM .*, got Mistral"):
-        gpt_from_huggingface(mistral)
+    phi = PhiForCausalLM(PhiConfig(**LLAMA | NO_SPECIAL))
+    with pytest.raises(ValueError, match=r"one of GPT2LMHeadModel, LlamaForCausalLM, .*, got PhiForCausalLM"):
+        gpt_from_huggingface(phi)
     with pytest.raises(ValueError, match=r"got GPT2Model"):
         gpt_from_huggingface(GPT2Model(GPT2Config(**GPT2 | NO_SPECIAL)))
 
@@ -454,6 +455,27 @@ def test_checkpoint_name_without_transformers_raises(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ImportError, match=r"loading 'gpt2' needs .* pip install 'transformers>=4.57'"):
         gpt_from_huggingface("gpt2")
+
+
+# --- wrong models ---------------------------------------------------------------------------------------------------
+
+# For each family, models that differ from it in one setting: their logits must be far from those of the family.
+WRONG = [
+    ("mistral", {"window": None}),
+    ("mistral", {"window": 3}),
+    ("mistral", {"window": 5}),
+    ("mistral", {"window": (4, None)}),
+]
+
+
+@pytest.mark.parametrize(("name", "wrong"), WRONG)
+def test_models_with_a_wrong_setting_are_caught(name, wrong):
+    """The logits of a model that ignores or misreads the setting differ by 1000 times the tolerance."""
+    theirs = build(name)
+    right, tokens = gpt_from_huggingface(theirs), torch.randint(V, (B, N))
+    ours = GPT(replace(right.config, **wrong))
+    ours.load_state_dict({k: t for k, t in right.state_dict().items() if k in ours.state_dict()}, strict=False)
+    assert (logits_of(ours, tokens) - logits_of(theirs, tokens)).abs().max() > 1000 * TOLERANCE
 
 
 def test_qk_norms_change_logits_far_beyond_tolerance():
