@@ -7,6 +7,7 @@ One layer covers self-attention, cross-attention (``context``), grouped-query an
 import inspect
 from collections.abc import Callable
 from copy import copy
+from typing import Literal
 
 import torch
 from einops import rearrange
@@ -33,7 +34,8 @@ class MultiHeadAttention(nn.Module):
 
     The layer has :math:`2 (h + g)\, d_\text{head}\, d_\text{model}` weights. With :math:`g = h` and
     :math:`h\, d_\text{head} = d_\text{model}` these are :math:`4 d_\text{model}^2`, whatever the number of heads.
-    Biases add :math:`(h + 2g)\, d_\text{head} + d_\text{model}`.
+    Biases add :math:`(h + 2g)\, d_\text{head} + d_\text{model}`; with ``bias="qkv"`` there is no
+    :math:`d_\text{model}`.
 
     ::
 
@@ -52,7 +54,7 @@ class MultiHeadAttention(nn.Module):
         n_heads: number of query heads :math:`h`.
         n_kv_heads: number of key/value heads :math:`g`; must divide ``n_heads``. As many as query heads if omitted.
         d_head: width of a head. If omitted, ``d_model / n_heads``, which must be an integer.
-        bias: whether the four projections have biases.
+        bias: whether the four projections have biases; ``"qkv"`` for all but the output projection (Qwen2).
         dropout: probability of dropping an attention weight, in training only.
         process_qk: a function ``q, k = process_qk(q, k, positions)`` that is applied to queries and keys after the
             split into heads and before their dot products; it must keep their shapes. For instance
@@ -83,7 +85,7 @@ class MultiHeadAttention(nn.Module):
         *,
         n_kv_heads: int | None = None,
         d_head: int | None = None,
-        bias: bool = False,
+        bias: bool | Literal["qkv"] = False,
         dropout: float = 0.0,
         process_qk: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]] | None = None,
         implementation: Callable[..., Tensor] = attention,
@@ -102,15 +104,17 @@ class MultiHeadAttention(nn.Module):
             d_head = d_model // n_heads
         check_size("d_head", d_head, at_least=1)
         check_fraction("dropout", dropout)
+        if bias not in (False, True, "qkv"):
+            raise ValueError(f"bias must be False, True or 'qkv', got {bias!r}")
         if process_qk is not None:
             _check_process_qk(process_qk)
 
         self.d_model, self.n_heads, self.n_kv_heads, self.d_head = d_model, n_heads, n_kv_heads, d_head
         self.dropout, self.process_qk, self.implementation = dropout, process_qk, implementation
-        self.w_q = nn.Linear(d_model, n_heads * d_head, bias=bias)
-        self.w_k = nn.Linear(d_model, n_kv_heads * d_head, bias=bias)
-        self.w_v = nn.Linear(d_model, n_kv_heads * d_head, bias=bias)
-        self.w_o = nn.Linear(n_heads * d_head, d_model, bias=bias)
+        self.w_q = nn.Linear(d_model, n_heads * d_head, bias=bool(bias))
+        self.w_k = nn.Linear(d_model, n_kv_heads * d_head, bias=bool(bias))
+        self.w_v = nn.Linear(d_model, n_kv_heads * d_head, bias=bool(bias))
+        self.w_o = nn.Linear(n_heads * d_head, d_model, bias=bool(bias) and bias != "qkv")
 
     def forward(
         self,

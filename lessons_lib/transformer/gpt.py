@@ -79,7 +79,8 @@ class GPTConfig:
         qk_norm: whether queries and keys are each normalised by an RMS norm with its own gains before they are
             rotated (:class:`~lessons_lib.transformer.stabilise.QKNorm`), as in Qwen3.
         bias: whether projections, feed-forward layers and layer norms have biases. RMS norms and the head never have.
-        attention_bias: whether the attention projections have biases; the value of ``bias`` by default.
+        attention_bias: whether the attention projections have biases; the value of ``bias`` by default, and ``"qkv"``
+            for biases of queries, keys and values alone (Qwen2).
         tied: whether the head shares the weights of the embedding.
         dropout: dropout probability in training, applied to the embedded tokens, the attention weights and the output
             of each sublayer.
@@ -106,7 +107,7 @@ class GPTConfig:
     window: int | tuple[int | None, ...] | None = None
     qk_norm: bool = False
     bias: bool = True
-    attention_bias: bool | None = None
+    attention_bias: bool | Literal["qkv"] | None = None
     tied: bool = True
     dropout: float = 0.0
 
@@ -117,6 +118,8 @@ class GPTConfig:
         for name, kind in {"feedforward": FeedForwardKind, "norm": NormKind, "position": PositionKind}.items():
             if getattr(self, name) not in get_args(kind):
                 raise ValueError(f"{name} must be one of {get_args(kind)}, got {getattr(self, name)!r}")
+        if self.attention_bias not in (None, False, True, "qkv"):
+            raise ValueError(f"attention_bias must be a Boolean, 'qkv' or None, got {self.attention_bias!r}")
         if self.n_heads % self.key_value_heads:
             raise ValueError(f"n_kv_heads must divide n_heads, got {self.n_kv_heads} and n_heads={self.n_heads}")
         if self.d_head is None and self.d_model % self.n_heads:
@@ -168,7 +171,7 @@ class GPTConfig:
         return tuple(given[layer % len(given)] for layer in range(self.n_layers))
 
     @property
-    def attention_has_bias(self) -> bool:
+    def attention_has_bias(self) -> bool | Literal["qkv"]:
         """Whether the attention projections have biases: ``attention_bias`` or its default."""
         return self.bias if self.attention_bias is None else self.attention_bias
 
@@ -185,13 +188,16 @@ class GPTConfig:
             + \underbrace{2\, d\, d_{\text{ff}}}_{\text{3 for SwiGLU}} + \underbrace{2 d}_{\text{norms}} \big)
             + d + \underbrace{V d}_{\text{head, unless tied}}
 
-        Biases add :math:`(h + 2g)\, d_{\text{head}} + d` for an attention layer, :math:`d_{\text{ff}} + d` for a
+        Biases add :math:`(h + 2g)\, d_{\text{head}} + d` for an attention layer (without the
+        :math:`d` for ``"qkv"``), :math:`d_{\text{ff}} + d` for a
         feed-forward layer (:math:`2 d_{\text{ff}} + d` for SwiGLU) and :math:`d` for a layer norm. The norms of
         queries and keys add :math:`2\, d_{\text{head}}` gains in each layer.
         """
         d, ff, h, g = self.d_model, self.hidden_width, self.n_heads, self.key_value_heads
         ups = 2 if self.feedforward == "swiglu" else 1
-        attention = 2 * (h + g) * self.head_width * d + self.attention_has_bias * ((h + 2 * g) * self.head_width + d)
+        attention = 2 * (h + g) * self.head_width * d
+        attention += bool(self.attention_has_bias) * ((h + 2 * g) * self.head_width + d)
+        attention -= (self.attention_has_bias == "qkv") * d
         attention += self.qk_norm * 2 * self.head_width
         feedforward = 0 if self.feedforward == "none" else (ups + 1) * d * ff + self.bias * (ups * ff + d)
         norm = 2 * d if self.norm == "layer" and self.bias else d

@@ -3,6 +3,16 @@
 They come from a model of the ``transformers`` library, or from a checkpoint folder without that library. A setting
 without counterpart here, or a missing or unexpected tensor, raises an error: no model is partly loaded. Each family has
 one function that reads its settings and one table of its tensor names.
+
+========  ==============================================================================================================
+family    settings of :class:`~lessons_lib.transformer.gpt.GPTConfig` that its members have in common
+========  ==============================================================================================================
+GPT-2     the default ones
+Llama     ``norm="rms"``, ``position="rotary"``, ``feedforward="swiglu"``, ``bias=False``; SmolLM is a Llama
+Mistral   Llama's, ``window`` in some
+Qwen2     Llama's, ``attention_bias="qkv"``, ``window`` in some
+Qwen3     Llama's, ``qk_norm=True``, ``window`` in some
+========  ==============================================================================================================
 """
 
 import json
@@ -40,8 +50,8 @@ def gpt_from_huggingface(
     ``state_dict`` into ``GPT(replace(copy.config, dropout=0.1))``.
 
     Args:
-        model: a ``GPT2LMHeadModel``, or a ``ForCausalLM`` of Llama, Mistral or Qwen3, of the ``transformers`` library;
-            or the folder or name of a checkpoint of one of them.
+        model: a model of one of the families above, of the ``transformers`` library, or the folder or name of a
+            checkpoint of one.
         implementation: the attention function, see :class:`~lessons_lib.attention.multihead.MultiHeadAttention`.
 
     Raises:
@@ -302,12 +312,33 @@ def _mistral_config(theirs: _Settings) -> GPTConfig:
     return _gated_config(theirs, window=theirs.sliding_window)
 
 
+def _qwen2_config(theirs: _Settings) -> GPTConfig:
+    return _gated_config(theirs, attention_bias="qkv", window=_qwen_windows(theirs))
+
+
 def _qwen3_config(theirs: _Settings) -> GPTConfig:
-    if theirs.get("layer_types") is not None:
-        theirs.require(layer_types=["full_attention"] * theirs.num_hidden_layers)
-    if theirs.get("use_sliding_window", True):
-        theirs.require(sliding_window=None)
-    return _gated_config(theirs, qk_norm=True)
+    return _gated_config(theirs, qk_norm=True, window=_qwen_windows(theirs))
+
+
+def _qwen_windows(theirs: _Settings) -> int | tuple[int | None, ...] | None:
+    """Return the windows; without ``layer_types``, the layers from ``max_window_layers`` on have one if it is used."""
+    first = (
+        theirs.max_window_layers if theirs.use_sliding_window and theirs.sliding_window else theirs.num_hidden_layers
+    )
+    kinds = ["sliding_attention" if layer >= first else "full_attention" for layer in range(theirs.num_hidden_layers)]
+    return _windows(theirs, kinds)
+
+
+def _windows(theirs: _Settings, default: list[str]) -> int | tuple[int | None, ...] | None:
+    """Return the window of the layers that ``layer_types`` names: one number, or the shortest tuple that repeats."""
+    kinds, n = theirs.get("layer_types") or default, theirs.num_hidden_layers
+    if len(kinds) != n or not set(kinds) <= {"full_attention", "sliding_attention"}:
+        raise ValueError(f"layer_types must be {n} of full_attention and sliding_attention, got {kinds}")
+    if "sliding_attention" in kinds and theirs.sliding_window is None:
+        raise ValueError(f"sliding_window must be a number for layer_types={kinds}, got None")
+    windows = tuple(theirs.sliding_window if kind == "sliding_attention" else None for kind in kinds)
+    period = next(p for p in range(1, n + 1) if all(windows[layer] == windows[layer % p] for layer in range(n)))
+    return windows[0] if period == 1 else windows[:period]
 
 
 def _gated_config(theirs: _Settings, **others: Any) -> GPTConfig:
@@ -438,9 +469,11 @@ _LLAMA_DEFAULTS = {
     "mlp_bias": False,
     "tie_word_embeddings": False,
 }
+_QWEN_DEFAULTS = _LLAMA_DEFAULTS | {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}
 _FAMILIES = {
     "GPT2LMHeadModel": _Family(_gpt2_config, _GPT2, _GPT2_DEFAULTS),
     "LlamaForCausalLM": _Family(_llama_config, _LLAMA, _LLAMA_DEFAULTS),
     "MistralForCausalLM": _Family(_mistral_config, _LLAMA, _LLAMA_DEFAULTS | {"sliding_window": 4096}),
-    "Qwen3ForCausalLM": _Family(_qwen3_config, _QWEN3, _LLAMA_DEFAULTS | {"head_dim": 128}),
+    "Qwen2ForCausalLM": _Family(_qwen2_config, _LLAMA, _QWEN_DEFAULTS),
+    "Qwen3ForCausalLM": _Family(_qwen3_config, _QWEN3, _QWEN_DEFAULTS | {"head_dim": 128}),
 }

@@ -123,10 +123,10 @@ def test_output_equals_sum_over_heads():
 # --- properties -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("n_kv_heads", "d_head", "bias"), [(None, None, False), (2, None, True), (1, 7, True)])
+@pytest.mark.parametrize(("n_kv_heads", "d_head", "bias"), [(None, None, False), (2, None, True), (1, 7, "qkv")])
 def test_number_of_parameters_equals_formula(n_kv_heads, d_head, bias):
     h, g, d = 4, n_kv_heads or 4, d_head or 3
-    expected = 2 * (h + g) * d * D + bias * ((h + 2 * g) * d + D)
+    expected = 2 * (h + g) * d * D + bool(bias) * (h + 2 * g) * d + (bias is True) * D
     layer = MultiHeadAttention(D, 4, n_kv_heads=n_kv_heads, d_head=d_head, bias=bias)
     assert sum(p.numel() for p in layer.parameters()) == expected
 

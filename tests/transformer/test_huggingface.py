@@ -19,6 +19,7 @@ from transformers import (
     MistralForCausalLM,
     PhiConfig,
     PhiForCausalLM,
+    Qwen2ForCausalLM,
     Qwen3ForCausalLM,
 )
 
@@ -56,6 +57,7 @@ SCALINGS = {
     ),
     "llama3": rope("llama3", factor=8.0, original_max_position_embeddings=8, low_freq_factor=0.1, high_freq_factor=0.7),
 }
+WINDOW = {"use_sliding_window": True, "sliding_window": 4}
 MODELS = {
     "gpt2": (GPT2LMHeadModel, {}),
     "gpt2 untied, another width": (GPT2LMHeadModel, {"tie_word_embeddings": False, "n_inner": 13}),
@@ -83,6 +85,12 @@ MODELS = {
     ),
     "qwen3, yarn": (Qwen3ForCausalLM, {"head_dim": 6} | SCALINGS["yarn"]),
     "mistral": (MistralForCausalLM, {"sliding_window": 4}),
+    "qwen2": (Qwen2ForCausalLM, {}),
+    "qwen2 tied, window from the second layer on": (
+        Qwen2ForCausalLM,
+        {"tie_word_embeddings": True, "max_window_layers": 1} | WINDOW,
+    ),
+    "qwen3, a window": (Qwen3ForCausalLM, {"head_dim": 6, "layer_types": ["sliding_attention"] * 2} | WINDOW),
     "mistral, no window": (MistralForCausalLM, {"sliding_window": None, "head_dim": 10}),
 } | {f"llama, {name}": (LlamaForCausalLM, settings) for name, settings in SCALINGS.items()}
 every_model = pytest.mark.parametrize("name", MODELS)
@@ -365,8 +373,10 @@ def test_unsupported_architecture_raises():
         ("llama", {"sliding_window": 4}, r"sliding_window=None .*, got 4"),
         ("llama", {"is_causal": False}, r"is_causal=True"),
         ("llama", {"layer_types": ["sliding_attention"] * 2}, r"layer_types=None"),
-        ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, r"layer_types=\['full_attention', 'full_"),
-        ("qwen3", {"use_sliding_window": True, "sliding_window": 4}, r"sliding_window=None .*, got 4"),
+        ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, r"sliding_window must be a number for"),
+        ("qwen2", {"layer_types": ["full_attention", "chunked_attention"]}, r"layer_types must be 2 of full_attention"),
+        ("qwen2", {"layer_types": ["full_attention"]}, r"layer_types must be 2 of .*, got \['full_attention'\]"),
+        ("mistral", {"hidden_act": "gelu"}, r"hidden_act='silu' .*, got 'gelu'"),
         (
             "llama",
             {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}},
@@ -465,6 +475,11 @@ WRONG = [
     ("mistral", {"window": 3}),
     ("mistral", {"window": 5}),
     ("mistral", {"window": (4, None)}),
+    ("qwen2", {"attention_bias": False}),
+    ("qwen2", {"attention_bias": True}),
+    ("qwen2 tied, window from the second layer on", {"window": None}),
+    ("qwen2 tied, window from the second layer on", {"window": 4}),
+    ("qwen2 tied, window from the second layer on", {"window": (4, None)}),
 ]
 
 
@@ -474,6 +489,8 @@ def test_models_with_a_wrong_setting_are_caught(name, wrong):
     theirs = build(name)
     right, tokens = gpt_from_huggingface(theirs), torch.randint(V, (B, N))
     ours = GPT(replace(right.config, **wrong))
+    for parameter in ours.parameters():  # those that the family does not have
+        nn.init.normal_(parameter, std=0.5)
     ours.load_state_dict({k: t for k, t in right.state_dict().items() if k in ours.state_dict()}, strict=False)
     assert (logits_of(ours, tokens) - logits_of(theirs, tokens)).abs().max() > 1000 * TOLERANCE
 
