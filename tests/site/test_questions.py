@@ -79,13 +79,10 @@ def test_every_shared_page_has_a_title_a_description_and_a_target():
         assert (HTML / f"_static/cards/questions/{anchor}.png").stat().st_size < 30_000
 
 
-def test_answers_are_short_and_their_first_sentence_is_shared():
+def test_shared_description_begins_as_the_answer():
     found = answers()
     assert set(found) == set(SHARED)
     for anchor, answer in found.items():
-        sentences = re.split(r"(?<!et al)(?<=[.?!])\)? (?=[A-Z(*])", answer)
-        assert len(sentences) <= 5, anchor
-        assert all(len(sentence.split()) <= 42 for sentence in sentences), anchor
         shared = (HTML / f"book/questions/{anchor}.html").read_text(encoding="utf-8")
         said = html.unescape(re.search(r'property="og:description" content="([^"]*)"', shared)[1])
         assert said[:30] == answer[:30]
