@@ -48,6 +48,23 @@ class Slide:
 # --- what a page contains -------------------------------------------------------------------------------------------
 
 
+def first(element: Tag, selector: str) -> Tag:
+    """Return the first element inside that a CSS selector matches.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    found = element.select_one(selector)
+    if found is None:
+        raise ValueError(f"expected an element {selector} in <{element.name}>, found none")
+    return found
+
+
+def article_of(page: str) -> Tag:
+    """Return the outermost section of a page, given its HTML."""
+    return first(BeautifulSoup(page, "html.parser"), "article section")
+
+
 def plain(element: Tag) -> Tag:
     """Return a copy without links, anchors, numbers of sections and identifiers."""
     element = copy.copy(element)
@@ -65,13 +82,13 @@ def for_notes(element: Tag) -> str:
     """Return a block for the speaker notes, where formulas are MathML: the notes' window has no style for MathJax."""
     element = plain(element)
     for formula in element.find_all("mjx-container"):
-        formula.replace_with(copy.copy(formula.find("math")))
+        formula.replace_with(copy.copy(first(formula, "math")))
     return str(element)
 
 
 def heading_of(section: Tag) -> str:
     """Return the content of a section's heading as HTML."""
-    return plain(section.find(["h1", "h2"])).decode_contents().strip()
+    return plain(first(section, "h1, h2")).decode_contents().strip()
 
 
 def core_of(article: Tag) -> list[Tag]:
@@ -86,7 +103,7 @@ def asked(cell: Tag) -> Tag | None:
 
 def question_text(guess: Tag) -> str:
     """Return the question of a guess, without *Guess first.*"""
-    return guess.find("p").get_text().removeprefix("Guess first.").strip()
+    return first(guess, "p").get_text().removeprefix("Guess first.").strip()
 
 
 def answers_of(article: Tag) -> dict[str, str]:
@@ -94,7 +111,7 @@ def answers_of(article: Tag) -> dict[str, str]:
     found = {}
     for truth in article.select("p.g-truth"):
         said = truth.get_text()
-        answer = truth.find("b").get_text()
+        answer = first(truth, "b").get_text()
         question, _, note = said.rpartition(answer)
         found[question.strip()] = f"<strong>{answer}</strong> {note.strip()}".strip()
     return found
@@ -119,7 +136,7 @@ def for_the_room(core: list[Tag], answers: dict[str, str]) -> set[str]:
 
 def deck(page: str, title: str) -> list[Slide]:
     """Return the slides of a chapter, given the HTML of its page and the title of the book."""
-    article = BeautifulSoup(page, "html.parser").find("article").find("section")
+    article = article_of(page)
     core, answers = core_of(article), answers_of(article)
     asked_of_room = for_the_room(core, answers)
     slides = [
@@ -139,8 +156,8 @@ def deck(page: str, title: str) -> list[Slide]:
 
 def in_short(article: Tag) -> Slide:
     """Return the slide of the box *In short*."""
-    box = plain(article.select_one(".in-short"))
-    box.find(class_="admonition-title").decompose()
+    box = plain(first(article, ".in-short"))
+    first(box, ".admonition-title").decompose()
     return Slide("In short", f"<div>{box.decode_contents()}</div>", [], "in-short")
 
 
@@ -150,7 +167,7 @@ def explorer(article: Tag) -> list[Slide]:
     if shown is None:
         return []
     name = next(kind for kind in shown["class"] if kind.startswith("x-")).removeprefix("x-")
-    heading = shown.select_one(".x-question").decode_contents()
+    heading = first(shown, ".x-question").decode_contents()
     words = [p for p in article.find_all("p") if p.get_text().startswith("Try it:")][:1]
     frame = f'<iframe src="{EXPLORERS}/{name}.html?embed" title="Explorer: {heading}"></iframe>'
     return [Slide(heading, frame, [for_notes(p) for p in words], "explorer")]
@@ -168,10 +185,10 @@ def slides_of(section: Tag, asked_of_room: set[str], answers: dict[str, str]) ->
         elif (guess := asked(part)) and question_text(guess) in asked_of_room:
             slides.append(question(guess, answers[question_text(guess)], notes))
             notes = []
-        elif "so" in part.get("class", []):
+        elif part.css.match(".so"):
             so = part
             notes.append(for_notes(part))
-        elif part.name in ("p", "ul", "ol") or "math" in part.get("class", []):
+        elif part.css.match("p, ul, ol, .math"):
             notes.append(for_notes(part))
     formula = shown_formula(section, so)
     so = plain(so).decode_contents().replace("<strong>So:</strong>", "", 1).strip() if so else ""
@@ -183,7 +200,7 @@ def slides_of(section: Tag, asked_of_room: set[str], answers: dict[str, str]) ->
     figures[-1].body += so
     slides[-1].notes += notes
     for slide in figures:
-        words = len(BeautifulSoup(slide.body, "html.parser").select_one(".caption-text").get_text().split())
+        words = len(first(BeautifulSoup(slide.body, "html.parser"), ".caption-text").get_text().split())
         words += len(BeautifulSoup(so, "html.parser").get_text().split()) * (slide is figures[-1])
         slide.kind += " long" * (words > LONG)
     return slides
@@ -192,7 +209,7 @@ def slides_of(section: Tag, asked_of_room: set[str], answers: dict[str, str]) ->
 def shown_formula(section: Tag, so: Tag | None) -> str:
     """Return the formula that a section's answer names, else the section's first one, or an empty string."""
     formulas = section.find_all("div", class_="math", recursive=False)
-    named = {link["href"].removeprefix("#") for link in so.find_all("a")} if so else set()
+    named = {str(link["href"]).removeprefix("#") for link in so.find_all("a")} if so else set()
     chosen = [one for one in formulas if one.get("id") in named] or formulas
     return str(plain(chosen[0])) if chosen else ""
 
@@ -201,7 +218,7 @@ def figure_html(figure: Tag) -> str:
     """Return a figure with its caption; its picture loads at once, and the style of drawings is in the head."""
     figure = plain(figure)
     for image in figure.find_all("img"):
-        image["src"] = f"images/{Path(image['src']).name}"
+        image["src"] = f"images/{Path(str(image['src'])).name}"
         for name in ("loading", "style", "width", "height"):
             image.attrs.pop(name, None)
     for style in figure.select("style[data-part]"):
@@ -220,12 +237,12 @@ def question(guess: Tag, answer: str, notes: list[str]) -> Slide:
 
 def remember(article: Tag) -> list[Slide]:
     """Return the slide of *Remember*."""
-    return [Slide("Remember", str(plain(article.select_one("#remember .remember"))), [], "remember")]
+    return [Slide("Remember", str(plain(first(article, "#remember .remember"))), [], "remember")]
 
 
 def exercises(article: Tag, title: str) -> Slide:
     """Return the last slide: the exercises, the source and the licence."""
-    listed = plain(article.select_one("#exercises ol"))
+    listed = plain(first(article, "#exercises ol"))
     source = f'<p class="source">From <cite>{title}</cite>, licence MIT.</p>'
     return Slide("Exercises", f"{listed}\n{source}", [], "exercises")
 
@@ -316,7 +333,7 @@ def write_decks(site: Path, target: Path, only: tuple[str, ...] = ()) -> dict[st
         f'<li><a href="{name}.html">{heading}</a> ({counts[name]} slides)</li>'
         for name, page in pages.items()
         if name in counts
-        for heading in [heading_of(BeautifulSoup(page.read_text(encoding="utf-8"), "html.parser").find("article"))]
+        for heading in [heading_of(article_of(page.read_text(encoding="utf-8")))]
     )
     index = (
         f'<!doctype html>\n<html lang="en">\n<meta charset="utf-8">\n<title>Slides: {title}</title>\n'
