@@ -5,6 +5,7 @@ the characters in them, and hidden MathML for screen readers. Both programs come
 not run (on Debian it needs ``libatomic1``), pages keep TeX and load MathJax, and the build says so.
 """
 
+import base64
 import html
 import json
 import re
@@ -22,6 +23,8 @@ PACKAGE = "sphinx-mathjax-offline"
 SCRIPT = Path(__file__).with_name("typesetting.cjs")
 FONTS = "output/chtml/fonts/woff-v2"
 EMPTY = "MathJax_Zero"  # a font without height, with one character, which stands before every other one
+EMPTY_FONT = re.compile(rf'url\("[^"]*/{EMPTY}\.woff2"\)')
+DECODE = '<script>document.fonts.load("1em MJXZERO");</script>'  # before the first formula is drawn
 FOR_PAGES = ("tex-mml-chtml.js", FONTS, "input/tex/extensions")  # what a page can request that keeps TeX
 VENDOR = "_static/vendor/mathjax"
 ELEMENT = re.compile(r'<(span|div) class="math notranslate nohighlight"[^>]*>.*?</\1>', re.DOTALL)
@@ -116,8 +119,16 @@ def typeset_pages(app, exception) -> None:
         fonts = "../" * len(path.relative_to(site).parts[:-1]) + f"{VENDOR}/{FONTS}"
         css = typeset_page["css"].replace("FONTS", fonts).replace('.woff") format("woff")', '.woff2") format("woff2")')
         pages[path] = with_formulas(pages[path], {**typeset_page, "css": css})
-        path.write_text(pages[path], encoding="utf-8")
     write_fonts(site, pages.values())
+    for path in asked:
+        path.write_text(with_empty_font(pages[path], site), encoding="utf-8")
+
+
+def with_empty_font(page: str, site: Path) -> str:
+    """Return a page's HTML that contains the font ``EMPTY``: formulas have their height before their fonts arrive."""
+    data = base64.b64encode((site / VENDOR / FONTS / f"{EMPTY}.woff2").read_bytes()).decode()
+    text = EMPTY_FONT.sub(f'url("data:font/woff2;base64,{data}")', page)
+    return text.replace("</head>", f"{DECODE}\n</head>", 1) if DECODE not in text else text
 
 
 def write_fonts(site: Path, pages: Iterable[str]) -> None:

@@ -1,5 +1,6 @@
 """Tests of the site's fonts: which characters they have, how much they weigh, and that nothing moves as they arrive."""
 
+import base64
 import re
 from io import BytesIO
 from pathlib import Path
@@ -90,6 +91,17 @@ def test_stored_font_is_made_once_for_each_set_of_characters(tmp_path, monkeypat
     for wanted in ({1, 2}, {2, 1}, {1}):
         assert typeface.stored(FACES["code"], wanted, tmp_path) == b"font"
     assert made == [{1, 2}, {1}]
+
+
+def test_style_sheet_of_the_site_contains_the_named_fonts(tmp_path):
+    (tmp_path / "serif.woff2").write_bytes(b"font of text")
+    css = typeface.with_fonts(CSS, tmp_path, {"serif"})
+    data = base64.b64encode(b"font of text").decode()
+    (rule,) = re.findall(
+        rf'@font-face {{\s*font-family: "Book Serif"; font-weight: 400;[^}}]*{re.escape(data)}[^}}]*}}', css
+    )
+    assert "U+20-7E" in rule
+    assert css.replace(f"data:font/woff2;base64,{data}", "fonts/serif.woff2") == CSS
 
 
 def test_missing_package_of_a_font_raises():

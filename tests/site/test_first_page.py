@@ -1,5 +1,6 @@
 """Tests of the first page and the page of explorers: the hero, and complete cards for chapters and explorers."""
 
+import base64
 import importlib
 import re
 from types import SimpleNamespace
@@ -83,7 +84,11 @@ def test_first_page_is_small(measured):
     assert 50_000 < sum(measured.weights.values()) < 250_000, heaviest
     assert not any("mathjax" in url for url in measured.weights), "its formula needs no MathJax"
     fonts = {url: weight for url, weight in measured.weights.items() if "_static/fonts/" in url}
-    assert 0 < sum(fonts.values()) <= 45_000, fonts
+    css = (HTML / "_static/typeface.css").read_text(encoding="utf-8")
+    contained = [len(base64.b64decode(data)) for data in re.findall(r"data:font/woff2;base64,([^\")]+)", css)]
+    assert len(contained) == 4
+    assert sum(contained) + sum(fonts.values()) <= 45_000, fonts
+    assert not any("typeface-bold" in url for url in measured.weights)
 
 
 @pytest.mark.browser

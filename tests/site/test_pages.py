@@ -4,6 +4,7 @@ import re
 
 import pytest
 from built_site import HTML, ROOT
+from thorough import all_but
 from visits import PHONE, TWO_FRAMES, WIDE, Seen, each_of
 
 pytestmark = pytest.mark.browser
@@ -81,10 +82,13 @@ new PerformanceObserver((list) => {
 }).observe({ type: "layout-shift", buffered: true });"""
 
 
-@pytest.mark.browser
-@pytest.mark.parametrize(
-    ("path", "size"), [("book/intro.html", WIDE), ("book/intro.html", PHONE), ("book/explorers.html", WIDE)]
-)
+OFTEN = {
+    f"book/{page}.html" for page in ("intro", "explorers", "attention/masks", "transformer/block", "efficient/flash")
+}
+SHIFTS = [("book/intro.html", PHONE), *((path, WIDE) for path in sorted(CHAPTERS | {"book/intro.html"}))]
+
+
+@pytest.mark.parametrize(("path", "size"), all_but(SHIFTS, lambda path, size: path in OFTEN))
 def test_layout_hardly_shifts_while_a_page_loads(browser, site, path, size):
     """At most 0.05, half of what counts as good (https://web.dev/articles/cls), when the fonts come last of all."""
     context = browser.new_context(viewport=size)
@@ -94,7 +98,7 @@ def test_layout_hardly_shifts_while_a_page_loads(browser, site, path, size):
     page.add_init_script(SHIFTS)
     page.goto(f"{site}/{path}", wait_until="domcontentloaded")
     page.evaluate(TWO_FRAMES)
-    assert len(held) > 3
+    assert held
     waiting, held = held, None
     for font in waiting:
         font.continue_()
@@ -102,4 +106,15 @@ def test_layout_hardly_shifts_while_a_page_loads(browser, site, path, size):
     page.evaluate("document.fonts.ready")
     page.evaluate(TWO_FRAMES)
     assert page.evaluate("window.shifts") <= 0.05
+    context.close()
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_page_has_its_theme_before_it_is_drawn(browser, site, theme):
+    """The theme's last script sets it, too late: a page that is dark would be white first."""
+    context = browser.new_context(viewport=WIDE, color_scheme=theme)
+    context.route("**/scripts/*theme.js*", lambda script: script.abort())
+    page = context.new_page()
+    page.goto(f"{site}/book/notation.html", wait_until="domcontentloaded")
+    assert page.evaluate("document.documentElement.dataset.theme") == theme
     context.close()
