@@ -1,7 +1,9 @@
 """Write a small sample book, for tests of pages that are generated from the chapters."""
 
 import json
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 
 def chapter(at: Path, *cells: str) -> Path:
@@ -16,3 +18,15 @@ def contents(root: Path, *names: str) -> Path:
     pages = [{"file": f"book/{name}", "title": Path(name).name.title()} for name in names] + [{"file": "book/notes"}]
     (root / "_toc.yml").write_text(json.dumps({"parts": [{"chapters": pages}]}))
     return root
+
+
+def sphinx_app(source: Path, target: Path, settings: dict[str, Any], builder="html", warning: StringIO | None = None):
+    """Return a Sphinx application for a build in this process, without messages.
+
+    Sphinx adds the source suffixes of extensions to a default that all builds of a process share. Each application
+    has suffixes of its own here, so that no test depends on the builds before it.
+    """
+    from sphinx.application import Sphinx
+
+    settings = {"source_suffix": {".rst": "restructuredtext"}} | settings
+    return Sphinx(source, None, target, target / ".doctrees", builder, settings, status=None, warning=warning)

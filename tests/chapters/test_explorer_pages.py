@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("sphinx")
 
 from docutils import nodes
+from sample_book import sphinx_app
 from sphinx.addnodes import pending_xref
 from sphinx.errors import ExtensionError
 
@@ -94,15 +95,13 @@ def test_runnable_edition_has_the_words_of_a_link_only(extension):
 
 @pytest.mark.filterwarnings("ignore")
 def test_link_in_a_page_is_encoded_and_no_heading_is_looked_for(extension, tmp_path):
-    from sphinx.application import Sphinx
-
     (tmp_path / "source").mkdir()
     (tmp_path / "source/index.md").write_text('# One\n\n[set $x$](<#explore=masks&parts=["a b"]>), [up](#one)\n')
     options = {"extensions": ["myst_nb", "explore_links"], "nb_execution_mode": "off", "html_theme": "basic"}
     options |= {"myst_enable_extensions": ["dollarmath"], "myst_heading_anchors": 2}
     said = io.StringIO()
     build = tmp_path / "build"
-    Sphinx(tmp_path / "source", None, build, build / "trees", "html", options, status=None, warning=said).build()
+    sphinx_app(tmp_path / "source", build, options, warning=said).build()
     page = (build / "index.html").read_text(encoding="utf-8")
     assert 'class="sets-explorer reference internal" href="#explore=masks&amp;parts=%5B%22a+b%22%5D"' in page
     assert "cross-reference target" not in said.getvalue()

@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("jupyter_book")
 
 from build_book import ROOT
+from sample_book import sphinx_app
 
 EXTENSIONS = (
     *("repository_url", "social_cards", "index_redirect", "opengraph"),
@@ -65,7 +66,6 @@ def extensions(monkeypatch):
 @pytest.fixture
 def site(extensions, tmp_path):
     """Build a book of two pages with a repository address."""
-    from sphinx.application import Sphinx
 
     def built(address: str, **options) -> Path:
         source, target = tmp_path / "source", tmp_path / "html"
@@ -76,11 +76,10 @@ def site(extensions, tmp_path):
         (source / "icon.svg").write_text(ICON)
         options |= {"extensions": ["myst_nb", *EXTENSIONS[::-1]], "nb_execution_mode": "off"}
         options["myst_enable_extensions"] = ["dollarmath"]
-        options["source_suffix"] = {".md": "myst-nb"}  # else Sphinx keeps it for the builds of later tests
         options["extensions"].remove("social_cards")
         options |= {"html_theme": "sphinx_book_theme", "html_theme_options": {"repository_url": address}}
         options |= {"root_doc": "intro", "html_title": "A book", "html_favicon": "icon.svg"}
-        Sphinx(source, None, target, target / ".doctrees", "html", options, status=None, warning=None).build()
+        sphinx_app(source, target, options).build()
         return target
 
     return built
@@ -210,6 +209,15 @@ def test_every_chapter_has_its_own_matrix(extensions):
     drawn = {name: draw() for name, draw in weights.items()}
     assert all(table.shape == (9, 9) and table.min() >= 0 for table in drawn.values())
     assert len({table.tobytes() for table in drawn.values()}) == len(drawn)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_build_in_a_test_leaves_the_defaults_of_sphinx(site):
+    from sphinx.config import Config
+
+    before = dict(Config.config_values["source_suffix"].default)
+    site(PLACEHOLDER)
+    assert Config.config_values["source_suffix"].default == before == {".rst": "restructuredtext"}
 
 
 # --- structured data --------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import questions
 import torch
 import traitlets
 from chapters import markdown_cells
-from sample_book import chapter, contents
+from sample_book import chapter, contents, sphinx_app
 from test_reading_ease import LONGEST, sentences
 from times import count_words
 
@@ -232,8 +232,6 @@ def test_number_without_a_run_raises(tmp_path):
 def site(book):
     """Build the sample page into a site, with the address of the book."""
     pytest.importorskip("jupyter_book")
-    from sphinx.application import Sphinx
-
     root, _ = book
 
     def built(address: str) -> Path:
@@ -250,7 +248,7 @@ def site(book):
             "html_baseurl": address,
         }
         target = root / "html"
-        Sphinx(root, None, target, target / ".doctrees", "html", settings, status=None, warning=None).build()
+        sphinx_app(root, target, settings).build()
         return target
 
     return built

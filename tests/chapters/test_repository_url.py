@@ -11,6 +11,7 @@ import yaml
 pytest.importorskip("jupyter_book")
 
 from build_book import ROOT, placeholder_notice
+from sample_book import sphinx_app
 
 # In two pieces, so that ``make repository`` does not replace the address here.
 PLACEHOLDER, OWN = "https://github.com/" + "OWNER/attention-book", "https://github.com/someone/a-fork"
@@ -19,7 +20,6 @@ PLACEHOLDER, OWN = "https://github.com/" + "OWNER/attention-book", "https://gith
 @pytest.fixture
 def page(tmp_path, monkeypatch):
     """Build one notebook's page with the book's settings and a given address."""
-    from sphinx.application import Sphinx
 
     def built(address: str) -> str:
         source, target = tmp_path / "source", tmp_path / address.rsplit("/", 1)[1]
@@ -34,7 +34,7 @@ def page(tmp_path, monkeypatch):
         chosen |= {name: settings["html"][name] for name in ("use_repository_button", "use_issues_button")}
         options = {"extensions": ["myst_nb", "sphinx_book_theme", "repository_url"], "html_theme": "sphinx_book_theme"}
         options |= {"html_theme_options": chosen, "nb_execution_mode": "off"}
-        Sphinx(source, None, target, target / ".doctrees", "html", options, status=None, warning=None).build()
+        sphinx_app(source, target, options).build()
         return (target / "index.html").read_text()
 
     monkeypatch.syspath_prepend(ROOT / "book/_ext")

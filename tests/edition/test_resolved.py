@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("jupyter_book")
 
 from build_book import ROOT
+from sample_book import sphinx_app
 
 ADDRESS = "https://github.com/Someone/a-fork"
 PAGES = "https://someone.github.io/a-fork/"
@@ -119,8 +120,6 @@ def glued(name: str, text: str) -> nbformat.NotebookNode:
 @pytest.fixture
 def edition(tmp_path, monkeypatch):
     """Build a small book of two notebooks and one page; return the first exported notebook, and the warnings."""
-    from sphinx.application import Sphinx
-
     source = tmp_path / "source"
     source.mkdir()
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
@@ -138,7 +137,7 @@ def edition(tmp_path, monkeypatch):
         options |= {"myst_enable_extensions": ["attrs_block", "colon_fence", "dollarmath"], "myst_heading_anchors": 3}
         said = io.StringIO()
         target = tmp_path / "build" / builder
-        app = Sphinx(source, None, target, tmp_path / "trees", builder, options, status=None, warning=said)
+        app = sphinx_app(source, target, options, builder, said)
         app.connect("source-read", lambda app, docname, text: text.append(text.pop().replace("PAPER", PAPER)))
         app.build()
         return nbformat.read(tmp_path / "build/notebooks/one.ipynb", as_version=4), said.getvalue()
