@@ -28,6 +28,8 @@ c.Autograde.autograde_preprocessors = [
     "grading.sanitize.Sanitize",
     "nbgrader.preprocessors.CheckCellMetadata",
 ]
+c.HTMLExporter.preprocessors = ["grading.formgrader.AddModelAnswers"]  # in Formgrader, never in the feedback
+c.AddModelAnswers.course = str(HERE)
 c.GenerateFeedback.preprocessors = [
     "grading.feedback_page.AddSummary",
     "grading.executor.HideTests",

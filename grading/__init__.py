@@ -15,6 +15,7 @@ The modules, in reading order:
 - ``roster``: read the class list and the deadlines.
 - ``report``: write the tables and the figure of the results.
 - ``feedback_page``: summarise a student's points on the feedback page.
+- ``formgrader``: show the model answers and usual remarks in Formgrader.
 - ``groups``: combine the submissions of a group.
 - ``feedback_zip``: pack the feedback for the course system.
 - ``similarity``: note answers that a person should read twice.

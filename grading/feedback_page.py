@@ -22,6 +22,7 @@ def configure_page(config: Config) -> None:
     template's name itself, so ours is another file in a folder of that name.
     """
     config.HTMLExporter.template_file = "student_page.html.j2"
+    config.HTMLExporter.preprocessors = []  # those of Formgrader
     config.HTMLExporter.extra_template_basedirs = [str(TEMPLATES), handlers.template_path]
 
 
