@@ -405,6 +405,12 @@ def normal(*shape: int, generator: torch.Generator) -> Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
+def with_row_offsets(scores: Tensor, size: float) -> Tensor:
+    """Add to each row of scores, of any leading axes, another number from ``-size`` to ``size``; a single row sinks."""
+    offsets = torch.linspace(-size, size, max(1, scores[..., 0].numel()), dtype=scores.dtype)
+    return scores + offsets.view(*scores.shape[:-1], 1)
+
+
 def _check_returned(what: str, got: object, returns: str = "it") -> None:
     assert got is not None, f"{what} is None: did you forget to return {returns}?"
 

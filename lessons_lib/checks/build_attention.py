@@ -29,7 +29,7 @@ def attention_weights(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int =
     for case in range(cases):
         b, n, m, d_k = _distinct_sizes(4, generator)
         b, n = {2: (b, 1), 3: (1, n)}.get(case % 4, (b, n))
-        leading = (b,) if case % 2 else ()
+        leading = [(), (b,), (b, 3), (b,)][case % 4]
         q, k = normal(*leading, n, d_k, generator=generator), normal(*leading, m, d_k, generator=generator)
         where = f"n={n}, m={m}, d_k={d_k}, leading axes {leading}"
         _check_weights(answer, q, k, f"scores near 0, {where}")
@@ -113,6 +113,9 @@ def attend(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 3) -> N
         _check_attention(answer, q, k, v, None, f"no mask, {where}")
         _check_attention(answer, q, k, v, mask[0, 0], f"a mask over (n, m), {where}")
         _check_attention(answer, q, k, v, mask, f"a mask over (b, 1, n, m), {where}")
+        _check_attention(answer, q, k, v, mask[..., -1:, :], f"a mask over (b, 1, 1, m), {where}")
+        each = mask ^ (torch.arange(q.shape[1])[:, None, None] % 2 == 1)
+        _check_attention(answer, q, k, v, each, f"a mask over (b, h, n, m), {where}")
         _check_attention(answer, 3000 * q, k, v, mask, f"scores in the thousands, {where}")
         _check_attention(answer, q, k, v, mask & later, f"row 0 without keys, {where}")
 
@@ -209,16 +212,16 @@ def merge_heads(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int
 
 
 @check
-def grouped_query_attention(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 4) -> None:
+def grouped_query_attention(answer: Callable[..., Tensor], *, seed: int = 0, cases: int = 5) -> None:
     """Check attention of query heads that share key/value heads, consecutive ones together."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         b, n, m, d = _distinct_sizes(4, generator)
         g, group = (2 + torch.randperm(3, generator=generator)[:2]).tolist()
-        g, group = {2: (1, group), 3: (g, 1)}.get(case % 4, (g, group))
+        g, group = {1: (1, group), 3: (g, 1)}.get(case % 5, (g, group))
         q, k, v = (normal(b, *size, d, generator=generator) for size in ((g * group, n), (g, m), (g, m)))
-        mask = (torch.rand(b, 1, n, m, generator=generator) < 0.6) | (torch.arange(m) == 0)
-        mask = mask if case % 2 else mask[0, 0]
+        mask = (torch.rand(b, g * group, n, m, generator=generator) < 0.6) | (torch.arange(m) == 0)
+        mask = [mask[0, 0], mask[:, :1], mask, mask[:, :1], None][case % 5]
         by_turns, in_blocks = ([x.repeat(1, group, 1, 1), x.repeat_interleave(group, dim=1)] for x in (k, v))
         (turned_k, right_k), (turned_v, right_v) = by_turns, in_blocks
         wanted = attention(q, right_k, right_v, mask)
@@ -231,7 +234,8 @@ def grouped_query_attention(answer: Callable[..., Tensor], *, seed: int = 0, cas
             "all query heads use the first key head": attention(q, k[:, :1], v[:, :1], mask),
             "the mask is ignored": attention(q, right_k, right_v),
         }
-        where = f"{g * group} query heads, {g} key heads, mask over {tuple(mask.shape)}"
+        over = "no mask" if mask is None else f"mask over {tuple(mask.shape)}"
+        where = f"{g * group} query heads, {g} key heads, {over}"
         got = ask("grouped_query_attention", answer, q, k, v, mask, where=where)
         compare("grouped_query_attention", got, wanted, mistakes, where=where)
 
@@ -248,7 +252,7 @@ def rotate(answer: Callable[[Tensor, Tensor, float], Tensor], *, seed: int = 0, 
         n, pairs = {2: (1, pairs), 3: (n, 1)}.get(case % 4, (n, pairs))
         base = 10.0 ** float(1 + 3 * torch.rand((), generator=generator))
         positions = torch.randperm(50, generator=generator)[:n] + 1
-        x = normal(b, h, n, 2 * pairs, generator=generator)
+        x = normal(*[(b, h), (), (b, h), (b,)][case % 4], n, 2 * pairs, generator=generator)
         where = f"shape {tuple(x.shape)}, base {base:.3g}, positions {positions.tolist()}"
         got = ask("rotate", answer, x, positions, base, where=where)
         right = RotaryEmbedding(2 * pairs, base=base)

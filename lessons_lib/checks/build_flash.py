@@ -26,8 +26,9 @@ def one_block(
     """Check the softmax state of a single block of keys: ``peak``, ``total`` and ``summed``, or ``only`` one."""
     compared = parts_to_compare(("peak", "total", "summed"), only)
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
+    for case in range(cases):
         n, some, d = (2 + torch.randperm(6, generator=generator)[:3]).tolist()
+        n, some = {2: (1, some), 3: (n, 1)}.get(case % 4, (n, some))
         scores, values = normal(n, some, generator=generator), normal(some, d, generator=generator)
         hidden = torch.rand(n, some, generator=generator) < 0.5
         hidden[:, 0] = False
@@ -111,8 +112,9 @@ def update(
     """
     compared = parts_to_compare(("peak", "total", "summed"), only)
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
+    for case in range(cases):
         n, some, more, d = (2 + torch.randperm(6, generator=generator)[:4]).tolist()
+        n, more = {2: (1, more), 3: (n, 1)}.get(case % 4, (n, more))
         before, scores = normal(n, some, generator=generator), normal(n, more, generator=generator)
         v_before, v = normal(some, d, generator=generator), normal(more, d, generator=generator)
         nothing = before.new_full((n, some), -torch.inf)
@@ -184,8 +186,8 @@ def _ones(scores: Tensor) -> Tensor:
 def tiled(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor], *, seed: int = 0, cases: int = 4) -> None:
     """Check attention over all keys, computed block by block."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
-        q, k, v, block, _ = _random_case(generator)
+    for case in range(cases):
+        q, k, v, _, block = _random_case(case, generator)
         where = f"n={len(q)}, m={len(k)}, block={block}"
         late = "subtract the running peak from every score before exp"
         _check_tiled(answer, q, k, v, block, late, f"scores near 0, {where}")
@@ -209,7 +211,7 @@ def _check_tiled(
     whole = len(k) // block * block
     mistakes = {
         "the scores are not divided by sqrt(d_k)": attention(q, k, v, scale=1.0),
-        "the last, shorter block is missing": attention(q, k[:whole], v[:whole]),
+        "the last, shorter block is missing": attention(q, k[:whole], v[:whole]) if whole else torch.zeros_like(q[:0]),
         "only the last block counts": attention(q, *parts[-1]),
         "the blocks are averaged with equal weights": torch.stack([attention(q, *part) for part in parts]).mean(dim=0),
     }
@@ -225,6 +227,11 @@ def causal_tiles(answer: Callable[[int, int, int, int], list[Tile]], *, seed: in
         n = int(torch.randint(9, 20, (), generator=generator))
         m = n + (int(torch.randint(1, 12, (), generator=generator)) if case else 0)
         block_q, block_k = (2 + torch.randperm(5, generator=generator)[:2]).tolist()
+        if case % 6 == 3:  # one tile
+            block_q, block_k = n + 1, m + 2
+        if case % 6 == 4:  # a tile is one pair
+            block_q, block_k = 1, 1
+        n = 1 if case % 6 == 5 else n
         where = f"n={n}, m={m}, block_q={block_q}, block_k={block_k}"
         tiles = [
             (i, j, causal(n, m)[i : i + block_q, j : j + block_k])
@@ -274,8 +281,8 @@ def flash(
     """
     compared = parts_to_compare(("out", "lse"), only)
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
-        q, k, v, block_q, block_k = _random_case(generator, queries_at_most_keys=True)
+    for case in range(cases):
+        q, k, v, block_q, block_k = _random_case(case, generator)
         n, m = len(q), len(k)
         where = f"n={n}, m={m}, block_q={block_q}, block_k={block_k}"
         got = ask("flash", answer, q, k, v, block_q, block_k, where=where, returns="out, lse", parts=2)
@@ -365,8 +372,8 @@ def flash_backward(
     """Check the gradients of causal attention, recomputed tile by tile from the log-sum-exp, or ``only`` one."""
     compared = sorted(parts_to_compare(("grad_q", "grad_k", "grad_v"), only), key=lambda part: "vqk".index(part[1][-1]))
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
-        q, k, v, block_q, block_k = _random_case(generator, queries_at_most_keys=True)
+    for case in range(cases):
+        q, k, v, block_q, block_k = _random_case(case, generator)
         grad_out = normal(len(q), v.shape[-1], generator=generator)
         where = f"n={len(q)}, m={len(k)}, block_q={block_q}, block_k={block_k}"
         mask, scale = causal(len(q), len(k)), 1 / math.sqrt(q.shape[-1])
@@ -410,12 +417,17 @@ def flash_backward(
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
-def _random_case(
-    generator: torch.Generator, *, queries_at_most_keys: bool = False
-) -> tuple[Tensor, Tensor, Tensor, int, int]:
-    """Draw queries, keys and values of one head, and two block sizes that do not divide their axes."""
+def _random_case(case: int, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor, int, int]:
+    """Draw queries, keys and values of one head, no more queries than keys, and two block sizes.
+
+    The block sizes do not divide their axes, except in two of four cases: in one they do, in one they are larger.
+    """
     d_k, d_v, block_q, block_k = (3 + torch.randperm(4, generator=generator)).tolist()
     n, m = 2 * block_q + 1, 3 * block_k + 2
-    n = min(n, m - 1) if queries_at_most_keys else n
+    n = 1 if case % 4 == 1 else min(n, m - 1)
+    if case % 4 == 2:
+        n, m = block_q, block_q * block_k
+    if case % 4 == 3:
+        n, block_q, block_k = m, m + 2, m + 3
     q, k, v = (normal(*shape, generator=generator) for shape in ((n, d_k), (m, d_k), (m, d_v)))
     return q, k, v, block_q, block_k

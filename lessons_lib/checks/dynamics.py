@@ -16,12 +16,13 @@ from lessons_lib.training.loop import warmup_cosine
 
 
 @check
-def spread(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4) -> None:
+def spread(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 5) -> None:
     """Check the token spread, for any number of leading axes."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         b, h, n, d = (torch.randperm(7, generator=generator)[:4] + 2).tolist()
-        leading = [(), (b,), (b, h), (1,)][case % 4]
+        leading = [(), (b,), (b, h), (1,), (1, b)][case % 5]
+        n, d = {3: (n, 1), 4: (1, d)}.get(case % 5, (n, d))
         common = torch.randn(*leading, 1, d, generator=generator, dtype=torch.float64) * 2
         x = common + torch.randn(*leading, n, d, generator=generator, dtype=torch.float64)
         where = f"shape {tuple(x.shape)}"
@@ -41,6 +42,7 @@ def spread(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 4)
                 x.std(-2, unbiased=unbiased).norm(dim=-1) / length * root
                 for unbiased in (True, False)
                 for root in ((1.0, math.sqrt(n)) if unbiased else (1.0,))
+                if n > 1
             ],
             "divide by the norm of X": torch.linalg.matrix_norm(x - over_tokens),
             "this is the share that all tokens have in common, not the token spread": share(over_tokens.expand_as(x)),
@@ -56,7 +58,8 @@ def schedule(answer: Callable[[int, int, int, float], float | Tensor], *, seed: 
     """Check a learning-rate schedule of warm-up, cosine decay and a minimum, at every step and after the end."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        n_warmup = 0 if case == cases - 1 else int(torch.randint(2, 20, (), generator=generator))
+        n_warmup = int(torch.randint(2, 20, (), generator=generator))
+        n_warmup = {2: 1, 3: 0}.get(case % 4, n_warmup)
         n_steps = n_warmup + int(torch.randint(20, 60, (), generator=generator))
         floor = float(torch.rand((), generator=generator, dtype=torch.float64)) * 0.3 + 0.05
         steps = range(n_steps + 20)
@@ -130,9 +133,10 @@ def normalised_entropy(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cas
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         h, n = (torch.randperm(7, generator=generator)[:2] + 3).tolist()
+        h, n = {2: (1, n), 3: (h, 2)}.get(case % 4, (h, n))
         scores = torch.randn(h, n, n, generator=generator, dtype=torch.float64) * 2
         weights = softmax(scores, causal(n))
-        weights[1] = _with_one_key_removed(weights[1], generator)
+        weights[-1] = _with_one_key_removed(weights[-1], generator)
         where = f"{h} heads, {n} tokens, weights of 0 in one head"
         if case == 0:
             weights[0] = torch.eye(n, dtype=torch.float64)  # a head with one-hot rows

@@ -184,6 +184,10 @@ def _traffic_case(case: int, generator: torch.Generator) -> tuple[int, int, int,
     while True:
         n, d = (int(torch.randint(low, high, (), generator=generator)) for low, high in ((40, 200), (2, 40)))
         block_q, block_k = torch.randint(3, 30, (2,), generator=generator).tolist()
+        if case % 8 == 4:  # the blocks divide the queries and the keys
+            n = 3 * block_q * block_k
+        if case % 8 in (5, 6):  # one block holds all queries, or a tile holds one key
+            block_q, block_k = (n + 3, block_k) if case % 8 == 5 else (2 * block_q + 1, 1)
         blocks = [(start, min(start + block_q, n)) for start in range(0, n, block_q)]
         fixed = 2 * n * d + n  # load Q, store O and the log-sum-exps
 
@@ -222,7 +226,7 @@ def _traffic_case(case: int, generator: torch.Generator) -> tuple[int, int, int,
 
 @check
 def merge_backward(
-    answer: Callable[..., tuple[Tensor, ...]], *, seed: int = 0, cases: int = 4, only: str | None = None
+    answer: Callable[..., tuple[Tensor, ...]], *, seed: int = 0, cases: int = 5, only: str | None = None
 ) -> None:
     """Check the gradients of the four inputs of a merge, or ``only`` one."""
     compared = parts_to_compare(("grad_out_a", "grad_lse_a", "grad_out_b", "grad_lse_b"), only)
@@ -237,8 +241,10 @@ def merge_backward(
         )  # one shift for each row
         out_a, out_b, grad_out = torch.randn(3, *rows, d, generator=generator, dtype=torch.float64)
         lse_a, lse_b, grad_lse = torch.randn(3, *rows, generator=generator, dtype=torch.float64)
-        given = out_a, lse_a + each, out_b, lse_b + each, grad_out, grad_lse
+        apart = case % 5 == 4  # the part with the lower log-sum-exp has no weight
+        given = out_a, lse_a + each, out_b, lse_b + (-each if apart else each), grad_out, grad_lse
         far = f"near {height:.0f}" if case % 4 == 2 or not height else f"from {height:.0f} to -{height:.0f}"
+        far += ", those of the two parts far apart" * apart
         where = f"out over {(*rows, d)}, log-sum-exps {far}"
         with without_autograd():
             returns = "four gradients, for out_a, lse_a, out_b, lse_b"

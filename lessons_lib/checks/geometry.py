@@ -17,9 +17,9 @@ def cosine_attention(
     """Check attention whose scores are cosine similarities times a factor."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
-        b, n, m, d_k, d_v = (torch.randperm(6, generator=generator)[:5] + 2).tolist()
+        b, h, n, m, d_k, d_v = (torch.randperm(7, generator=generator)[:6] + 2).tolist()
         b, n, m = {2: (b, 1, m), 3: (1, n, 1)}.get(case % 4, (b, n, m))
-        leading = (b,) if case % 2 else ()
+        leading = [(), (b,), (b, h), (b,)][case % 4]
         q, k, v = (
             torch.randn(*leading, rows, width, generator=generator, dtype=torch.float64)
             for rows, width in ((n, d_k), (m, d_k), (m, d_v))
@@ -119,8 +119,12 @@ def additive_scores(
 def can_win(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 8) -> None:
     """Check which keys in the plane have the largest dot product with at least one query."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
+    for case in range(cases):
         k, corner, queries, mistakes = _distinguishing_keys(generator)
+        if case % 8 == 5:  # three keys that are not on a line: each of them can win
+            k = normal(3, 2, generator=generator)
+            corner, queries = _corners(k)
+            mistakes = {}
         where = f"{len(k)} keys"
         got = ask("can_win", answer, k, where=where)
         if isinstance(got, (list, tuple)) and all(isinstance(entry, bool) for entry in got):

@@ -8,13 +8,13 @@ from torch import Tensor
 
 from lessons_lib.analysis.information import effective_count, entropy, mutual_information
 from lessons_lib.attention.softmax import log_sum_exp, softmax
-from lessons_lib.checks import ask, check, compare, number
+from lessons_lib.checks import ask, check, compare, number, with_row_offsets
 
 EPSILONS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-8)  # small numbers that a wrong answer may add to a weight before its logarithm
 
 
 @check
-def entropy_from_scores(answer: Callable[[Tensor, float], Tensor], *, seed: int = 0, cases: int = 4) -> None:
+def entropy_from_scores(answer: Callable[[Tensor, float], Tensor], *, seed: int = 0, cases: int = 5) -> None:
     """Check the entropy of softmax(scores / temperature), also where weights round to zero."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
@@ -22,9 +22,11 @@ def entropy_from_scores(answer: Callable[[Tensor, float], Tensor], *, seed: int 
         n, m = {3: (n, 1), 4: (1, m)}.get(case % 5, (n, m))
         shape = ((m,), (n, m), (b, n, m))[case % 3]
         temperature = float(torch.rand((), generator=generator, dtype=torch.float64)) * 2 + 1.25
+        temperature = 1 / temperature if case % 2 else temperature
         scores = torch.randn(shape, generator=generator, dtype=torch.float64)
         _check_entropy(answer, scores, temperature, "scores near 0")
         _check_entropy(answer, 2000 * scores, temperature, "scores thousands apart")
+        _check_entropy(answer, with_row_offsets(scores, 5000.0), temperature, "rows thousands apart")
 
 
 def _check_entropy(answer: Callable[[Tensor, float], Tensor], scores: Tensor, temperature: float, kind: str) -> None:
@@ -37,7 +39,7 @@ def _check_entropy(answer: Callable[[Tensor, float], Tensor], scores: Tensor, te
         f"or set 0 log 0 to zero ({where})"
     )
     assert not (isinstance(got, Tensor) and bool(got.isinf().any())), (
-        f"entropy_from_scores is infinite: exp overflowed; use log_sum_exp ({where})"
+        f"entropy_from_scores is infinite: exp overflowed or underflowed; use log_sum_exp ({where})"
     )
     average = (p * scores).sum(dim=-1)
     mistakes = {
@@ -59,15 +61,22 @@ def _check_entropy(answer: Callable[[Tensor, float], Tensor], scores: Tensor, te
 
 @check
 def temperature_for(answer: Callable[[Tensor, float], float | Tensor], *, seed: int = 0, cases: int = 5) -> None:
-    """Check the temperature at which a row of scores has a given effective count, up to 0.001 keys."""
+    """Check the temperature at which a row of scores has a given effective count, up to 0.001 keys.
+
+    The temperature is between 0.0015 and 750: some scores lie close together, and some lie far apart.
+    """
     generator = torch.Generator().manual_seed(seed)
     done = 0
     while done < cases:
         m = int(torch.randint(2 if done else 4, 40, (), generator=generator))
         scores = 3 * torch.randn(m, generator=generator, dtype=torch.float64)
         temperature = 0.05 * 1000 ** float(torch.rand((), generator=generator, dtype=torch.float64))
+        size = {2: 0.015, 3: 150.0}.get(done % 5, 1.0)
+        scores, temperature = size * scores, size * temperature
         count = float(_effective_count_at(scores, temperature))
-        if 1.05 < count < 0.95 * m:  # where the count determines the temperature
+        in_range = 0.0015 < temperature < 750
+        in_tail = size == 1.0 or temperature < 0.0095 or temperature > 105
+        if in_range and in_tail and 1.05 < count < 0.95 * m:  # where the count determines the temperature
             _check_temperature(answer, scores, count)
             done += 1
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from lessons_lib.attention.masks import causal, documents, reach, sliding_window
 from lessons_lib.attention.softmax import softmax
-from lessons_lib.checks import ask, check, compare, compare_mask, compare_number, is_finite
+from lessons_lib.checks import ask, check, compare, compare_mask, compare_number, is_finite, with_row_offsets
 from lessons_lib.checks.scaling import subtraction_hint, with_one_outlier
 
 ONE_SIDE = "the window is two-sided: it covers positions before and after the query"
@@ -22,6 +22,11 @@ def global_window(answer: Callable[[int, int, int], Tensor], *, seed: int = 0, c
         a, b = torch.randperm(4, generator=generator)[:2].tolist()
         window, n_global = [(2 + min(a, b), 3 + max(a, b)), (1, 0), (2 + a, 1 + b)][min(case, 2)]
         n = window + n_global + int(torch.randint(3, 8, (), generator=generator))
+        if case % 5 == 3:  # a window wider than the text
+            n, n_global = window, 1
+            window = n + 2
+        if case % 5 == 4:  # all positions are global
+            n_global = n
         i, j = torch.arange(n)[:, None], torch.arange(n)
         near, seen, seeing = (i - j).abs() < window, (j < n_global).expand(n, n), (i < n_global).expand(n, n)
         wanted = near | seen | seeing
@@ -72,6 +77,7 @@ def masked_softmax(answer: Callable[[Tensor, Tensor], Tensor], *, seed: int = 0,
         _check_softmax(answer, scores + 5000.0 * mask, mask, "visible scores near 5000")
         for apart, kind in with_one_outlier(scores, 1000.0, generator):
             _check_softmax(answer, apart, torch.ones_like(mask), f"{kind}, all visible")
+        _check_softmax(answer, with_row_offsets(scores, 5000.0), mask, "rows from -5000 to 5000")
         _check_softmax(answer, scores, mask & (torch.arange(n)[:, None] > 0), "row 0 without keys")
 
 
@@ -82,7 +88,7 @@ def _check_softmax(answer: Callable[[Tensor, Tensor], Tensor], scores: Tensor, m
         "0 / 0 in a row without keys: replace the sum before you divide"
         if kind.startswith("row 0")
         else f"subtract the maximum of each row{subtraction_hint(kind)}"
-        if kind.startswith("one score")
+        if kind.startswith(("one score", "rows"))
         else "subtract the maximum of the visible scores, row by row, and leave the hidden ones out of the sum"
     )
     assert is_finite(got), f"masked_softmax is not finite: {cause} ({where})"
@@ -158,7 +164,7 @@ def layers_needed(answer: Callable[[Tensor], int | Tensor], *, seed: int = 0, ca
 
 
 def _distinguishing_mask(case: int, generator: torch.Generator) -> tuple[Tensor, str]:
-    """Draw a mask of one of six kinds and its description; the known mistakes differ in the first case."""
+    """Draw a mask of one of eight kinds and its description; the known mistakes differ in the first case."""
     while True:
         n = int(torch.randint(7, 14, (), generator=generator))
         window = int(torch.randint(2, 4, (), generator=generator))
@@ -170,13 +176,18 @@ def _distinguishing_mask(case: int, generator: torch.Generator) -> tuple[Tensor,
             ("causal mask", causal(n)),
             ("strictly causal mask", causal(n) & ~torch.eye(n, dtype=torch.bool)),
             ("each position alone", torch.eye(n, dtype=torch.bool)),
-        ][case % 6]
-        where = f"{kind}, n={n}" + (f", window={window}" if "window" in kind else "")
+            (
+                "each position attends to the one before it",
+                torch.ones(4 * n, 4 * n, dtype=torch.bool).tril(-1).triu(-1),
+            ),
+            ("no position attends to any", torch.zeros(n, n, dtype=torch.bool)),
+        ][case % 8]
+        where = f"{kind}, n={len(mask)}" + (f", window={window}" if "window" in kind else "")
         wanted, wrong = _layers_needed(mask), _layer_count_mistakes(mask)
         same = 2  # two mistakes have no effect: a two-sided window is symmetric and contains the diagonal
         differ = len({wanted, *wrong.values()}) == 1 + len(wrong) - same
         others = {wanted, *(number for sentence, number in wrong.items() if sentence != BOTH_WAYS)}
-        if differ if case == 0 else case % 6 != 1 or wrong[BOTH_WAYS] not in others:
+        if differ if case == 0 else case % 8 != 1 or wrong[BOTH_WAYS] not in others:
             return mask, where
 
 

@@ -97,7 +97,7 @@ def tokens_per_call(answer: Callable[[float, int], float], *, seed: int = 0, cas
 
 @check
 def best_draft(answer: Callable[[float, float, int], int], *, seed: int = 0, cases: int = 10) -> None:
-    """Check the best number of tokens to draft."""
+    """Check the best number of tokens to draft, also if none may be drafted."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         alpha, c, most, right, mistakes = _draft_case(case, generator)
@@ -118,11 +118,12 @@ def _draft_case(case: int, generator: torch.Generator) -> tuple[float, float, in
             6: (0.5, 0.5, most),  # one drafted token is as good as none
             7: (1.0, c, most),
             8: (0.0, c, most),
+            9: (alpha, c, 0),
         }
         alpha, c, most = special.get(case, (alpha, c, most))
         right, mistakes = _best_draft_and_mistakes(alpha, c, most)
         gains = sorted(_mean_tokens(alpha, k) / (1 + k * c) for k in range(most + 1))
-        apart = gains[-1] - gains[-2] > 1e-5  # the same choice in single precision
+        apart = len(gains) < 2 or gains[-1] - gains[-2] > 1e-5  # the same choice in single precision
         by_itself = [made for made in mistakes.values() if isinstance(made, int) and made != right]
         told_apart = len(set(by_itself)) == len(by_itself) == len(mistakes) - 4
         if case in special or (apart and (case or told_apart)):
@@ -146,7 +147,7 @@ def _best_draft_and_mistakes(alpha: float, c: float, most: int) -> tuple[int, di
     return right, {
         "the calls of the small model take time too": best(lambda tokens, k: tokens),
         "if two numbers are equally good, return the smaller one": best(rate, range(most, -1, -1)),
-        "k = 0 is allowed": best(rate, range(1, most + 1)),
+        "k = 0 is allowed": best(rate, range(min(1, most), most + 1)),
         "the call of the large model takes time too: a round takes 1 + k c": best(
             lambda tokens, k: tokens / (k * c) if k and c else 0.0
         ),

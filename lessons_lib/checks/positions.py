@@ -49,7 +49,7 @@ def rotate(answer: Callable[[Tensor, Tensor, float], Tensor], *, seed: int = 0, 
     for case in range(cases):
         b, n, pairs = (torch.randperm(5, generator=generator)[:3] + 2).tolist()
         b, n, pairs = {3: (1, 1, pairs), 4: (b, n, 1)}.get(case % 5, (b, n, pairs))
-        shape = (b, n, 2 * pairs) if case % 2 else (n, 2 * pairs)
+        shape = [(n, 2 * pairs), (b, n, 2 * pairs), (b, 2, n, 2 * pairs), (1, 1, 2 * pairs), (n, 2)][case % 5]
         base = 10.0 ** float(1 + 4 * torch.rand((), generator=generator))
         x = torch.randn(shape, generator=generator, dtype=torch.float64)
         positions = (

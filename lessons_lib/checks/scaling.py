@@ -8,7 +8,16 @@ from torch import Tensor
 
 from lessons_lib.attention.attention import attention_vjp, attention_weights
 from lessons_lib.attention.softmax import softmax
-from lessons_lib.checks import ask, check, compare, compare_number, is_finite, parts_to_compare, without_autograd
+from lessons_lib.checks import (
+    ask,
+    check,
+    compare,
+    compare_number,
+    is_finite,
+    parts_to_compare,
+    with_row_offsets,
+    without_autograd,
+)
 
 
 @check
@@ -40,13 +49,12 @@ def stable_softmax(answer: Callable[[Tensor, float], Tensor], *, seed: int = 0, 
     for case in range(cases):
         b, n, m = torch.randint(2, 8, (3,), generator=generator).tolist()
         n = 1 if case % 4 == 3 else n
-        shape = (n, m + n) if case % 2 else (b, n, m + n)
+        shape = [(b, n, m + n), (n, m + n), (m + n,), (n, 1)][case % 4]
         temperature = float(torch.rand((), generator=generator, dtype=torch.float64)) * 2 + 0.25
         scores = torch.randn(shape, generator=generator, dtype=torch.float64)
         _check_softmax(answer, scores, temperature, "scores near 0")
         _check_softmax(answer, scores + 5000, temperature, "scores near 5000")
-        apart = scores + torch.linspace(-5000, 5000, n, dtype=torch.float64)[:, None]
-        _check_softmax(answer, apart, temperature, "rows from -5000 to 5000")
+        _check_softmax(answer, with_row_offsets(scores, 5000.0), temperature, "rows from -5000 to 5000")
         for raised, kind in with_one_outlier(scores, 1000 * temperature, generator):
             _check_softmax(answer, raised, temperature, kind)
 
@@ -73,7 +81,7 @@ def with_one_outlier(scores: Tensor, step: float, generator: torch.Generator) ->
     subtracting the mean of four or more scores passes the first case and needs the second.
     """
     m = scores.shape[-1]
-    chosen = torch.arange(m) == 1 + int(torch.randint(m - 1, (), generator=generator))  # never the first of its row
+    chosen = torch.arange(m) == m - 1 - int(torch.randint(max(1, m - 1), (), generator=generator))  # not the first
     below, above = scores.masked_fill(chosen, -step), scores.masked_fill(chosen, 5 * step)
     return [(below, "one score of a row far below the others"), (above, "one score of a row far above the others")]
 
@@ -87,8 +95,10 @@ def subtraction_hint(kind: str) -> str:
 
 def denominator_mistakes(scores: Tensor) -> dict[str, Tensor]:
     """Return the softmax with a wrong denominator, and without one."""
-    return {
-        "the sum runs over the last axis, the keys of each query": softmax(scores.mT).mT,
+    of_queries = (
+        {} if scores.dim() < 2 else {"the sum runs over the last axis, the keys of each query": softmax(scores.mT).mT}
+    )
+    return of_queries | {
         "the sum runs over each row, not over the whole tensor": softmax(scores.flatten()).view(scores.shape),
         "the weights are not divided by their sum": (scores - scores.amax(dim=-1, keepdim=True)).exp(),
     }
@@ -108,7 +118,7 @@ def attention_backward(
     for case in range(cases):
         b, n, m, d_k, d_v = (torch.randperm(7, generator=generator)[:5] + 2).tolist()
         b, n, m = {2: (b, 1, m), 3: (1, n, 1)}.get(case % 4, (b, n, m))
-        leading = (b,) if case % 2 else ()
+        leading = [(), (b,), (b, 2), (b,)][case % 4]
         q, k, v, grad_out = (
             torch.randn(*leading, rows, width, generator=generator, dtype=torch.float64)
             for rows, width in ((n, d_k), (m, d_k), (m, d_v), (n, d_v))

@@ -17,10 +17,14 @@ from lessons_lib.checks import Wrong, ask, check, compare, compare_number, is_fi
 def hit_rate(answer: Callable[[Tensor, Tensor, Tensor, int], float], *, seed: int = 0, cases: int = 5) -> None:
     """Check the hit rate: the share of users whose next item is among the k best items outside their history."""
     generator = torch.Generator().manual_seed(seed)
-    for _ in range(cases):
+    for case in range(cases):
         wanted, mistakes = 0.0, {"not drawn yet": 0.0}
         while not _all_differ(wanted, mistakes):
             scores, histories, next_items, k = _hit_rate_case(generator)
+            wanted, mistakes = _hit_rate_and_mistakes(scores, histories, next_items, k)
+        if case % 5 == 4:  # one item of each history is repeated, and exactly k items remain
+            histories[:, 0] = histories[:, 1]
+            k = scores.shape[1] - histories.shape[1] + 1
             wanted, mistakes = _hit_rate_and_mistakes(scores, histories, next_items, k)
         where = f"{len(scores)} users, {scores.shape[1]} items, k={k}"
         got = ask("hit_rate", answer, scores, histories, next_items, k, where=where)
@@ -200,12 +204,15 @@ def edge_weights(answer: Callable[[Tensor, Tensor, Tensor, int], Tensor], *, see
         linked[alone] = linked[with_one] = False
         linked[with_one, far] = True
         linked[far, :3] = True
+        if case % 6 == 5:  # a single edge
+            linked = linked & False
+            linked[with_one, far] = True
         edges = linked.nonzero()
         to, fro = edges[torch.randperm(len(edges), generator=generator)].T.contiguous()
         scores = (
             64 * normal(len(to), generator=generator)
         ).round() / 64  # exact in single precision, also after a large shift
-        shift, of_one = ((0, False), (-2000, False), (2000, False), (2000, True), (-2000, True))[case % 5]
+        shift, of_one = ((0, False), (-2000, False), (2000, False), (2000, True), (-2000, True), (0, False))[case % 6]
         shifted = (to == far) & (fro == 1) if of_one else to == far
         scores = scores + shift * shifted
         which = f"one score of node {far} is" if of_one else f"the scores of node {far} are"

@@ -87,6 +87,10 @@ def _merge_case(case: int, generator: torch.Generator) -> tuple[list[int], list[
         return [draw(256)], [(draw(256), draw(256)) for _ in range(3)]
     if case % 8 == 5:
         return [draw(256) for _ in range(3 + draw(4))], []
+    if case % 8 == 6:  # the digits of a token stand at the end or at the start of those of another token
+        first, second = 1 + draw(5), 6 + draw(4)
+        longer = [10 + first, second, 10 * second + first, first, second, first, 10 * second]
+        return longer, [(first, second), (second, first), (256, 10 * second)]
     while True:
         letters = [97 + draw(13), 110 + draw(13)]
         tokens = [letters[draw(2)] for _ in range(11 + draw(5))]

@@ -14,7 +14,7 @@ STEPS = (1e-3, 1e-4, 1e-5, 1e-6, 1e-7, 1e-8)  # step sizes of finite differences
 
 
 @check
-def patchify(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int = 5) -> None:
+def patchify(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: int = 8) -> None:
     """Check the split of images into patches."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
@@ -54,7 +54,7 @@ def patchify(answer: Callable[[Tensor, int], Tensor], *, seed: int = 0, cases: i
 
 
 @check
-def unpatchify(answer: Callable[[Tensor, int, int], Tensor], *, seed: int = 0, cases: int = 5) -> None:
+def unpatchify(answer: Callable[[Tensor, int, int], Tensor], *, seed: int = 0, cases: int = 8) -> None:
     """Check the assembly of an image from its patches."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
@@ -206,6 +206,8 @@ def occlusion(answer: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], *, see
     for case in range(cases):
         one_alone = case % 3 == 2
         x, q, w, filler = _occlusion_case(generator, one_alone=one_alone)
+        if case % 6 == 4:  # a single patch, of width 1
+            x, q, w, filler = x[:1, :1], q[:1], w[:1], filler[:1]
         n, d = x.shape
         where = f"x {(n, d)}{', one patch with all of the weight' * one_alone}"
         got = ask("occlusion", answer, x, q, w, filler, where=where)

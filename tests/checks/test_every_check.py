@@ -117,7 +117,7 @@ def test_inputs_depend_on_the_seed_only(check):
 @pytest.mark.parametrize(("check", "answer"), each_of(WRONG))
 def test_wrong_answers_are_rejected_with_their_message(check, answer):
     wrong, says, *cases = answer
-    with pytest.raises(AssertionError, match=says):
+    with pytest.raises(Exception, match=says):  # at a limit of the text, a wrong answer may raise by itself
         check(wrong, **({"cases": cases[0]} if cases else {}))
 
 
@@ -133,7 +133,7 @@ def test_every_known_mistake_is_made_by_a_wrong_answer(check, monkeypatch):
         monkeypatch.setattr(module, "compare", noting, raising=False)
     check(RIGHT[check][0])
     for wrong, _, *cases in WRONG[check]:
-        with pytest.raises(AssertionError) as caught:
+        with pytest.raises(Exception) as caught:  # noqa: PT011
             check(wrong, **({"cases": cases[0]} if cases else {}))
         messages.append(str(caught.value))
     assert {sentence for sentence in known if not any(sentence in message for message in messages)} == set()

@@ -491,7 +491,7 @@ def rotate_row_by_row(x, positions, base):
 def shared_by_groups(q, k, v, mask):
     g = k.shape[1]
     scores = torch.einsum("bgpnd,bgmd->bgpnm", q.unflatten(1, (g, -1)), k).flatten(1, 2) / math.sqrt(q.shape[-1])
-    weights = softmax(scores, mask.expand_as(scores)).unflatten(1, (g, -1))
+    weights = softmax(scores, None if mask is None else mask.expand_as(scores)).unflatten(1, (g, -1))
     return torch.einsum("bgpnm,bgmd->bgpnd", weights, v).flatten(1, 2)
 
 
@@ -499,7 +499,7 @@ def shared_head_by_head(q, k, v, mask):
     heads = []
     for head in range(q.shape[1]):
         own = head * k.shape[1] // q.shape[1]
-        mask_here = mask[:, 0] if mask.dim() == 4 else mask
+        mask_here = mask if mask is None or mask.dim() < 4 else mask[:, head % mask.shape[1]]
         heads.append(attention(q[:, head], k[:, own], v[:, own], mask_here))
     return torch.stack(heads, dim=1)
 
@@ -621,4 +621,33 @@ WRONG[check.grouped_query_attention] += [
 WRONG[check.rotate] += [
     (lambda x, p, base: rotate(x, p - p[0], base), "wrong values"),
     (lambda x, p, base: rotate(x, p, base) / 2**0.5, "wrong values"),
+]
+
+
+# --- wrong at a limit of what the text allows -------------------------------------------------------------------------
+
+
+def weights_with_one_leading_axis(q, k):
+    return weights(q, k) if q.dim() < 4 else weights(q[0], k[0])[None]
+
+
+def with_the_heads_in_one(q, k, v, mask):
+    """Takes the mask of the first head for all heads."""
+    return grouped_query_attention(q, k, v, mask if mask is None or mask.dim() < 4 else mask[:, :1])
+
+
+WRONG[check.attention_weights] += [(weights_with_one_leading_axis, "must have shape")]
+WRONG[check.attend] += [
+    (
+        lambda q, k, v, mask: attention(q, k, v, mask if mask is None else mask.view(-1, 1, q.shape[2], k.shape[2])),
+        "shape",
+    ),
+    (lambda q, k, v, mask: attention(q, k, v, mask if mask is None or mask.dim() < 4 else mask[:, :1]), "wrong values"),
+]
+WRONG[check.grouped_query_attention] += [
+    (with_the_heads_in_one, "wrong values"),
+    (lambda q, k, v, mask: grouped_query_attention(q, k, v, mask & True), "unsupported operand"),
+]
+WRONG[check.rotate] += [
+    (lambda x, p, base: torch.stack([rotate(row, p, base) for row in x]) if x.dim() > 2 else x, "wrong")
 ]

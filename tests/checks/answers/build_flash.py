@@ -464,3 +464,55 @@ WRONG[check.one_block] = [
     ),
     (lambda s, v: one_block(s, v)[:2], "return peak, total, summed, got 2"),
 ]
+
+
+# --- wrong at a limit of what the text allows -------------------------------------------------------------------------
+
+
+def with_an_empty_block(answer):
+    """Takes one block of keys more if the blocks divide the keys."""
+
+    def wrong(q, k, v, block):
+        peak, total, summed = torch.full((len(q),), -math.inf, dtype=q.dtype), 0.0, 0.0
+        for i in range(len(k) // block + 1):
+            rows = slice(i * block, (i + 1) * block)
+            scores = q @ k[rows].T * q.shape[1] ** -0.5
+            new = torch.maximum(peak, scores.amax(1))
+            weights, shrink = (scores - new[:, None]).exp(), (peak - new).exp()
+            total, summed, peak = shrink * total + weights.sum(1), shrink[:, None] * summed + weights @ v[rows], new
+        return summed / total[:, None]
+
+    return wrong
+
+
+def squeezed(answer):
+    return lambda *given: tuple(part.squeeze() for part in answer(*given))
+
+
+def unless(condition, answer, other):
+    """An answer that is right unless the sizes fulfil a condition."""
+    return lambda *given: other(*given) if condition(*given) else answer(*given)
+
+
+WRONG[check.one_block] += [(squeezed(one_block), "must have shape")]
+WRONG[check.update] += [(squeezed(update_with_where), "must have shape")]
+WRONG[check.tiled] += [
+    (with_an_empty_block(running), "dim|size|empty"),
+    (unless(lambda q, k, v, block: block > len(k), running, without_peak), "not finite"),
+    (lambda *given: running(*given).squeeze(), "must have shape"),
+]
+WRONG[check.causal_tiles] += [
+    (
+        lambda n, m, a, b: [(i, j, whole) for i, j, whole in causal_tiles(n, m, a, b) if i + a <= n or a < n],
+        "causal_tiles",
+    ),
+    (lambda n, m, a, b: [(i, j, whole and b > 1) for i, j, whole in causal_tiles(n, m, a, b)], "causal_tiles"),
+    (lambda n, m, a, b: causal_tiles(n, m, min(a, n - 1), b), "causal_tiles|zero"),
+]
+WRONG[check.flash] += [
+    (lambda q, k, v, a, b: flash(q, k, v, min(a, len(q) - 1), b), "zero"),
+    (lambda q, k, v, a, b: flash(q, k, v, a, b) if len(q) < len(k) else flash(k, q, v, a, b), "wrong"),
+]
+WRONG[check.flash_backward] += [
+    (lambda *x: flash_backward(*x[:6], min(x[6], len(x[0]) - 1), x[7]), "zero"),
+]

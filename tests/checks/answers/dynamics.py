@@ -202,3 +202,29 @@ WRONG[check.normalised_entropy] += [
     (by_the_number_above_zero, "including keys of weight 0"),
     (lambda w: (rows_of(w) / largest(w).clamp_min(1e-9))[:, 2:].mean(-1), "wrong values"),
 ]
+
+
+# --- wrong at a limit of what the text allows -------------------------------------------------------------------------
+
+
+def by_the_standard_deviation(x):
+    """Right for two tokens or more: the variance of one token is 0 / 0."""
+    return x.std(-2).norm(dim=-1) * (x.shape[-2] - 1) ** 0.5 / frobenius(x)
+
+
+def between_two_points(step, n_warmup, n_steps, floor):
+    """Goes from 1 / w to 1 in w - 1 steps, which are none if w is 1."""
+    if step < n_warmup:
+        return 1 / n_warmup + (1 - 1 / n_warmup) * step / (n_warmup - 1)
+    return schedule(step, n_warmup, n_steps, floor)
+
+
+WRONG[check.spread] += [
+    (by_the_standard_deviation, "NaN|degrees of freedom"),
+    (lambda x: spread(x).squeeze(), "must have shape"),
+]
+WRONG[check.schedule] += [(between_two_points, "division by zero")]
+WRONG[check.normalised_entropy] += [
+    (lambda w: normalised_entropy(w).squeeze(), "must have shape"),
+    (lambda w: normalised_entropy(w) if w.shape[1] > 2 else torch.ones(len(w)), "wrong values"),
+]

@@ -319,3 +319,28 @@ WRONG[check.minimum_seconds] = [
     (lambda n, d, r, b: minimum_seconds(n, d, b, r), "minimum_seconds is"),
     (lambda *x: str(minimum_seconds(*x)), "must be a number, got str"),
 ]
+
+
+# --- wrong at a limit of what the text allows -------------------------------------------------------------------------
+
+
+def with_an_empty_block(n, d, block_q, block_k):
+    """Has one block too many if the blocks divide the queries."""
+    blocks = [min((i + 1) * block_q, n) for i in range(n // block_q + 1)]
+    return 2 * n * d + n + 2 * d * sum(min(math.ceil(stop / block_k) * block_k, n) for stop in blocks)
+
+
+def by_a_quotient(out_a, lse_a, out_b, lse_b, grad_out, grad_lse):
+    """The merge weight as e^x / (1 + e^x), which overflows if the log-sum-exps are far apart."""
+    share = (lse_a - lse_b).exp() / (1 + (lse_a - lse_b).exp())
+    difference = ((out_a - out_b) * grad_out).sum(-1) * share * (1 - share)
+    share_out = share[..., None] * grad_out
+    return share_out, difference + share * grad_lse, grad_out - share_out, (1 - share) * grad_lse - difference
+
+
+WRONG[check.causal_traffic] += [
+    (with_an_empty_block, "causal_traffic is "),
+    (lambda n, d, a, b: causal_traffic(n, d, min(a, n - 1), b), "causal_traffic is "),
+    (lambda n, d, a, b: causal_traffic(n, d, a, max(b, 2)), "causal_traffic is "),
+]
+WRONG[check.merge_backward] += [(by_a_quotient, "exp overflowed")]

@@ -197,3 +197,15 @@ WRONG[check.can_win] += [
     (tried_directions(720), r"can win: try the query \("),
     (lambda k: by_gaps(k - k.mean(0)).logical_or(k.norm(dim=-1) == k.norm(dim=-1).min()), "lies in the convex hull"),
 ]
+
+
+# --- wrong at a limit of what the text allows -------------------------------------------------------------------------
+
+
+def with_one_leading_axis_at_most(q, k, v, beta):
+    keys = unit(k).transpose(1, 2) if k.dim() > 2 else unit(k).T
+    return (beta * unit(q) @ keys).softmax(-1) @ v
+
+
+WRONG[check.cosine_attention] += [(with_one_leading_axis_at_most, "size|dimension|shape")]
+WRONG[check.can_win] += [(lambda k: by_gaps(k) & (len(k) > 3), "key [0-2] can win: try the query")]

@@ -195,3 +195,40 @@ WRONG[check.query_key_information] += [
     (lambda a: query_key_information(a.mT), "over the queries, the axis before"),
     (lambda a: query_key_information(a).mean(), "must have shape|wrong values"),
 ]
+
+
+# --- wrong at a limit of what the text allows -------------------------------------------------------------------------
+
+
+def shifted_entropy(peak):
+    """Subtracts something else than the largest score of each row."""
+
+    def answer(scores, temperature):
+        s = scores / temperature
+        lse = peak(s) + (s - peak(s)).exp().sum(-1, keepdim=True).log()
+        return lse[..., 0] - ((s - lse).exp() * s).sum(-1)
+
+    return answer
+
+
+def bisect_between(low, high):
+    def answer(scores, count):
+        below, above = math.log(low), math.log(high)
+        for _ in range(60):
+            middle = (below + above) / 2
+            below, above = (middle, above) if count_at(scores, math.exp(middle)) < count else (below, middle)
+        return math.exp(below)
+
+    return answer
+
+
+WRONG[check.entropy_from_scores] += [
+    (shifted_entropy(lambda s: s.amax(-1, keepdim=True).clamp_min(0)), "entropy_from_scores "),
+    (shifted_entropy(lambda s: s.amax()), "entropy_from_scores "),
+    (shifted_entropy(lambda s: s.reshape(-1, s.shape[-1])[0].max()), "entropy_from_scores |exp overflowed"),
+    (lambda s, t: entropy_from_scores(s, max(t, 1.0)), "the temperature is ignored"),
+]
+WRONG[check.temperature_for] += [
+    (bisect_between(0.05, 50), "temperature_for is "),
+    (bisect_between(0.01, 100), "temperature_for is "),
+]

@@ -310,3 +310,33 @@ WRONG[check.global_window] = [
     (lambda *sizes: global_window(*sizes).tolist(), "must be a Boolean tensor, got list"),
     (lambda n, w, g: global_window(n, w, g)[None], "must have shape"),
 ]
+
+
+# --- wrong at a limit of what the text allows -------------------------------------------------------------------------
+
+
+def diagonal_by_diagonal(n, window, n_global):
+    """Assumes that the window is shorter than the text."""
+    ones = torch.ones(n, n, dtype=torch.bool)
+    mask = global_window(n, 0, n_global)
+    for offset in range(window):
+        mask |= torch.diag(torch.ones(n - offset, dtype=torch.bool), offset)
+        mask |= torch.diag(torch.ones(n - offset, dtype=torch.bool), -offset)
+    return mask & ones
+
+
+WRONG[check.global_window] += [(diagonal_by_diagonal, "negative dimension")]
+WRONG[check.masked_softmax] += [
+    (
+        shifted_by(
+            lambda s, mask: s.masked_fill(~mask, -torch.inf).amax((-2, -1), keepdim=True).nan_to_num(neginf=0.0)
+        ),
+        "masked_softmax",
+    ),
+    (shifted_by(lambda s, mask: s.masked_fill(~mask, -torch.inf).amax().nan_to_num(neginf=0.0)), "masked_softmax"),
+]
+WRONG[check.layers_needed] += [
+    (lambda mask: min(20, layers_needed(mask)), "layers_needed is 20, wanted"),
+    (lambda mask: max(1, layers_needed(mask)), "layers_needed is 1, wanted 0|the last layer counted"),
+    (lambda mask: layers_needed(mask) if mask.any() else 1, "layers_needed is 1, wanted 0|the last layer counted"),
+]

@@ -244,3 +244,14 @@ WRONG[check.latent_attention] = [
     (lambda *given: (*latent_attention(*given), given[1]), "got 3 things"),
     (lambda q, c, w_uk, w_uv: (latent_attention(q, c, w_uk, w_uv)[0], c), "must have shape"),
 ]
+
+
+# --- wrong at a limit of what the text allows -------------------------------------------------------------------------
+
+
+def best_of_one_or_more(alpha, c, most):
+    gains = [tokens_per_call(alpha, k) / (1 + k * c) for k in range(1, most + 1)]
+    return 1 + gains.index(max(gains)) if max(gains) > 1 else 0
+
+
+WRONG[check.best_draft] += [(best_of_one_or_more, "empty")]

@@ -264,3 +264,15 @@ WRONG[check.contributions] = [
     (lambda heads, w_o: contributions(heads - heads.mean(0), w_o), "wrong values"),
     (lambda heads, w_o: list(contributions(heads, w_o)), "must be a tensor, got list"),
 ]
+
+
+# --- wrong at a limit of what the text allows -------------------------------------------------------------------------
+
+
+def without_an_axis_of_one(q, past_k, past_v, k, v):
+    return by_group(q, past_k.squeeze(1) if past_k.shape[1] == 1 else past_k, past_v, k, v)
+
+
+WRONG[check.decode_step] += [
+    (without_an_axis_of_one, "dimensions|size"),
+]

@@ -519,3 +519,12 @@ WRONG = {
         (lambda a, v: torch.full_like(a, 1 / len(a)), "the weighted average of the values changed"),
     ],
 }
+
+
+# --- wrong at a limit of what the text allows -------------------------------------------------------------------------
+
+
+WRONG[check.other_weights] += [
+    (lambda a, v: along_a_direction(a, torch.linalg.svd(constraints(v).T)[2][v.shape[1] + 2]), "out of bounds"),
+    (lambda a, v: other_weights(a, v) if len(a) > v.shape[1] + 2 else a, "these are the given weights"),
+]

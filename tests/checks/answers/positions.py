@@ -218,3 +218,14 @@ WRONG[check.wavelengths] = [
     (lambda d, base: wavelengths(d, base).tolist(), "must be a tensor, got list"),
     (lambda d, base: wavelengths(d, base)[:-1], "must have shape"),
 ]
+
+
+# --- wrong at a limit of what the text allows -------------------------------------------------------------------------
+
+
+def with_one_leading_axis_at_most(x, at, base):
+    turned = rotate(x if x.dim() < 4 else x[0], at, base)
+    return turned if x.dim() < 4 else turned[None]
+
+
+WRONG[check.rotate] += [(with_one_leading_axis_at_most, "must have shape")]

@@ -196,3 +196,22 @@ WRONG[check.attention_backward] += [
     (variant(to_scores=lambda a, g: a * (g - g.mean(-1, keepdim=True))), "not the plain mean"),
     (variant(to_scores=lambda a, g: a * (g - (a * g).mean(-1, keepdim=True))), "wrong values"),
 ]
+
+
+# --- wrong at a limit of what the text allows -------------------------------------------------------------------------
+
+
+def with_one_leading_axis_at_most(q, k, v, grad_out):
+    a = (q @ (k.transpose(1, 2) if k.dim() > 2 else k.T) / math.sqrt(q.shape[-1])).softmax(-1)
+    return backward(q, k, v, grad_out, a, lambda g: a * (g - (a * g).sum(-1, keepdim=True)), q.shape[-1] ** -0.5)
+
+
+WRONG[check.stable_softmax] += [
+    (lambda s, t: stable_softmax(s, t) if s.dim() > 1 else stable_softmax(s[None], t), "must have shape"),
+    (
+        shifted_by(lambda s: s.amax((0, -1), keepdim=True) if s.dim() > 2 else s.amax(-1, keepdim=True)),
+        "exp overflowed",
+    ),
+    (lambda s, t: stable_softmax(s, t).squeeze(), "must have shape"),
+]
+WRONG[check.attention_backward] += [(with_one_leading_axis_at_most, "size|dimension|shape")]

@@ -440,3 +440,19 @@ WRONG[check.accuracy_from_counts] = [
     (lambda n, p, p_false: torch.tensor([accuracy_from_counts(n, p, p_false)]), "a tensor must have shape"),
     (lambda n, p, p_false: None, "did you forget to return"),
 ]
+
+
+# --- wrong at a limit of what the text allows -------------------------------------------------------------------------
+
+
+def by_a_longer_list(scores, histories, next_items, k):
+    """Takes as many items more as the history is long, which may be more than there are."""
+    best = scores.topk(k + histories.shape[1]).indices
+    hits = 0
+    for items, history, right in zip(best.tolist(), histories.tolist(), next_items.tolist(), strict=True):
+        hits += right in [item for item in items if item not in history][:k]
+    return hits / len(scores)
+
+
+WRONG[check.hit_rate] += [(by_a_longer_list, "selected index k out of range")]
+WRONG[check.edge_weights] += [(lambda s, to, fro, n: edge_weights(s, to, fro, n).squeeze(), "must have shape")]

@@ -344,3 +344,17 @@ WRONG[check.min_p] = [
     (lambda z, p, t: None, "did you forget to return"),
     (lambda z, p, t: min_p(z.div_(t), p, 1.0), "changed its argument"),
 ]
+
+
+# --- wrong at a limit of what the text allows -------------------------------------------------------------------------
+
+
+def by_text(tokens, merges):
+    """Replaces in a text of numbers, where 1, 17 also stands in 21, 17."""
+    word = ",".join(map(str, tokens))
+    for i, (left, right) in enumerate(merges):
+        word = word.replace(f"{left},{right}", str(256 + i))
+    return [int(token) for token in word.split(",")]
+
+
+WRONG[check.merge] += [(by_text, "merge is ")]

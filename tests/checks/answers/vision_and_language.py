@@ -472,3 +472,9 @@ WRONG[check.occlusion] = [
     (lambda x, q, w, filler: x.copy_(filler.expand_as(x))[:, 0], "changed its arguments"),
     (lambda *given: None, "did you forget to return"),
 ]
+
+
+# --- wrong at a limit of what the text allows -------------------------------------------------------------------------
+
+
+WRONG[check.occlusion] += [(lambda *given: occlusion(*given).squeeze(), "must have shape")]
