@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export PYTHONPYCACHEPREFIX := $(CURDIR)/_build/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help book page book-solutions notebooks slides quiz zip serve test test-all test-quick seeds oldest-triton check format assignments chapter explorer wheel bench gpu screenshot repository clean
+.PHONY: help book page book-solutions solutions notebooks slides quiz figures zip serve test test-all test-quick seeds oldest-triton check format assignments chapter explorer wheel bench gpu screenshot repository clean
 
 help: ## say what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -29,6 +29,9 @@ page: $(VENV)/.ready ## one page into the site that is there, in seconds: make p
 book-solutions: $(VENV)/.ready ## the instructors' site, exercises solved, into _build/solutions
 	$(PY) tools/build_solutions.py
 
+solutions: $(VENV)/.ready ## model answers and schemes of points, one page for each assignment, into _build/solutions
+	$(PY) tools/write_solutions.py
+
 notebooks: $(VENV)/.ready ## the notebooks as Colab and JupyterLab show them, alone, into _build/notebooks
 	$(PY) tools/write_notebooks.py
 
@@ -37,6 +40,9 @@ slides: book ## a deck of slides for each chapter, with speaker notes, into _bui
 
 quiz: $(VENV)/.ready ## the guesses and Questions people ask for Moodle, as QTI 2.1 and on paper, into _build/quiz
 	$(PY) tools/build_quiz.py
+
+figures: book ## the chapters' figures as SVG, with captions and licence: _build/figures.zip
+	$(PY) tools/pack_figures.py
 
 zip: book ## the whole book as one file that opens without network or server: _build/attention-book.zip
 	$(PY) tools/zip_book.py

@@ -44,7 +44,8 @@ def write_sources(target: Path) -> None:
 def main() -> int:
     """Build the instructors' site and print its address."""
     source, site = BUILD / "solutions" / "source", BUILD / "solutions" / "html"
-    shutil.rmtree(BUILD / "solutions", ignore_errors=True)
+    for old in (source, site):  # the pages of make solutions stay
+        shutil.rmtree(old, ignore_errors=True)
     source.mkdir(parents=True)
     write_sources(source)
     if status := run_jupyter_book(source):
