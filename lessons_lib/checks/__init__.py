@@ -19,7 +19,7 @@ which is the order of the chapters::
     multi_head                  several heads, grouped keys and values, the KV cache
     positions                   rotary positions, ALiBi, longer contexts
     dynamics                    token spread, learning-rate schedule, attention entropy
-    block                       the parameters of a GPT, contributions to the logits, the backward pass of a norm
+    block                       parameters of a GPT, a pre-norm block, contributions to the logits, backward of a norm
     train_gpt                   inputs and targets, byte-pair merges, discounted bigram probabilities, min-p sampling
     patterns                    pattern scores, ablation and patching, the induction circuit, other weights
     modern                      the balance loss of a router, speculative decoding, latent keys

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import gelu, rms_norm, scaled_dot_product_attention
 
 from lessons_lib.checks import ask, check, compare, compare_number, normal, parts_to_compare, without_autograd
 from lessons_lib.transformer.gpt import GPTConfig
@@ -50,6 +51,167 @@ def n_weights(answer: Callable[[int, int, int, int, int, bool], int], *, seed: i
             },
             where=where,
         )
+
+
+Layer = Callable[[Tensor], Tensor]
+
+
+@check
+def decoder_block(
+    answer: Callable[[Tensor, list[Tensor], list[Tensor], list[Tensor]], Tensor], *, seed: int = 0, cases: int = 4
+) -> None:
+    """Check a causal pre-norm block."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        x, gains, heads, layers, where = _block_case(case, generator)
+        got = ask("decoder_block", answer, x, gains, heads, layers, where=where)
+        every = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool)
+        past = every.tril()
+        wanted = _pre_norm(x, gains, heads, layers, past)
+        mistakes: dict[str, Tensor | list[Tensor]] = {
+            **_block_mistakes(x, gains, heads, layers, past),
+            "the causal mask is missing": _pre_norm(x, gains, heads, layers, every),
+            "the mask is transposed: row i contains the keys that query i may attend to": _pre_norm(
+                x, gains, heads, layers, past.T
+            ),
+            "in the mask, True allows a query to attend to a key": _pre_norm(x, gains, heads, layers, ~past),
+        }
+        compare("decoder_block", got, wanted, mistakes, where=where)
+
+
+@check
+def encoder_block(
+    answer: Callable[[Tensor, list[int], list[Tensor], list[Tensor], list[Tensor]], Tensor],
+    *,
+    seed: int = 0,
+    cases: int = 5,
+) -> None:
+    """Check a pre-norm block without a causal mask, for texts with padding."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        x, gains, heads, layers, where = _block_case(case, generator)
+        b, n, _ = x.shape
+        lengths = (torch.randint(1, max(2, n), (b,), generator=generator)).tolist()
+        lengths[0], lengths[-1] = (n, n) if case % 5 == 4 else (max(1, n - 1), min(2, n))
+        lengths = [n] * b if case % 5 == 4 else lengths
+        where = f"{where}, lengths={lengths}"
+        got = ask("encoder_block", answer, x, lengths, gains, heads, layers, where=where)
+        real = torch.arange(n) < torch.tensor(lengths)[:, None]
+        every, past = torch.ones(n, n, dtype=torch.bool), torch.ones(n, n, dtype=torch.bool).tril()
+        allowed = real[:, None, None]
+        wanted = _pre_norm(x, gains, heads, layers, allowed)
+        if isinstance(got, Tensor) and got.shape == wanted.shape and not got.is_complex():
+            got = torch.where(real[..., None], got, wanted.to(got.dtype))  # outputs at the padding are not graded
+
+        def graded(output: Tensor, real: Tensor = real, wanted: Tensor = wanted) -> Tensor:
+            return torch.where(real[..., None], output, wanted)
+
+        def masked(mask: Tensor, given: tuple = (x, gains, heads, layers), graded: Layer = graded) -> Tensor:
+            return graded(_pre_norm(*given, mask))
+
+        known = _block_mistakes(x, gains, heads, layers, allowed)
+        mistakes: dict[str, Tensor | list[Tensor]] = {
+            why: [graded(wrong) for wrong in ways] for why, ways in known.items()
+        }
+        mistakes |= {
+            "an encoder has no causal mask": masked(past & allowed),
+            "no position may attend to padding: the mask must hide the keys (columns) of the padding": masked(every),
+            "position lengths[i] is the first one of the padding": masked(
+                (torch.arange(n) <= torch.tensor(lengths)[:, None])[:, None, None]
+            ),
+            "each text has its own length": [masked(allowed[:1]), masked(allowed[-1:])],
+            "in the mask, True allows a query to attend to a key": masked(~allowed),
+        }
+        compare("encoder_block", got, wanted, mistakes, where=where)
+
+
+def _block_case(case: int, generator: torch.Generator) -> tuple[Tensor, list[Tensor], list[Tensor], list[Tensor], str]:
+    """Draw a batch and the weights of a block, and describe their sizes."""
+    b, n, d, h, d_head, d_ff = (torch.randperm(7, generator=generator)[:6] + 2).tolist()
+    b, n, h, d = {1: (b, n, 1, d), 2: (1, n, h, d), 3: (b, 1, h, d)}.get(case % 5, (b, n + 2, h, d + 1))
+    x = normal(b, n, d, generator=generator)
+    gains = [1 + normal(d, generator=generator) / 2 for _ in range(2)]
+    heads = [normal(h, d, d_head, generator=generator) / d**0.5 for _ in range(3)]
+    heads.append(normal(h, d_head, d, generator=generator) / d_head**0.5)
+    layers = [normal(d, d_ff, generator=generator), normal(d_ff, d, generator=generator) / d_ff**0.5]
+    return x, gains, heads, layers, f"b={b}, n={n}, d={d}, h={h}, d_head={d_head}, d_ff={d_ff}"
+
+
+def _pre_norm(x: Tensor, gains: list[Tensor], heads: list[Tensor], layers: list[Tensor], mask: Tensor) -> Tensor:
+    """Return the output of a pre-norm block."""
+    x = x + _attention(_norm(x, gains[0]), heads, mask)
+    return x + _feedforward(_norm(x, gains[1]), layers)
+
+
+def _block_mistakes(
+    x: Tensor, gains: list[Tensor], heads: list[Tensor], layers: list[Tensor], mask: Tensor
+) -> dict[str, list[Tensor]]:
+    """Return the results of mistakes that do not concern the mask, one for each way to make the mistake."""
+
+    def norm(x: Tensor) -> Tensor:
+        return _norm(x, gains[0])
+
+    def second(x: Tensor) -> Tensor:
+        return _norm(x, gains[1])
+
+    def attend(x: Tensor) -> Tensor:
+        return _attention(x, heads, mask)
+
+    def feed(x: Tensor) -> Tensor:
+        return _feedforward(x, layers)
+
+    middle = x + attend(norm(x))
+    post = norm(x + attend(x))
+    carried = norm(x) + attend(norm(x))
+    both, swapped = second(carried), x + feed(norm(x))
+    return {
+        "the residual connection of the attention layer is missing": [attend(norm(x)) + feed(second(attend(norm(x))))],
+        "the residual connection of the feed-forward layer is missing": [feed(second(middle))],
+        "both residual connections are missing": [feed(second(attend(norm(x))))],
+        "this is a post-norm block: the norm stands before the layer, inside the residual branch": [
+            second(post + feed(post))
+        ],
+        "the residual connection carries the stream itself, not the normed stream": [
+            both + feed(both),
+            carried + feed(second(carried)),
+            second(middle) + feed(second(middle)),
+        ],
+        "the feed-forward layer reads the stream after the attention layer, not the input of the block": [
+            middle + feed(second(x))
+        ],
+        "attention and the feed-forward layer are applied one after the other, not both to the block's input": [
+            middle + feed(norm(x))
+        ],
+        "each layer has a norm with a gain of its own: gains[0], then gains[1]": [
+            middle + feed(norm(middle)),
+            x + attend(second(x)) + feed(norm(x + attend(second(x)))),
+            x + attend(second(x)) + feed(second(x + attend(second(x)))),
+        ],
+        "attention comes first, then the feed-forward layer": [
+            swapped + attend(second(swapped)),
+            x + feed(second(x)) + attend(norm(x + feed(second(x)))),
+        ],
+        "the norms are missing": [x + attend(x) + feed(x + attend(x))],
+        "the norm before the attention layer is missing": [x + attend(x) + feed(second(x + attend(x)))],
+        "the norm before the feed-forward layer is missing": [middle + feed(middle)],
+        "the norm is applied to the input of a layer, not to its output": [
+            x + norm(attend(x)) + second(feed(x + norm(attend(x))))
+        ],
+        "the block ends with a sum: the next norm belongs to the next block": [second(middle + feed(second(middle)))],
+    }
+
+
+def _norm(x: Tensor, gain: Tensor) -> Tensor:
+    return rms_norm(x, gain.shape, gain, eps=1e-5)
+
+
+def _attention(x: Tensor, heads: list[Tensor], mask: Tensor) -> Tensor:
+    q, k, v = (x.unsqueeze(1) @ w for w in heads[:3])
+    return (scaled_dot_product_attention(q, k, v, mask) @ heads[3]).sum(1)
+
+
+def _feedforward(x: Tensor, layers: list[Tensor]) -> Tensor:
+    return gelu(x @ layers[0]) @ layers[1]
 
 
 @check

@@ -1,9 +1,14 @@
 """Correct and wrong answers to the exercises on the block, the wrong ones with the message they must get."""
 
 import torch
-from torch.nn.functional import rms_norm
+from torch.nn.functional import gelu, rms_norm, scaled_dot_product_attention
 
+from lessons_lib.attention.multihead import MultiHeadAttention
+from lessons_lib.attention.rules import Causal
 from lessons_lib.checks import block as check
+from lessons_lib.foundations.norms import RMSNorm
+from lessons_lib.transformer.blocks import PreNorm, TransformerBlock
+from lessons_lib.transformer.feedforward import FeedForward
 from lessons_lib.transformer.gpt import GPT, GPTConfig
 
 # --- correct answers --------------------------------------------------------------------------------------------------
@@ -61,7 +66,97 @@ def by_the_chain_rule(x, gain, grad, eps):
     return to_hat * inverse - to_inverse * inverse**3 * x / x.shape[-1], (grad * x * inverse).sum(0)
 
 
+def norm(x, gain):
+    return rms_norm(x, gain.shape, gain, eps=1e-5)
+
+
+def attention(x, heads, mask):
+    """The notebook's layer."""
+    q, k, v = (x.unsqueeze(1) @ w for w in heads[:3])
+    return (scaled_dot_product_attention(q, k, v, mask) @ heads[3]).sum(1)
+
+
+def feedforward(x, layers):
+    return gelu(x @ layers[0]) @ layers[1]
+
+
+def past(x):
+    return torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+
+
+def real(x, lengths):
+    """The keys that are not padding, for all heads and queries."""
+    return (torch.arange(x.shape[1]) < torch.tensor(lengths)[:, None])[:, None, None]
+
+
+def pre_norm(x, gains, heads, layers, mask):
+    x = x + attention(norm(x, gains[0]), heads, mask)
+    return x + feedforward(norm(x, gains[1]), layers)
+
+
+def decoder_block(x, gains, heads, layers):
+    return pre_norm(x, gains, heads, layers, past(x))
+
+
+def encoder_block(x, lengths, gains, heads, layers):
+    return pre_norm(x, gains, heads, layers, real(x, lengths))
+
+
+def library_block(x, gains, heads, layers, mask):
+    """The library's block with these weights."""
+    h, d, d_head = heads[0].shape
+    attend = MultiHeadAttention(d, h, d_head=d_head)
+    feed = FeedForward(d, layers[0].shape[1], activation=gelu, bias=False)
+    norms = [RMSNorm(d, eps=1e-5) for _ in gains]
+    block = TransformerBlock(PreNorm(attend, norms[0]), PreNorm(feed, norms[1])).to(x.dtype)
+    with torch.no_grad():
+        for layer, w in zip((attend.w_q, attend.w_k, attend.w_v), heads, strict=False):
+            layer.weight.copy_(w.transpose(1, 2).flatten(0, 1))
+        attend.w_o.weight.copy_(heads[3].flatten(0, 1).T)
+        for layer, w in zip((p for p in feed.parameters()), layers, strict=True):
+            layer.copy_(w.T)
+        for layer, gain in zip(norms, gains, strict=True):
+            layer.weight.copy_(gain)
+        return block(x, mask=mask)
+
+
+def position_by_position(x, gains, heads, layers):
+    """The output at a position from the positions up to it alone, without a mask."""
+    rows = [pre_norm(x[:, : i + 1], gains, heads, layers, None)[:, -1] for i in range(x.shape[1])]
+    return torch.stack(rows, 1)
+
+
+def text_by_text(x, lengths, gains, heads, layers):
+    """Each text without its padding, and no output at the padding."""
+    out = torch.full_like(x, torch.nan)
+    for i, length in enumerate(lengths):
+        out[i, :length] = pre_norm(x[i : i + 1, :length], gains, heads, layers, None)
+    return out
+
+
+def with_square_masks(x, lengths, gains, heads, layers):
+    """A mask of one matrix for each text, in which the padding attends to itself."""
+    allowed = real(x, lengths) | torch.eye(x.shape[1], dtype=torch.bool)
+    for i, length in enumerate(lengths):
+        allowed[i, :, :length, length:] = False
+    return pre_norm(x, gains, heads, layers, allowed)
+
+
 RIGHT = {
+    check.decoder_block: [
+        decoder_block,
+        lambda x, *weights: library_block(x, *weights, Causal()),
+        position_by_position,
+        lambda x, g, a, f: pre_norm(x, g, a, f, past(x).expand(len(x), len(a[0]), -1, -1)),
+        lambda x, g, a, f: decoder_block(x.float(), *([w.float() for w in one] for one in (g, a, f))),
+    ],
+    check.encoder_block: [
+        encoder_block,
+        lambda x, lengths, *weights: library_block(x, *weights, real(x, lengths)),
+        text_by_text,
+        with_square_masks,
+        lambda x, n, g, a, f: encoder_block(x.float(), n, *([w.float() for w in one] for one in (g, a, f))),
+    ],
     check.n_weights: [
         n_weights,
         built,
@@ -79,7 +174,106 @@ RIGHT = {
 
 # --- wrong answers ----------------------------------------------------------------------------------------------------
 
+
+def other_block(way):
+    """A block of the same parts in another order, for both exercises; ``way`` gets x, two norms and two layers."""
+
+    def build(x, gains, heads, layers, mask):
+        norms = [lambda x, gain=gain: norm(x, gain) for gain in gains]
+        return way(x, *norms, lambda x: attention(x, heads, mask), lambda x: feedforward(x, layers))
+
+    return build
+
+
+def one_after_the_other(x, first, second, a, f):
+    x = first(x)
+    x = x + a(x)
+    x = second(x)
+    return x + f(x)
+
+
+def post_norm(x, first, second, a, f):
+    x = first(x + a(x))
+    return second(x + f(x))
+
+
+def exchanged(x, first, second, a, f):
+    x = x + f(first(x))
+    return x + a(second(x))
+
+
+def after_the_layers(x, first, second, a, f):
+    x = x + first(a(x))
+    return x + second(f(x))
+
+
+OTHER_BLOCKS = [
+    (lambda x, p, q, a, f: a(p(x)) + f(q(a(p(x)))), "residual connection of the attention layer"),
+    (lambda x, p, q, a, f: f(q(x + a(p(x)))), "residual connection of the feed-forward layer"),
+    (lambda x, p, q, a, f: f(q(a(p(x)))), "both residual connections"),
+    (post_norm, "this is a post-norm block"),
+    (one_after_the_other, "not the normed stream"),
+    (lambda x, p, q, a, f: x + a(p(x)) + f(q(x)), "not the input of the block"),
+    (lambda x, p, q, a, f: x + a(p(x)) + f(p(x)), "not both to the block's input"),
+    (lambda x, p, q, a, f: x + a(p(x)) + f(p(x + a(p(x)))), "has a norm with a gain of its own"),
+    (lambda x, p, q, a, f: x + a(q(x)) + f(p(x + a(q(x)))), "has a norm with a gain of its own"),
+    (exchanged, "attention comes first"),
+    (lambda x, p, q, a, f: x + a(x) + f(x + a(x)), "the norms are missing"),
+    (lambda x, p, q, a, f: x + a(x) + f(q(x + a(x))), "norm before the attention layer is missing"),
+    (lambda x, p, q, a, f: x + a(p(x)) + f(x + a(p(x))), "norm before the feed-forward layer is missing"),
+    (after_the_layers, "input of a layer, not to its output"),
+    (lambda x, p, q, a, f: q(x + a(p(x)) + f(q(x + a(p(x))))), "the block ends with a sum"),
+]
+
+
+def as_decoder(block):
+    return lambda x, *weights: block(x, *weights, past(x))
+
+
+def as_encoder(block):
+    return lambda x, lengths, *weights: block(x, *weights, real(x, lengths))
+
+
+def masked_by(mask):
+    return lambda x, *weights: pre_norm(x, *weights, mask(x))
+
+
+def padded_by(mask):
+    return lambda x, lengths, *weights: pre_norm(x, *weights, mask(x, lengths))
+
+
+def one_more(x, lengths):
+    return real(x, [length + 1 for length in lengths])
+
+
 WRONG = {}
+
+WRONG[check.decoder_block] = [
+    *((as_decoder(other_block(way)), says) for way, says in OTHER_BLOCKS),
+    (masked_by(lambda x: None), "the causal mask is missing"),
+    (masked_by(lambda x: past(x).T), "the mask is transposed"),
+    (masked_by(lambda x: ~past(x)), "True allows a query"),
+    (masked_by(lambda x: past(x).tril(-1)), "wrong values"),
+    (lambda *given: decoder_block(*given) * 1.001, "decoder_block"),
+    (lambda *given: decoder_block(*given)[:, -1], "must have shape"),
+    (lambda *given: decoder_block(*given).tolist(), "must be a tensor"),
+    (lambda *given: None, "did you forget to return"),
+]
+
+WRONG[check.encoder_block] = [
+    *((as_encoder(other_block(way)), says) for way, says in OTHER_BLOCKS),
+    (padded_by(lambda x, n: real(x, n) & past(x)), "an encoder has no causal mask"),
+    (padded_by(lambda x, n: past(x)), "an encoder has no causal mask"),
+    (padded_by(lambda x, n: None), "no position may attend to padding"),
+    (padded_by(lambda x, n: real(x, n).mT), "no position may attend to padding"),
+    (padded_by(one_more), "the first one of the padding"),
+    (padded_by(lambda x, n: real(x, n)[:1]), "each text has its own length"),
+    (padded_by(lambda x, n: ~real(x, n)), "True allows a query"),
+    (lambda *given: encoder_block(*given) * 1.001, "encoder_block"),
+    (lambda *given: encoder_block(*given)[0], "must have shape"),
+    (lambda *given: encoder_block(*given).tolist(), "must be a tensor"),
+    (lambda *given: None, "did you forget to return"),
+]
 
 WRONG[check.n_weights] = [
     (lambda v, n, d, m, f, tied: n_weights(v, n, d, m, f, False), "do not count them twice"),
