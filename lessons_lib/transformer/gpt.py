@@ -10,6 +10,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, fields, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -39,7 +40,15 @@ from lessons_lib.foundations.validation import (
 )
 from lessons_lib.transformer.blocks import PreNorm, TransformerBlock
 from lessons_lib.transformer.checkpoints import read_tensors, shape_mismatches, write_tensors
-from lessons_lib.transformer.feedforward import FeedForward, SwiGLU, gelu, gelu_tanh, relu, swiglu_width
+from lessons_lib.transformer.feedforward import (
+    FeedForward,
+    MixtureOfExperts,
+    SwiGLU,
+    gelu,
+    gelu_tanh,
+    relu,
+    swiglu_width,
+)
 from lessons_lib.transformer.initialise import WRITE_TO_RESIDUAL_STREAM, initialise
 from lessons_lib.transformer.stabilise import QKNorm
 
@@ -68,6 +77,10 @@ class GPTConfig:
         d_ff: hidden width of the feed-forward layers. The default is ``4 * d_model``, or the width of equal cost for
             SwiGLU.
         feedforward: activation of the feed-forward layers, or ``"none"`` for blocks of attention alone.
+        n_experts, experts_per_token: if given, each feed-forward layer is a
+            :class:`~lessons_lib.transformer.feedforward.MixtureOfExperts` of ``n_experts`` such layers, of which a
+            token uses ``experts_per_token``, weighted so that the weights sum to 1 (Mixtral); a single one is weighted
+            by its probability (Switch).
         norm: layer norm or RMS norm, before each sublayer and at the end.
         norm_eps: epsilon of the norms, and of ``qk_norm``.
         position: how the model encodes positions: vectors added to the embedding (``"learned"``, ``"sinusoidal"``),
@@ -99,6 +112,8 @@ class GPTConfig:
     d_head: int | None = None
     d_ff: int | None = None
     feedforward: FeedForwardKind = "gelu_tanh"
+    n_experts: int | None = None
+    experts_per_token: int | None = None
     norm: NormKind = "layer"
     norm_eps: float = 1e-5
     position: PositionKind = "learned"
@@ -115,6 +130,14 @@ class GPTConfig:
         for name in ("vocab_size", "n_context", "d_model", "n_layers", "n_heads", "n_kv_heads", "d_head", "d_ff"):
             if getattr(self, name) is not None:
                 check_size(name, getattr(self, name), at_least=1)
+        if (self.n_experts is None) != (self.experts_per_token is None):
+            raise ValueError(
+                f"n_experts and experts_per_token must be given together, got {self.n_experts} and "
+                f"{self.experts_per_token}"
+            )
+        if self.n_experts is not None:
+            check_size("n_experts", self.n_experts, at_least=1)
+            check_size("experts_per_token", self.experts_per_token, at_least=1, at_most=self.n_experts)
         for name, kind in {"feedforward": FeedForwardKind, "norm": NormKind, "position": PositionKind}.items():
             if getattr(self, name) not in get_args(kind):
                 raise ValueError(f"{name} must be one of {get_args(kind)}, got {getattr(self, name)!r}")
@@ -128,6 +151,8 @@ class GPTConfig:
             )
         if self.feedforward == "none" and self.d_ff is not None:
             raise ValueError(f"d_ff must be omitted where there is no feed-forward, got {self.d_ff}")
+        if self.feedforward == "none" and self.n_experts is not None:
+            raise ValueError(f"n_experts must be omitted where there is no feed-forward, got {self.n_experts}")
         if not (math.isfinite(self.norm_eps) and self.norm_eps >= 0):
             raise ValueError(f"norm_eps must be finite and not negative, got {self.norm_eps}")
         check_fraction("dropout", self.dropout)
@@ -191,7 +216,8 @@ class GPTConfig:
         Biases add :math:`(h + 2g)\, d_{\text{head}} + d` for an attention layer (without the
         :math:`d` for ``"qkv"``), :math:`d_{\text{ff}} + d` for a
         feed-forward layer (:math:`2 d_{\text{ff}} + d` for SwiGLU) and :math:`d` for a layer norm. The norms of
-        queries and keys add :math:`2\, d_{\text{head}}` gains in each layer.
+        queries and keys add :math:`2\, d_{\text{head}}` gains in each layer. :math:`E` experts have :math:`E` times the
+        parameters of a feed-forward layer, and :math:`E\, d` in their router.
         """
         d, ff, h, g = self.d_model, self.hidden_width, self.n_heads, self.key_value_heads
         ups = 2 if self.feedforward == "swiglu" else 1
@@ -200,6 +226,8 @@ class GPTConfig:
         attention -= (self.attention_has_bias == "qkv") * d
         attention += self.qk_norm * 2 * self.head_width
         feedforward = 0 if self.feedforward == "none" else (ups + 1) * d * ff + self.bias * (ups * ff + d)
+        if self.n_experts is not None:
+            feedforward = self.n_experts * (feedforward + d)
         norm = 2 * d if self.norm == "layer" and self.bias else d
         norms_in_block = 1 if self.feedforward == "none" else 2
         positions = self.n_context * d if self.position == "learned" else 0
@@ -304,7 +332,8 @@ class GPT(nn.Module):
     The model is always causal: no argument lets a position attend to a later one.
 
     Weights are initialised as in GPT-2: normal with standard deviation 0.02, biases zero. The matrices that write into
-    the residual stream are divided by the square root of their number, so that the stream does not grow with depth.
+    the residual stream are divided by the square root of the number of sublayers, so that the stream does not grow with
+    depth.
     Learned positions have the same initial size as token embeddings. Sinusoidal positions have length 1 per coordinate
     pair; with them the embedding is multiplied by :math:`\sqrt{d}`, as in 2017, and initialised with standard deviation
     :math:`1/\sqrt{d}`. Otherwise the positions would be much larger than the tokens.
@@ -334,7 +363,8 @@ class GPT(nn.Module):
         branches = [name for name in matrices if name.endswith(WRITE_TO_RESIDUAL_STREAM)]
         # With this order a seed gives the same weights as in the book's measured runs.
         order = [*matrices, "embedding.weight", *branches]
-        initialise(self, lambda shape: 0.02, n_branches=len(branches), order=order)
+        n_branches = config.n_layers * (1 if config.feedforward == "none" else 2)  # the experts of a layer are one
+        initialise(self, lambda shape: 0.02, n_branches=n_branches, order=order)
         if config.tied:
             self.head.weight = self.embedding.weight
 
@@ -556,10 +586,19 @@ def _block(config: GPTConfig, implementation: Callable[..., Tensor]) -> Transfor
 
 
 def _feedforward(config: GPTConfig) -> nn.Module:
+    d, ff = config.d_model, config.hidden_width
+    if config.n_experts is None or config.experts_per_token is None:
+        return _dense_feedforward(config, d, ff)
+    several = config.experts_per_token > 1
+    expert = partial(_dense_feedforward, config)
+    return MixtureOfExperts(d, ff, config.n_experts, config.experts_per_token, renormalise=several, expert=expert)
+
+
+def _dense_feedforward(config: GPTConfig, d_model: int, d_ff: int) -> nn.Module:
     if config.feedforward == "swiglu":
-        return SwiGLU(config.d_model, config.hidden_width, bias=config.bias)
+        return SwiGLU(d_model, d_ff, bias=config.bias)
     activation = {"gelu": gelu, "gelu_tanh": gelu_tanh, "relu": relu}[config.feedforward]
-    return FeedForward(config.d_model, config.hidden_width, activation=activation, bias=config.bias)
+    return FeedForward(d_model, d_ff, activation=activation, bias=config.bias)
 
 
 def _norm(config: GPTConfig) -> nn.Module:

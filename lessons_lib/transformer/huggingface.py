@@ -10,6 +10,7 @@ family    settings of :class:`~lessons_lib.transformer.gpt.GPTConfig` that its m
 GPT-2     the default ones
 Llama     ``norm="rms"``, ``position="rotary"``, ``feedforward="swiglu"``, ``bias=False``; SmolLM is a Llama
 Mistral   Llama's, ``window`` in some
+Mixtral   Mistral's, ``n_experts``, ``experts_per_token``
 Qwen2     Llama's, ``attention_bias="qkv"``, ``window`` in some
 Qwen3     Llama's, ``qk_norm=True``, ``window`` in some
 ========  ==============================================================================================================
@@ -46,8 +47,8 @@ def gpt_from_huggingface(
 
     A folder is read without the ``transformers`` library. Any other name, such as ``"gpt2"``, is downloaded through
     ``AutoModelForCausalLM.from_pretrained``. The copy has the dtypes of the original; of a model it also has the device
-    and the training mode. Dropout only matters in training and is not copied; to add it, load the copy's
-    ``state_dict`` into ``GPT(replace(copy.config, dropout=0.1))``.
+    and the training mode. Dropout and a router's noise only matter in training and are not copied; to add dropout, load
+    the copy's ``state_dict`` into ``GPT(replace(copy.config, dropout=0.1))``.
 
     Args:
         model: a model of one of the families above, of the ``transformers`` library, or the folder or name of a
@@ -312,6 +313,13 @@ def _mistral_config(theirs: _Settings) -> GPTConfig:
     return _gated_config(theirs, window=theirs.sliding_window)
 
 
+def _mixtral_config(theirs: _Settings) -> GPTConfig:
+    n_experts, per_token = theirs.num_local_experts, theirs.num_experts_per_tok
+    if per_token < 2:
+        raise ValueError(f"num_experts_per_tok must be at least 2: a single expert learns no weight, got {per_token}")
+    return _gated_config(theirs, window=theirs.sliding_window, n_experts=n_experts, experts_per_token=per_token)
+
+
 def _qwen2_config(theirs: _Settings) -> GPTConfig:
     return _gated_config(theirs, attention_bias="qkv", window=_qwen_windows(theirs))
 
@@ -428,6 +436,35 @@ _LLAMA: _Names = {
     "norm": "model.norm",
     "head": "lm_head",
 }
+
+
+def _of_experts(part: int | None) -> Callable[[Tensor, GPTConfig, tuple[int, ...]], Tensor]:
+    """Take the matrix of one expert from that of all; ``part`` 0 is its gate and 1 the way up, which are stacked."""
+
+    def take(tensor: Tensor, config: GPTConfig, numbers: tuple[int, ...]) -> Tensor:
+        own = tensor[numbers[1]]
+        return own if part is None else own.chunk(2)[part]
+
+    return take
+
+
+# Files hold each expert by itself; models of transformers 5 hold all experts of a layer in one tensor.
+_EXPERT, _EXPERTS = "model.layers.{}.block_sparse_moe.experts.{}", "model.layers.{}.mlp.experts"
+_MIXTRAL: _Names = _LLAMA | {
+    "blocks.{}.feedforward.sublayer.w_router": ["model.layers.{}.block_sparse_moe.gate", "model.layers.{}.mlp.gate"],
+    "blocks.{}.feedforward.sublayer.experts.{}.w_gate": [
+        f"{_EXPERT}.w1",
+        _From(f"{_EXPERTS}.gate_up_proj", _of_experts(0), suffix=False),
+    ],
+    "blocks.{}.feedforward.sublayer.experts.{}.w_up": [
+        f"{_EXPERT}.w3",
+        _From(f"{_EXPERTS}.gate_up_proj", _of_experts(1), suffix=False),
+    ],
+    "blocks.{}.feedforward.sublayer.experts.{}.w_down": [
+        f"{_EXPERT}.w2",
+        _From(f"{_EXPERTS}.down_proj", _of_experts(None), suffix=False),
+    ],
+}
 _QWEN3: _Names = _LLAMA | {
     "blocks.{}.attention.sublayer.process_qk.q_norm": "model.layers.{}.self_attn.q_norm",
     "blocks.{}.attention.sublayer.process_qk.k_norm": "model.layers.{}.self_attn.k_norm",
@@ -470,10 +507,13 @@ _LLAMA_DEFAULTS = {
     "tie_word_embeddings": False,
 }
 _QWEN_DEFAULTS = _LLAMA_DEFAULTS | {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}
+_MIXTRAL_DEFAULTS = _LLAMA_DEFAULTS | {"sliding_window": None, "num_local_experts": 8, "num_experts_per_tok": 2}
+_MIXTRAL_DEFAULTS |= {"rms_norm_eps": 1e-5, "rope_theta": 1e6}
 _FAMILIES = {
     "GPT2LMHeadModel": _Family(_gpt2_config, _GPT2, _GPT2_DEFAULTS),
     "LlamaForCausalLM": _Family(_llama_config, _LLAMA, _LLAMA_DEFAULTS),
     "MistralForCausalLM": _Family(_mistral_config, _LLAMA, _LLAMA_DEFAULTS | {"sliding_window": 4096}),
+    "MixtralForCausalLM": _Family(_mixtral_config, _MIXTRAL, _MIXTRAL_DEFAULTS),
     "Qwen2ForCausalLM": _Family(_qwen2_config, _LLAMA, _QWEN_DEFAULTS),
     "Qwen3ForCausalLM": _Family(_qwen3_config, _QWEN3, _QWEN_DEFAULTS | {"head_dim": 128}),
 }

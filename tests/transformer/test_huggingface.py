@@ -17,6 +17,7 @@ from transformers import (
     GPT2Model,
     LlamaForCausalLM,
     MistralForCausalLM,
+    MixtralForCausalLM,
     PhiConfig,
     PhiForCausalLM,
     Qwen2ForCausalLM,
@@ -58,6 +59,7 @@ SCALINGS = {
     "llama3": rope("llama3", factor=8.0, original_max_position_embeddings=8, low_freq_factor=0.1, high_freq_factor=0.7),
 }
 WINDOW = {"use_sliding_window": True, "sliding_window": 4}
+EXPERTS = {"num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 36}  # PyTorch wants a multiple of 4
 MODELS = {
     "gpt2": (GPT2LMHeadModel, {}),
     "gpt2 untied, another width": (GPT2LMHeadModel, {"tie_word_embeddings": False, "n_inner": 13}),
@@ -85,6 +87,11 @@ MODELS = {
     ),
     "qwen3, yarn": (Qwen3ForCausalLM, {"head_dim": 6} | SCALINGS["yarn"]),
     "mistral": (MistralForCausalLM, {"sliding_window": 4}),
+    "mixtral": (MixtralForCausalLM, EXPERTS),
+    "mixtral, a window, three experts a token": (
+        MixtralForCausalLM,
+        EXPERTS | {"num_experts_per_tok": 3, "sliding_window": 4, "head_dim": 10},
+    ),
     "qwen2": (Qwen2ForCausalLM, {}),
     "qwen2 tied, window from the second layer on": (
         Qwen2ForCausalLM,
@@ -376,6 +383,7 @@ def test_unsupported_architecture_raises():
         ("qwen3", {"layer_types": ["full_attention", "sliding_attention"]}, r"sliding_window must be a number for"),
         ("qwen2", {"layer_types": ["full_attention", "chunked_attention"]}, r"layer_types must be 2 of full_attention"),
         ("qwen2", {"layer_types": ["full_attention"]}, r"layer_types must be 2 of .*, got \['full_attention'\]"),
+        ("mixtral", {"num_experts_per_tok": 1}, r"num_experts_per_tok must be at least 2: .*, got 1"),
         ("mistral", {"hidden_act": "gelu"}, r"hidden_act='silu' .*, got 'gelu'"),
         (
             "llama",
@@ -475,6 +483,8 @@ WRONG = [
     ("mistral", {"window": 3}),
     ("mistral", {"window": 5}),
     ("mistral", {"window": (4, None)}),
+    ("mixtral", {"experts_per_token": 1}),
+    ("mixtral", {"experts_per_token": 3}),
     ("qwen2", {"attention_bias": False}),
     ("qwen2", {"attention_bias": True}),
     ("qwen2 tied, window from the second layer on", {"window": None}),
