@@ -209,12 +209,15 @@ class RotaryEmbedding:
         pairing: which coordinates form a pair: ``"half"``, :math:`i` with :math:`i + d/2` (Llama on Hugging Face,
             GPT-NeoX), or ``"interleaved"``, :math:`2i` with :math:`2i + 1` (the paper, Meta's Llama, GPT-J).
             :func:`change_pairing` converts the weights of one into those of the other.
+        d_rotary: how many coordinates are rotated, the first ones (partial rotary, GPT-NeoX [3]_); even. The others
+            keep their values, and the frequencies are those of a head of width ``d_rotary``. All when omitted.
 
     Raises:
         ValueError: if an argument is out of range; when called, if ``x`` does not hold floating-point vectors of width
             ``d_head``, or if the positions do not fit ``x``.
 
     .. [2] Su et al., *RoFormer*, 2021. arXiv:2104.09864.
+    .. [3] Black et al., *GPT-NeoX-20B*, 2022. arXiv:2204.06745.
     """
 
     d_head: int
@@ -222,9 +225,15 @@ class RotaryEmbedding:
     base: float = ROPE_BASE
     scaling: RotaryScaling | None = None
     pairing: Pairing = "half"
+    d_rotary: int | None = None
 
     def __post_init__(self) -> None:
-        _check_even("d_head", self.d_head)
+        if self.d_rotary is None:
+            _check_even("d_head", self.d_head)
+        else:
+            check_size("d_head", self.d_head, at_least=1)
+            check_size("d_rotary", self.d_rotary, at_least=1, at_most=self.d_head)
+            _check_even("d_rotary", self.d_rotary)
         check_above("base", self.base, 1)
         _check_pairing("pairing", self.pairing)
         self.frequencies(
@@ -240,6 +249,11 @@ class RotaryEmbedding:
             positions = torch.arange(x.shape[-2], device=x.device)
         _check_positions(positions, x)
         return self._rotate(x, self._cosines_and_sines(positions))
+
+    @property
+    def rotated_width(self) -> int:
+        """Number of coordinates that are rotated: ``d_rotary`` or its default."""
+        return self.d_head if self.d_rotary is None else self.d_rotary
 
     def process_qk(
         self,
@@ -261,6 +275,12 @@ class RotaryEmbedding:
         return magnitude * angles.cos(), magnitude * angles.sin()
 
     def _rotate(self, x: Tensor, cosines_and_sines: tuple[Tensor, Tensor]) -> Tensor:
+        if self.rotated_width < self.d_head:
+            first, others = x.split([self.rotated_width, self.d_head - self.rotated_width], dim=-1)
+            return torch.cat([self._rotate_all(first, cosines_and_sines), others], dim=-1)
+        return self._rotate_all(x, cosines_and_sines)
+
+    def _rotate_all(self, x: Tensor, cosines_and_sines: tuple[Tensor, Tensor]) -> Tensor:
         wide = promote_half(x)
         cosines, sines = (wave.to(wide.dtype) for wave in cosines_and_sines)
         order = _ORDER[self.pairing]
@@ -268,11 +288,11 @@ class RotaryEmbedding:
         rotated = [first * cosines - second * sines, first * sines + second * cosines]
         return rearrange(rotated, f"pair ... i -> ... ({order})").to(x.dtype)
 
-    def frequencies(self, positions: Num[Tensor, "*batch n"]) -> Float[Tensor, "{self.d_head//2}"]:
+    def frequencies(self, positions: Num[Tensor, "*batch n"]) -> Float[Tensor, "{self.rotated_width//2}"]:
         """Return the angle in radians by which each pair rotates per token; only dynamic NTK depends on positions."""
         if self.scaling is None:
-            return rotary_frequencies(self.base, self.d_head, device=positions.device)
-        return self.scaling.frequencies(self.base, self.d_head, positions)
+            return rotary_frequencies(self.base, self.rotated_width, device=positions.device)
+        return self.scaling.frequencies(self.base, self.rotated_width, positions)
 
     def _check_vectors(self, x: Tensor) -> None:
         check_floating(x=x)
@@ -314,7 +334,7 @@ def change_pairing(
 
 @dataclass(frozen=True)
 class AlibiBias:
-    r"""A bias that lowers each score in proportion to the distance, with one slope for each head (ALiBi [3]_).
+    r"""A bias that lowers each score in proportion to the distance, with one slope for each head (ALiBi [4]_).
 
     .. math:: B_{h,ij} = -m_h\, |t_i - t_j|, \qquad m_h = 2^{-8h/H}, \quad h = 1 \dots H
 
@@ -346,7 +366,7 @@ class AlibiBias:
             least 0 (a negative slope would favour distant keys); when called, if the positions are not numbers on one
             device with leading axes that broadcast, or if ``dtype`` is not a floating-point dtype.
 
-    .. [3] Press et al., *Train Short, Test Long*, 2021. arXiv:2108.12409.
+    .. [4] Press et al., *Train Short, Test Long*, 2021. arXiv:2108.12409.
     """
 
     n_heads: int

@@ -12,7 +12,7 @@ Files in reading order: each imports only from files above it and from earlier r
     encoder_decoder  the encoder-decoder Transformer of 2017
 """
 
-from lessons_lib.transformer.blocks import CrossAttentionBlock, PostNorm, PreNorm, TransformerBlock
+from lessons_lib.transformer.blocks import CrossAttentionBlock, ParallelBlock, PostNorm, PreNorm, TransformerBlock
 from lessons_lib.transformer.checkpoints import read_tensors, write_tensors
 from lessons_lib.transformer.encoder_decoder import Decoder, Encoder, EncoderDecoder, EncoderDecoderConfig
 from lessons_lib.transformer.feedforward import (
@@ -47,6 +47,7 @@ __all__ = [
     "FeedForward",
     "GPTConfig",
     "MixtureOfExperts",
+    "ParallelBlock",
     "PostNorm",
     "PreNorm",
     "QKNorm",

@@ -44,7 +44,11 @@ class PreNorm(nn.Module):
 
     def forward(self, x: Float[Tensor, "b n d_model"], *args, **kwargs) -> Float[Tensor, "b n d_model"]:
         """Apply the formula; all arguments after ``x`` are passed on to the sublayer."""
-        return x + self.dropout(self.sublayer(self.norm(x), *args, **kwargs))
+        return x + self.branch(x, *args, **kwargs)
+
+    def branch(self, x: Float[Tensor, "b n d_model"], *args, **kwargs) -> Float[Tensor, "b n d_model"]:
+        r"""Return :math:`f(\operatorname{norm}(x))` without the sum, after dropout."""
+        return self.dropout(self.sublayer(self.norm(x), *args, **kwargs))
 
 
 class PostNorm(nn.Module):
@@ -107,6 +111,45 @@ class TransformerBlock(nn.Module):
     ) -> Float[Tensor, "b n d_model"]:
         """Apply both sublayers. Arguments and errors are those of ``MultiHeadAttention.forward``, without a context."""
         return self.feedforward(self.attention(x, mask=mask, cache=cache, positions=positions, bias=bias))
+
+
+class ParallelBlock(TransformerBlock):
+    r"""Transformer block whose two sublayers read the same input, so that they can be computed at once [3]_.
+
+    .. math:: y = x + \operatorname{attention}(\operatorname{norm}(x))
+              + \operatorname{feedforward}(\operatorname{norm}'(x))
+
+    GPT-J introduced it with one norm for both, GPT-NeoX has two.
+
+    >>> import torch
+    >>> from lessons_lib.attention.multihead import MultiHeadAttention
+    >>> from lessons_lib.foundations.norms import LayerNorm
+    >>> from lessons_lib.transformer.feedforward import FeedForward
+    >>> block = ParallelBlock(
+    ...     PreNorm(MultiHeadAttention(8, 2), LayerNorm(8)), PreNorm(FeedForward(8, 32), LayerNorm(8))
+    ... )
+    >>> block(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 8])
+
+    Args:
+        attention: a :class:`~lessons_lib.attention.multihead.MultiHeadAttention` in a :class:`PreNorm`.
+        feedforward: a layer of :mod:`lessons_lib.transformer.feedforward` in a :class:`PreNorm`.
+
+    .. [3] Black et al., *GPT-NeoX-20B*, 2022, section 2.1. arXiv:2204.06745.
+    """
+
+    def forward(
+        self,
+        x: Float[Tensor, "b n d_model"],
+        mask: Rule | Bool[Tensor, "*#batch #n #m"] | None = None,
+        cache: KVCache | None = None,
+        *,
+        positions: Num[Tensor, "*#rows n"] | None = None,
+        bias: Float[Tensor, "*#batch #n #m"] | None = None,
+    ) -> Float[Tensor, "b n d_model"]:
+        """Apply the formula. Arguments and errors are those of :meth:`TransformerBlock.forward`."""
+        attended = self.attention.branch(x, mask=mask, cache=cache, positions=positions, bias=bias)
+        return x + attended + self.feedforward.branch(x)
 
 
 class CrossAttentionBlock(nn.Module):

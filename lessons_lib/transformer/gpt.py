@@ -38,7 +38,7 @@ from lessons_lib.foundations.validation import (
     check_tensor,
     values_can_be_read,
 )
-from lessons_lib.transformer.blocks import PreNorm, TransformerBlock
+from lessons_lib.transformer.blocks import ParallelBlock, PreNorm, TransformerBlock
 from lessons_lib.transformer.checkpoints import read_tensors, shape_mismatches, write_tensors
 from lessons_lib.transformer.feedforward import (
     FeedForward,
@@ -83,10 +83,13 @@ class GPTConfig:
             by its probability (Switch).
         norm: layer norm or RMS norm, before each sublayer and at the end.
         norm_eps: epsilon of the norms, and of ``qk_norm``.
+        parallel: whether attention and feed-forward of a block read the same input and are added together
+            (:class:`~lessons_lib.transformer.blocks.ParallelBlock`, GPT-NeoX).
         position: how the model encodes positions: vectors added to the embedding (``"learned"``, ``"sinusoidal"``),
             rotated queries and keys (``"rotary"``), or attention scores that decrease with distance (``"alibi"``).
             With ``"none"`` only the causal mask distinguishes positions.
-        rope_base, rope_scaling: base and scaling of the rotary embedding, for ``position="rotary"`` only.
+        rope_base, rope_scaling, d_rotary: base and scaling of the rotary embedding, and how many coordinates of a head
+            it rotates (all by default), for ``position="rotary"`` only.
         window: number of keys that a query may attend to, its own included (Mistral); ``None`` for all earlier ones. A
             tuple gives one for each layer, and is repeated if it is shorter: ``(4096, None)`` alternates.
         qk_norm: whether queries and keys are each normalised by an RMS norm with its own gains before they are
@@ -116,9 +119,11 @@ class GPTConfig:
     experts_per_token: int | None = None
     norm: NormKind = "layer"
     norm_eps: float = 1e-5
+    parallel: bool = False
     position: PositionKind = "learned"
     rope_base: float = ROPE_BASE
     rope_scaling: RotaryScaling | None = None
+    d_rotary: int | None = None
     window: int | tuple[int | None, ...] | None = None
     qk_norm: bool = False
     bias: bool = True
@@ -151,8 +156,11 @@ class GPTConfig:
             )
         if self.feedforward == "none" and self.d_ff is not None:
             raise ValueError(f"d_ff must be omitted where there is no feed-forward, got {self.d_ff}")
-        if self.feedforward == "none" and self.n_experts is not None:
-            raise ValueError(f"n_experts must be omitted where there is no feed-forward, got {self.n_experts}")
+        if self.feedforward == "none" and (self.n_experts is not None or self.parallel):
+            raise ValueError(
+                "n_experts and parallel must be omitted where there is no feed-forward, got "
+                f"{self.n_experts} and {self.parallel}"
+            )
         if not (math.isfinite(self.norm_eps) and self.norm_eps >= 0):
             raise ValueError(f"norm_eps must be finite and not negative, got {self.norm_eps}")
         check_fraction("dropout", self.dropout)
@@ -164,11 +172,11 @@ class GPTConfig:
             check_size("window", window, at_least=1)
         if self.position == "rotary":
             self.rotary()
-        elif self.rope_scaling is not None or self.rope_base != ROPE_BASE:
+        elif self.rope_scaling is not None or self.rope_base != ROPE_BASE or self.d_rotary is not None:
             raise ValueError(
-                "rope_base and rope_scaling belong to rotary positions, "
-                f"got {self.rope_base} and {self.rope_scaling} with position={self.position!r}; "
-                "leave them out (rope_base=positions.ROPE_BASE, rope_scaling=None)"
+                "rope_base, rope_scaling and d_rotary belong to rotary positions, "
+                f"got {self.rope_base}, {self.rope_scaling} and {self.d_rotary} with position={self.position!r}; "
+                "leave them out (rope_base=positions.ROPE_BASE, rope_scaling=None, d_rotary=None)"
             )
         if self.position == "sinusoidal" and self.d_model % 2:
             raise ValueError(f"d_model must be even for sinusoidal positions, got {self.d_model}")
@@ -202,7 +210,7 @@ class GPTConfig:
 
     def rotary(self) -> RotaryEmbedding:
         """Return the rotary embedding that the settings describe."""
-        return RotaryEmbedding(self.head_width, base=self.rope_base, scaling=self.rope_scaling)
+        return RotaryEmbedding(self.head_width, base=self.rope_base, scaling=self.rope_scaling, d_rotary=self.d_rotary)
 
     def n_parameters(self) -> int:
         r"""Return the number of parameters, by formula.
@@ -577,7 +585,8 @@ def _block(config: GPTConfig, implementation: Callable[..., Tensor]) -> Transfor
         process_qk=process_qk,
         implementation=implementation,
     )
-    return TransformerBlock(
+    kind = ParallelBlock if config.parallel else TransformerBlock
+    return kind(
         PreNorm(attention_layer, _norm(config), dropout=config.dropout),
         nn.Identity()
         if config.feedforward == "none"

@@ -8,6 +8,7 @@ one function that reads its settings and one table of its tensor names.
 family    settings of :class:`~lessons_lib.transformer.gpt.GPTConfig` that its members have in common
 ========  ==============================================================================================================
 GPT-2     the default ones
+GPT-NeoX  ``position="rotary"``, ``d_rotary``, ``parallel=True``; Pythia is a GPT-NeoX
 Llama     ``norm="rms"``, ``position="rotary"``, ``feedforward="swiglu"``, ``bias=False``; SmolLM is a Llama
 Mistral   Llama's, ``window`` in some
 Mixtral   Mistral's, ``n_experts``, ``experts_per_token``
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
+from einops import rearrange
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
@@ -253,16 +255,6 @@ def _gpt2_config(theirs: _Settings) -> GPTConfig:
         add_cross_attention=False,
         is_causal=True,
     )
-    activations: dict[str, FeedForwardKind] = {
-        "gelu_new": "gelu_tanh",
-        "gelu_pytorch_tanh": "gelu_tanh",
-        "gelu": "gelu",
-        "relu": "relu",
-    }
-    if theirs.activation_function not in activations:
-        raise ValueError(
-            f"activation_function must be one of {', '.join(activations)}, got {theirs.activation_function!r}"
-        )
     return GPTConfig(
         theirs.vocab_size,
         theirs.n_positions,
@@ -270,10 +262,25 @@ def _gpt2_config(theirs: _Settings) -> GPTConfig:
         theirs.n_layer,
         theirs.n_head,
         d_ff=theirs.n_inner,
-        feedforward=activations[theirs.activation_function],
+        feedforward=_activation("activation_function", theirs),
         norm_eps=theirs.layer_norm_epsilon,
         tied=theirs.tie_word_embeddings,
     )
+
+
+def _activation(name: str, theirs: _Settings) -> FeedForwardKind:
+    """Return the kind of a feed-forward layer from the setting that names its activation."""
+    activations: dict[str, FeedForwardKind] = {
+        "gelu_new": "gelu_tanh",
+        "gelu_pytorch_tanh": "gelu_tanh",
+        "gelu_fast": "gelu_tanh",
+        "gelu": "gelu",
+        "relu": "relu",
+    }
+    given = getattr(theirs, name)
+    if given not in activations:
+        raise ValueError(f"{name} must be one of {', '.join(activations)}, got {given!r}")
+    return activations[given]
 
 
 def _transposed(tensor: Tensor, config: GPTConfig, numbers: tuple[int, ...]) -> Tensor:
@@ -352,7 +359,7 @@ def _windows(theirs: _Settings, default: list[str]) -> int | tuple[int | None, .
 def _gated_config(theirs: _Settings, **others: Any) -> GPTConfig:
     """Return the config of a model whose settings have Llama's names, with the ``others`` that its family adds."""
     theirs.require(hidden_act="silu", is_causal=True, attention_chunk_size=None, partial_rotary_factor=1.0)
-    base, scaling = _rotation(theirs)
+    base, scaling = _rotation(_rope_settings(theirs), theirs.max_position_embeddings)
     settings: dict[str, Any] = {
         "n_kv_heads": theirs.num_key_value_heads,
         "d_head": theirs.head_dim,
@@ -377,16 +384,19 @@ def _gated_config(theirs: _Settings, **others: Any) -> GPTConfig:
     )
 
 
-def _rotation(theirs: _Settings) -> tuple[float, RotaryScaling | None]:
-    """Return base and scaling, from ``rope_parameters`` (transformers 5) or ``rope_theta`` and ``rope_scaling`` (4)."""
+def _rope_settings(theirs: _Settings) -> dict[str, Any]:
+    """Return ``rope_parameters`` (transformers 5), or ``rope_theta`` and ``rope_scaling`` (4) in that form."""
     settings = theirs.get("rope_parameters")
-    if settings is None:
-        settings = {"rope_theta": theirs.rope_theta, **(theirs.rope_scaling or {})}
+    return {"rope_theta": theirs.rope_theta, **(theirs.rope_scaling or {})} if settings is None else settings
+
+
+def _rotation(settings: dict[str, Any], n_context: int) -> tuple[float, RotaryScaling | None]:
+    """Return base and scaling of the rotary embedding."""
     given = {name: value for name, value in settings.items() if value is not None}
     older_name = given.pop("type", "default")
     kind, base = given.pop("rope_type", older_name), float(given.pop("rope_theta", 10_000.0))
     try:
-        scaling = _rotary_scaling(kind, given, theirs.max_position_embeddings)
+        scaling = _rotary_scaling(kind, given, n_context)
     except KeyError as error:
         raise ValueError(f"rope settings of type {kind!r} must have {error}, got {dict(settings)}") from error
     if given:
@@ -470,6 +480,58 @@ _QWEN3: _Names = _LLAMA | {
     "blocks.{}.attention.sublayer.process_qk.k_norm": "model.layers.{}.self_attn.k_norm",
 }
 
+# --- GPT-NeoX -------------------------------------------------------------------------------------------------------
+
+
+def _neox_config(theirs: _Settings) -> GPTConfig:
+    theirs.require(is_causal=True)
+    rope = theirs.get("rope_parameters")
+    if rope is None:
+        rope = {"rope_theta": theirs.rotary_emb_base, **(theirs.get("rope_scaling") or {})}
+    fraction = rope.get("partial_rotary_factor", theirs.rotary_pct)
+    base, scaling = _rotation(
+        {name: value for name, value in rope.items() if name != "partial_rotary_factor"}, theirs.max_position_embeddings
+    )
+    return GPTConfig(
+        theirs.vocab_size,
+        theirs.max_position_embeddings,
+        theirs.hidden_size,
+        theirs.num_hidden_layers,
+        theirs.num_attention_heads,
+        d_ff=theirs.intermediate_size,
+        feedforward=_activation("hidden_act", theirs),
+        norm_eps=theirs.layer_norm_eps,
+        parallel=theirs.use_parallel_residual,
+        position="rotary",
+        rope_base=base,
+        rope_scaling=scaling,
+        d_rotary=None if fraction == 1 else int(fraction * (theirs.hidden_size // theirs.num_attention_heads)),
+        attention_bias=theirs.attention_bias,
+        tied=theirs.tie_word_embeddings,
+    )
+
+
+def _part_of_each_head(part: int) -> Callable[[Tensor, GPTConfig, tuple[int, ...]], Tensor]:
+    """Take queries, keys or values from the one matrix in which each head has its rows of all three."""
+    return lambda tensor, config, numbers: rearrange(
+        tensor, "(h part d) ... -> part (h d) ...", h=config.n_heads, part=3
+    )[part]
+
+
+_NEOX: _Names = {
+    "embedding": "gpt_neox.embed_in",
+    "blocks.{}.attention.norm": "gpt_neox.layers.{}.input_layernorm",
+    "blocks.{}.attention.sublayer.w_q": _From("gpt_neox.layers.{}.attention.query_key_value", _part_of_each_head(0)),
+    "blocks.{}.attention.sublayer.w_k": _From("gpt_neox.layers.{}.attention.query_key_value", _part_of_each_head(1)),
+    "blocks.{}.attention.sublayer.w_v": _From("gpt_neox.layers.{}.attention.query_key_value", _part_of_each_head(2)),
+    "blocks.{}.attention.sublayer.w_o": "gpt_neox.layers.{}.attention.dense",
+    "blocks.{}.feedforward.norm": "gpt_neox.layers.{}.post_attention_layernorm",
+    "blocks.{}.feedforward.sublayer.w_up": "gpt_neox.layers.{}.mlp.dense_h_to_4h",
+    "blocks.{}.feedforward.sublayer.w_down": "gpt_neox.layers.{}.mlp.dense_4h_to_h",
+    "norm": "gpt_neox.final_layer_norm",
+    "head": ["lm_head", "embed_out"],  # the second is the name in files
+}
+
 # --- all families ---------------------------------------------------------------------------------------------------
 
 
@@ -496,6 +558,15 @@ _GPT2_DEFAULTS = {
     "layer_norm_epsilon": 1e-5,
     "tie_word_embeddings": True,
 }
+_NEOX_DEFAULTS = {
+    "hidden_act": "gelu",
+    "layer_norm_eps": 1e-5,
+    "rotary_pct": 0.25,
+    "rotary_emb_base": 10_000.0,
+    "use_parallel_residual": True,
+    "attention_bias": True,
+    "tie_word_embeddings": False,
+}
 _LLAMA_DEFAULTS = {
     "num_key_value_heads": None,
     "head_dim": None,
@@ -511,6 +582,7 @@ _MIXTRAL_DEFAULTS = _LLAMA_DEFAULTS | {"sliding_window": None, "num_local_expert
 _MIXTRAL_DEFAULTS |= {"rms_norm_eps": 1e-5, "rope_theta": 1e6}
 _FAMILIES = {
     "GPT2LMHeadModel": _Family(_gpt2_config, _GPT2, _GPT2_DEFAULTS),
+    "GPTNeoXForCausalLM": _Family(_neox_config, _NEOX, _NEOX_DEFAULTS),
     "LlamaForCausalLM": _Family(_llama_config, _LLAMA, _LLAMA_DEFAULTS),
     "MistralForCausalLM": _Family(_mistral_config, _LLAMA, _LLAMA_DEFAULTS | {"sliding_window": 4096}),
     "MixtralForCausalLM": _Family(_mixtral_config, _MIXTRAL, _MIXTRAL_DEFAULTS),

@@ -97,6 +97,20 @@ def test_rotary_equals_definition(batch, pairing):
     assert_close(rotary(x), rotated_by_hand(x, torch.arange(5), base=500.0, pairing=pairing))
 
 
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_partial_rotary_rotates_the_first_coordinates_only(pairing):
+    x, k, positions = torch.randn(2, 3, 5, 14), torch.randn(2, 1, 5, 14), torch.tensor([3, 0, 7, 1, 20])
+    partial = RotaryEmbedding(14, base=500.0, pairing=pairing, d_rotary=6)
+    expected = [
+        torch.cat([rotated_by_hand(each[..., :6], positions, base=500.0, pairing=pairing), each[..., 6:]], dim=-1)
+        for each in (x, k)
+    ]
+    assert_close(partial(x, positions), expected[0])
+    assert_close(partial.process_qk(x, k, positions), tuple(expected))
+    assert RotaryEmbedding(14, d_rotary=14)(x).equal(RotaryEmbedding(14)(x))
+    assert len(partial.frequencies(positions)) == 3
+
+
 def test_rotary_accepts_positions_per_sequence():
     x, positions = torch.randn(2, 3, 5, 14), torch.randint(100, (2, 5))
     rotary = RotaryEmbedding(14)
@@ -287,6 +301,8 @@ def test_default_base_is_rope_base_everywhere():
         (lambda: LearnedPositions(0, 3), "n_max must be at least 1, got 0"),
         (lambda: RotaryEmbedding(7), "d_head must be even: coordinates come in pairs, got 7"),
         (lambda: RotaryEmbedding(6, base=float("inf")), "base must be finite and above 1, got inf"),
+        (lambda: RotaryEmbedding(6, d_rotary=3), "d_rotary must be even"),
+        (lambda: RotaryEmbedding(6, d_rotary=8), "d_rotary must be"),
         (lambda: RotaryEmbedding(6, pairing="halves"), "pairing must be one of 'half', 'interleaved', got 'halves'"),
         (lambda: AlibiBias(0), "n_heads must be at least 1, got 0"),
         (lambda: AlibiBias(3, slopes=[0.5, 0.25]), r"slopes must be 3 finite numbers, .*, got \[0\.5, 0\.25\]"),

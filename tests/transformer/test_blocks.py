@@ -11,7 +11,7 @@ from lessons_lib.attention.cache import KVCache
 from lessons_lib.attention.multihead import MultiHeadAttention
 from lessons_lib.attention.positions import RotaryEmbedding
 from lessons_lib.foundations.norms import LayerNorm, RMSNorm
-from lessons_lib.transformer.blocks import CrossAttentionBlock, PostNorm, PreNorm, TransformerBlock
+from lessons_lib.transformer.blocks import CrossAttentionBlock, ParallelBlock, PostNorm, PreNorm, TransformerBlock
 from lessons_lib.transformer.feedforward import FeedForward, MixtureOfExperts, SwiGLU, gelu, relu
 
 B, N, M, H, D, FF = 2, 5, 7, 3, 12, 19  # batch, positions, context, heads, model, feed-forward
@@ -189,3 +189,28 @@ def test_parity_test_catches_normalised_context():
     given = {"x": x, "context": ours.cross_attention.norm(context)}
     with pytest.raises(AssertionError):
         assert_parity(ours, theirs, given, {"tgt": x, "memory": context}, {})
+
+
+# --- parallel -------------------------------------------------------------------------------------------------------
+
+
+def test_parallel_block_equals_its_formula():
+    attention, feedforward = sublayers(PreNorm, 1)
+    x, cache, again = torch.randn(B, N, D), KVCache(), KVCache()
+    out = ParallelBlock(attention, feedforward)(x, masks.causal(N), cache)
+    expected = attention(x, mask=masks.causal(N), cache=again) + feedforward(x) - x
+    assert_close(out, expected)
+    assert len(cache) == N
+    in_sequence = TransformerBlock(attention, feedforward)(x, masks.causal(N))
+    assert (out - in_sequence).abs().max() > 1e-3
+
+
+def test_parallel_block_drops_the_output_of_both_sublayers():
+    branches = (
+        PreNorm(MultiHeadAttention(D, H), LayerNorm(D), dropout=1 - 1e-12),
+        PreNorm(FeedForward(D, FF), LayerNorm(D), dropout=1 - 1e-12),
+    )
+    block, x = ParallelBlock(*branches), torch.randn(B, N, D)
+    torch.manual_seed(1)
+    assert_close(block.train()(x), x)
+    assert not block.eval()(x).equal(x)

@@ -15,6 +15,7 @@ from transformers import (
     GPT2Config,
     GPT2LMHeadModel,
     GPT2Model,
+    GPTNeoXForCausalLM,
     LlamaForCausalLM,
     MistralForCausalLM,
     MixtralForCausalLM,
@@ -32,6 +33,14 @@ B, N, V, CONTEXT = 3, 23, 31, 16  # N exceeds Llama's CONTEXT, beyond which dyna
 
 NO_SPECIAL = {"bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 GPT2 = {"vocab_size": V, "n_positions": 29, "n_embd": 20, "n_layer": 2, "n_head": 5}
+NEOX = {
+    "vocab_size": V,
+    "hidden_size": 40,
+    "intermediate_size": 37,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 5,
+    "max_position_embeddings": CONTEXT,
+}
 LLAMA = {
     "vocab_size": V,
     "hidden_size": 24,
@@ -87,6 +96,28 @@ MODELS = {
     ),
     "qwen3, yarn": (Qwen3ForCausalLM, {"head_dim": 6} | SCALINGS["yarn"]),
     "mistral": (MistralForCausalLM, {"sliding_window": 4}),
+    "neox": (GPTNeoXForCausalLM, {}),
+    "neox, half rotated, not parallel, tied": (
+        GPTNeoXForCausalLM,
+        {
+            "rope_parameters": {"rope_type": "default", "rope_theta": 50.0, "partial_rotary_factor": 0.5},
+            "use_parallel_residual": False,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "neox, no bias in attention, gelu_new, yarn": (
+        GPTNeoXForCausalLM,
+        {
+            "rope_parameters": {"rope_theta": 500.0, "rope_type": "yarn", "factor": 4.0, "partial_rotary_factor": 0.5}
+            | {"original_max_position_embeddings": 4, "beta_fast": 1.5, "beta_slow": 0.01},
+            "attention_bias": False,
+            "hidden_act": "gelu_new",
+        },
+    ),
+    "neox, all rotated": (
+        GPTNeoXForCausalLM,
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0, "partial_rotary_factor": 1.0}},
+    ),
     "mixtral": (MixtralForCausalLM, EXPERTS),
     "mixtral, a window, three experts a token": (
         MixtralForCausalLM,
@@ -112,7 +143,7 @@ def single_precision(double_precision):
 def build(name: str, **changes):
     """Build a small model with large random weights, biases and norms, so that every setting affects the logits."""
     architecture, settings = MODELS[name]
-    sizes = GPT2 if architecture is GPT2LMHeadModel else LLAMA
+    sizes = {GPT2LMHeadModel: GPT2, GPTNeoXForCausalLM: NEOX}.get(architecture, LLAMA)
     model = architecture(architecture.config_class(**sizes | NO_SPECIAL | settings | changes)).eval()
     for parameter in model.parameters():
         nn.init.normal_(parameter, std=0.5)
@@ -324,6 +355,29 @@ def test_smollm_folder_as_published_is_loaded(tmp_path):
     assert_close(logits_of(gpt_from_huggingface(tmp_path), tokens), logits_of(theirs, tokens), rtol=0, atol=TOLERANCE)
 
 
+def test_pythia_folder_as_published_is_loaded(tmp_path):
+    """The published file holds the causal masks and frequencies; its config.json is that of version 4."""
+    theirs = build("neox")
+    settings = NEOX | {
+        "architectures": ["GPTNeoXForCausalLM"],
+        "hidden_act": "gelu",
+        "layer_norm_eps": 1e-05,
+        "rotary_emb_base": 10000,
+        "rotary_pct": 0.25,
+        "tie_word_embeddings": False,
+        "use_parallel_residual": True,
+    }
+    tensors = theirs.state_dict()
+    tensors["embed_out.weight"] = tensors.pop("lm_head.weight")
+    for layer in range(2):
+        attention = f"gpt_neox.layers.{layer}.attention"
+        tensors |= {f"{attention}.bias": torch.ones(1, 1, 16, 16), f"{attention}.masked_bias": torch.tensor(-1e9)}
+        tensors[f"{attention}.rotary_emb.inv_freq"] = torch.ones(1)
+    write_folder(tmp_path, settings, tensors)
+    tokens = torch.randint(V, (B, N))
+    assert_close(logits_of(gpt_from_huggingface(tmp_path), tokens), logits_of(theirs, tokens), rtol=0, atol=TOLERANCE)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -362,7 +416,7 @@ def test_folder_with_other_files_needs_transformers(tmp_path, without_transforme
 
 def test_unsupported_architecture_raises():
     phi = PhiForCausalLM(PhiConfig(**LLAMA | NO_SPECIAL))
-    with pytest.raises(ValueError, match=r"one of GPT2LMHeadModel, LlamaForCausalLM, .*, got PhiForCausalLM"):
+    with pytest.raises(ValueError, match=r"one of GPT2LMHeadModel, GPTNeoXForCausalLM, .*, got PhiForCausalLM"):
         gpt_from_huggingface(phi)
     with pytest.raises(ValueError, match=r"got GPT2Model"):
         gpt_from_huggingface(GPT2Model(GPT2Config(**GPT2 | NO_SPECIAL)))
@@ -384,6 +438,7 @@ def test_unsupported_architecture_raises():
         ("qwen2", {"layer_types": ["full_attention", "chunked_attention"]}, r"layer_types must be 2 of full_attention"),
         ("qwen2", {"layer_types": ["full_attention"]}, r"layer_types must be 2 of .*, got \['full_attention'\]"),
         ("mixtral", {"num_experts_per_tok": 1}, r"num_experts_per_tok must be at least 2: .*, got 1"),
+        ("neox", {"hidden_act": "silu"}, r"hidden_act must be one of gelu_new, .*, got 'silu'"),
         ("mistral", {"hidden_act": "gelu"}, r"hidden_act='silu' .*, got 'gelu'"),
         (
             "llama",
@@ -475,6 +530,18 @@ def test_checkpoint_name_without_transformers_raises(monkeypatch):
         gpt_from_huggingface("gpt2")
 
 
+def test_thirds_of_the_matrix_are_not_the_queries_keys_and_values_of_neox():
+    """GPT-2's way to divide the one matrix gives logits far from those of GPT-NeoX."""
+    theirs, tokens = build("neox"), torch.randint(V, (B, N))
+    ours = gpt_from_huggingface(theirs)
+    for mine, other in zip(ours.blocks, theirs.gpt_neox.layers, strict=True):
+        layer, together = mine.attention.sublayer, other.attention.query_key_value
+        for kind in ("weight", "bias"):
+            for part, tensor in zip((layer.w_q, layer.w_k, layer.w_v), getattr(together, kind).chunk(3), strict=True):
+                getattr(part, kind).data = tensor.data
+    assert (logits_of(ours, tokens) - logits_of(theirs, tokens)).abs().max() > 1000 * TOLERANCE
+
+
 # --- wrong models ---------------------------------------------------------------------------------------------------
 
 # For each family, models that differ from it in one setting: their logits must be far from those of the family.
@@ -483,6 +550,13 @@ WRONG = [
     ("mistral", {"window": 3}),
     ("mistral", {"window": 5}),
     ("mistral", {"window": (4, None)}),
+    ("neox", {"parallel": False}),
+    ("neox", {"d_rotary": None}),
+    ("neox", {"d_rotary": 4}),
+    ("neox", {"attention_bias": False}),
+    ("neox", {"attention_bias": "qkv"}),
+    ("neox", {"feedforward": "relu"}),
+    ("neox, half rotated, not parallel, tied", {"parallel": True}),
     ("mixtral", {"experts_per_token": 1}),
     ("mixtral", {"experts_per_token": 3}),
     ("qwen2", {"attention_bias": False}),
