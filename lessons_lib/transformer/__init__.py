@@ -8,11 +8,18 @@ Files in reading order: each imports only from files above it and from earlier r
     initialise       initial weights
     checkpoints      atomic writing and reading of safetensors files
     gpt              a decoder-only language model
-    huggingface      loads GPT-2, Llama and Qwen3 models from Hugging Face
+    huggingface      loads pretrained models: GPT-2, Llama, Mistral, Qwen and others
     encoder_decoder  the encoder-decoder Transformer of 2017
 """
 
-from lessons_lib.transformer.blocks import CrossAttentionBlock, ParallelBlock, PostNorm, PreNorm, TransformerBlock
+from lessons_lib.transformer.blocks import (
+    CrossAttentionBlock,
+    OutputNorm,
+    ParallelBlock,
+    PostNorm,
+    PreNorm,
+    TransformerBlock,
+)
 from lessons_lib.transformer.checkpoints import read_tensors, write_tensors
 from lessons_lib.transformer.encoder_decoder import Decoder, Encoder, EncoderDecoder, EncoderDecoderConfig
 from lessons_lib.transformer.feedforward import (
@@ -31,6 +38,7 @@ from lessons_lib.transformer.huggingface import gpt_from_huggingface
 from lessons_lib.transformer.initialise import initialise, initialise_normal, initialise_xavier, rng_from
 from lessons_lib.transformer.stabilise import (
     QKNorm,
+    QKNormAcrossHeads,
     SigmaReparam,
     apply_qk_norm,
     apply_sigma_reparam,
@@ -47,10 +55,12 @@ __all__ = [
     "FeedForward",
     "GPTConfig",
     "MixtureOfExperts",
+    "OutputNorm",
     "ParallelBlock",
     "PostNorm",
     "PreNorm",
     "QKNorm",
+    "QKNormAcrossHeads",
     "Router",
     "Routing",
     "SigmaReparam",

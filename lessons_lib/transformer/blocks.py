@@ -75,6 +75,35 @@ class PostNorm(nn.Module):
         return self.norm(x + self.dropout(self.sublayer(x, *args, **kwargs)))
 
 
+class OutputNorm(nn.Module):
+    r"""Residual connection around a sublayer whose *output* is normalised before the sum, as in OLMo 2 [3]_.
+
+    .. math:: y = x + \operatorname{norm}(f(x))
+
+    The residual stream is not normalised, as with :class:`PreNorm`, but each sublayer adds vectors of the length that
+    its norm gives them. The arguments are those of :class:`PreNorm`.
+
+    >>> import torch
+    >>> from lessons_lib.foundations.norms import RMSNorm
+    >>> OutputNorm(nn.Linear(8, 8), RMSNorm(8))(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 8])
+
+    .. [3] OLMo Team, *2 OLMo 2 Furious*, 2024, section 3.2. arXiv:2501.00656.
+    """
+
+    def __init__(self, sublayer: nn.Module, norm: nn.Module, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.sublayer, self.norm, self.dropout = sublayer, norm, nn.Dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "b n d_model"], *args, **kwargs) -> Float[Tensor, "b n d_model"]:
+        """Apply the formula; all arguments after ``x`` are passed on to the sublayer."""
+        return x + self.branch(x, *args, **kwargs)
+
+    def branch(self, x: Float[Tensor, "b n d_model"], *args, **kwargs) -> Float[Tensor, "b n d_model"]:
+        r"""Return :math:`\operatorname{norm}(f(x))` without the sum, after dropout."""
+        return self.dropout(self.norm(self.sublayer(x, *args, **kwargs)))
+
+
 class TransformerBlock(nn.Module):
     r"""Transformer block: self-attention, which mixes tokens, then a feed-forward layer, which does not.
 
@@ -114,7 +143,7 @@ class TransformerBlock(nn.Module):
 
 
 class ParallelBlock(TransformerBlock):
-    r"""Transformer block whose two sublayers read the same input, so that they can be computed at once [3]_.
+    r"""Transformer block whose two sublayers read the same input, so that they can be computed at once [4]_.
 
     .. math:: y = x + \operatorname{attention}(\operatorname{norm}(x))
               + \operatorname{feedforward}(\operatorname{norm}'(x))
@@ -135,7 +164,7 @@ class ParallelBlock(TransformerBlock):
         attention: a :class:`~lessons_lib.attention.multihead.MultiHeadAttention` in a :class:`PreNorm`.
         feedforward: a layer of :mod:`lessons_lib.transformer.feedforward` in a :class:`PreNorm`.
 
-    .. [3] Black et al., *GPT-NeoX-20B*, 2022, section 2.1. arXiv:2204.06745.
+    .. [4] Black et al., *GPT-NeoX-20B*, 2022, section 2.1. arXiv:2204.06745.
     """
 
     def forward(

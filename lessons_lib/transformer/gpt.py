@@ -38,7 +38,7 @@ from lessons_lib.foundations.validation import (
     check_tensor,
     values_can_be_read,
 )
-from lessons_lib.transformer.blocks import ParallelBlock, PreNorm, TransformerBlock
+from lessons_lib.transformer.blocks import OutputNorm, ParallelBlock, PreNorm, TransformerBlock
 from lessons_lib.transformer.checkpoints import read_tensors, shape_mismatches, write_tensors
 from lessons_lib.transformer.feedforward import (
     FeedForward,
@@ -50,10 +50,11 @@ from lessons_lib.transformer.feedforward import (
     swiglu_width,
 )
 from lessons_lib.transformer.initialise import WRITE_TO_RESIDUAL_STREAM, initialise
-from lessons_lib.transformer.stabilise import QKNorm
+from lessons_lib.transformer.stabilise import QKNorm, QKNormAcrossHeads
 
 FeedForwardKind = Literal["gelu", "gelu_tanh", "relu", "swiglu", "none"]
 NormKind = Literal["layer", "rms"]
+NormOrder = Literal["pre", "output"]
 PositionKind = Literal["learned", "sinusoidal", "rotary", "alibi", "none"]
 
 # --- configuration --------------------------------------------------------------------------------------------------
@@ -81,7 +82,9 @@ class GPTConfig:
             :class:`~lessons_lib.transformer.feedforward.MixtureOfExperts` of ``n_experts`` such layers, of which a
             token uses ``experts_per_token``, weighted so that the weights sum to 1 (Mixtral); a single one is weighted
             by its probability (Switch).
-        norm: layer norm or RMS norm, before each sublayer and at the end.
+        norm: layer norm or RMS norm, at each sublayer and at the end.
+        norm_order: whether the norm stands before each sublayer (``"pre"``) or after it, before the residual sum
+            (``"output"``, OLMo 2).
         norm_eps: epsilon of the norms, and of ``qk_norm``.
         parallel: whether attention and feed-forward of a block read the same input and are added together
             (:class:`~lessons_lib.transformer.blocks.ParallelBlock`, GPT-NeoX).
@@ -93,7 +96,8 @@ class GPTConfig:
         window: number of keys that a query may attend to, its own included (Mistral); ``None`` for all earlier ones. A
             tuple gives one for each layer, and is repeated if it is shorter: ``(4096, None)`` alternates.
         qk_norm: whether queries and keys are each normalised by an RMS norm with its own gains before they are
-            rotated (:class:`~lessons_lib.transformer.stabilise.QKNorm`), as in Qwen3.
+            rotated (:class:`~lessons_lib.transformer.stabilise.QKNorm`), as in Qwen3; ``"across_heads"`` for one norm
+            of all heads together (:class:`~lessons_lib.transformer.stabilise.QKNormAcrossHeads`), as in OLMo 2.
         bias: whether projections, feed-forward layers and layer norms have biases. RMS norms and the head never have.
         attention_bias: whether the attention projections have biases; the value of ``bias`` by default, and ``"qkv"``
             for biases of queries, keys and values alone (Qwen2).
@@ -118,6 +122,7 @@ class GPTConfig:
     n_experts: int | None = None
     experts_per_token: int | None = None
     norm: NormKind = "layer"
+    norm_order: NormOrder = "pre"
     norm_eps: float = 1e-5
     parallel: bool = False
     position: PositionKind = "learned"
@@ -125,7 +130,7 @@ class GPTConfig:
     rope_scaling: RotaryScaling | None = None
     d_rotary: int | None = None
     window: int | tuple[int | None, ...] | None = None
-    qk_norm: bool = False
+    qk_norm: bool | Literal["across_heads"] = False
     bias: bool = True
     attention_bias: bool | Literal["qkv"] | None = None
     tied: bool = True
@@ -143,11 +148,18 @@ class GPTConfig:
         if self.n_experts is not None:
             check_size("n_experts", self.n_experts, at_least=1)
             check_size("experts_per_token", self.experts_per_token, at_least=1, at_most=self.n_experts)
-        for name, kind in {"feedforward": FeedForwardKind, "norm": NormKind, "position": PositionKind}.items():
+        for name, kind in {
+            "feedforward": FeedForwardKind,
+            "norm": NormKind,
+            "norm_order": NormOrder,
+            "position": PositionKind,
+        }.items():
             if getattr(self, name) not in get_args(kind):
                 raise ValueError(f"{name} must be one of {get_args(kind)}, got {getattr(self, name)!r}")
         if self.attention_bias not in (None, False, True, "qkv"):
             raise ValueError(f"attention_bias must be a Boolean, 'qkv' or None, got {self.attention_bias!r}")
+        if self.qk_norm not in (False, True, "across_heads"):
+            raise ValueError(f"qk_norm must be False, True or 'across_heads', got {self.qk_norm!r}")
         if self.n_heads % self.key_value_heads:
             raise ValueError(f"n_kv_heads must divide n_heads, got {self.n_kv_heads} and n_heads={self.n_heads}")
         if self.d_head is None and self.d_model % self.n_heads:
@@ -224,7 +236,8 @@ class GPTConfig:
         Biases add :math:`(h + 2g)\, d_{\text{head}} + d` for an attention layer (without the
         :math:`d` for ``"qkv"``), :math:`d_{\text{ff}} + d` for a
         feed-forward layer (:math:`2 d_{\text{ff}} + d` for SwiGLU) and :math:`d` for a layer norm. The norms of
-        queries and keys add :math:`2\, d_{\text{head}}` gains in each layer. :math:`E` experts have :math:`E` times the
+        queries and keys add :math:`2\, d_{\text{head}}` gains in each layer, across heads
+        :math:`(h + g)\, d_{\text{head}}`. :math:`E` experts have :math:`E` times the
         parameters of a feed-forward layer, and :math:`E\, d` in their router.
         """
         d, ff, h, g = self.d_model, self.hidden_width, self.n_heads, self.key_value_heads
@@ -232,7 +245,7 @@ class GPTConfig:
         attention = 2 * (h + g) * self.head_width * d
         attention += bool(self.attention_has_bias) * ((h + 2 * g) * self.head_width + d)
         attention -= (self.attention_has_bias == "qkv") * d
-        attention += self.qk_norm * 2 * self.head_width
+        attention += bool(self.qk_norm) * (h + g if self.qk_norm == "across_heads" else 2) * self.head_width
         feedforward = 0 if self.feedforward == "none" else (ups + 1) * d * ff + self.bias * (ups * ff + d)
         if self.n_experts is not None:
             feedforward = self.n_experts * (feedforward + d)
@@ -573,7 +586,11 @@ def _added_positions(config: GPTConfig) -> nn.Module | None:
 
 def _block(config: GPTConfig, implementation: Callable[..., Tensor]) -> TransformerBlock:
     process_qk = config.rotary().process_qk if config.position == "rotary" else None
-    if config.qk_norm:
+    if config.qk_norm == "across_heads":
+        process_qk = QKNormAcrossHeads(
+            config.head_width, config.n_heads, config.key_value_heads, process_qk, eps=config.norm_eps
+        )
+    elif config.qk_norm:
         process_qk = QKNorm(config.head_width, process_qk, eps=config.norm_eps)
     attention_layer = MultiHeadAttention(
         config.d_model,
@@ -587,11 +604,14 @@ def _block(config: GPTConfig, implementation: Callable[..., Tensor]) -> Transfor
     )
     kind = ParallelBlock if config.parallel else TransformerBlock
     return kind(
-        PreNorm(attention_layer, _norm(config), dropout=config.dropout),
-        nn.Identity()
-        if config.feedforward == "none"
-        else PreNorm(_feedforward(config), _norm(config), dropout=config.dropout),
+        _residual(config, attention_layer),
+        nn.Identity() if config.feedforward == "none" else _residual(config, _feedforward(config)),
     )
+
+
+def _residual(config: GPTConfig, sublayer: nn.Module) -> nn.Module:
+    wrap = {"pre": PreNorm, "output": OutputNorm}[config.norm_order]
+    return wrap(sublayer, _norm(config), dropout=config.dropout)
 
 
 def _feedforward(config: GPTConfig) -> nn.Module:

@@ -12,6 +12,7 @@ GPT-NeoX  ``position="rotary"``, ``d_rotary``, ``parallel=True``; Pythia is a GP
 Llama     ``norm="rms"``, ``position="rotary"``, ``feedforward="swiglu"``, ``bias=False``; SmolLM is a Llama
 Mistral   Llama's, ``window`` in some
 Mixtral   Mistral's, ``n_experts``, ``experts_per_token``
+OLMo 2    Llama's, ``norm_order="output"``, ``qk_norm="across_heads"``
 Qwen2     Llama's, ``attention_bias="qkv"``, ``window`` in some
 Qwen3     Llama's, ``qk_norm=True``, ``window`` in some
 ========  ==============================================================================================================
@@ -327,6 +328,11 @@ def _mixtral_config(theirs: _Settings) -> GPTConfig:
     return _gated_config(theirs, window=theirs.sliding_window, n_experts=n_experts, experts_per_token=per_token)
 
 
+def _olmo2_config(theirs: _Settings) -> GPTConfig:
+    theirs.require(layer_types=None, sliding_window=None)
+    return _gated_config(theirs, norm_order="output", qk_norm="across_heads")
+
+
 def _qwen2_config(theirs: _Settings) -> GPTConfig:
     return _gated_config(theirs, attention_bias="qkv", window=_qwen_windows(theirs))
 
@@ -458,6 +464,16 @@ def _of_experts(part: int | None) -> Callable[[Tensor, GPTConfig, tuple[int, ...
     return take
 
 
+_QWEN3: _Names = _LLAMA | {
+    "blocks.{}.attention.sublayer.process_qk.q_norm": "model.layers.{}.self_attn.q_norm",
+    "blocks.{}.attention.sublayer.process_qk.k_norm": "model.layers.{}.self_attn.k_norm",
+}
+_OLMO2: _Names = _QWEN3 | {
+    "blocks.{}.attention.norm": "model.layers.{}.post_attention_layernorm",
+    "blocks.{}.feedforward.norm": "model.layers.{}.post_feedforward_layernorm",
+}
+
+
 # Files hold each expert by itself; models of transformers 5 hold all experts of a layer in one tensor.
 _EXPERT, _EXPERTS = "model.layers.{}.block_sparse_moe.experts.{}", "model.layers.{}.mlp.experts"
 _MIXTRAL: _Names = _LLAMA | {
@@ -474,10 +490,6 @@ _MIXTRAL: _Names = _LLAMA | {
         f"{_EXPERT}.w2",
         _From(f"{_EXPERTS}.down_proj", _of_experts(None), suffix=False),
     ],
-}
-_QWEN3: _Names = _LLAMA | {
-    "blocks.{}.attention.sublayer.process_qk.q_norm": "model.layers.{}.self_attn.q_norm",
-    "blocks.{}.attention.sublayer.process_qk.k_norm": "model.layers.{}.self_attn.k_norm",
 }
 
 # --- GPT-NeoX -------------------------------------------------------------------------------------------------------
@@ -586,6 +598,7 @@ _FAMILIES = {
     "LlamaForCausalLM": _Family(_llama_config, _LLAMA, _LLAMA_DEFAULTS),
     "MistralForCausalLM": _Family(_mistral_config, _LLAMA, _LLAMA_DEFAULTS | {"sliding_window": 4096}),
     "MixtralForCausalLM": _Family(_mixtral_config, _MIXTRAL, _MIXTRAL_DEFAULTS),
+    "Olmo2ForCausalLM": _Family(_olmo2_config, _OLMO2, _LLAMA_DEFAULTS | {"rms_norm_eps": 1e-5}),
     "Qwen2ForCausalLM": _Family(_qwen2_config, _LLAMA, _QWEN_DEFAULTS),
     "Qwen3ForCausalLM": _Family(_qwen3_config, _QWEN3, _QWEN_DEFAULTS | {"head_dim": 128}),
 }

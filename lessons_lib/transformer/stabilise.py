@@ -6,12 +6,14 @@ matrices that project to them. :mod:`lessons_lib.analysis.diagnostics` shows whe
 .. [1] Zhai et al., *Stabilizing Transformer Training by Preventing Attention Entropy Collapse*, 2023.
    arXiv:2303.06296.
 .. [2] Dehghani et al., *Scaling Vision Transformers to 22 Billion Parameters*, 2023. arXiv:2302.05442.
+.. [3] OLMo Team, *2 OLMo 2 Furious*, 2024. arXiv:2501.00656.
 """
 
 from collections import Counter
 from collections.abc import Callable
 
 import torch
+from einops import rearrange
 from jaxtyping import Float, Num
 from torch import Tensor, nn
 from torch.nn.functional import normalize
@@ -59,6 +61,48 @@ class QKNorm(nn.Module):
         """Normalise each query and each key, then apply ``then``, which alone uses the positions."""
         q, k = self.q_norm(q), self.k_norm(k)
         return (q, k) if self.then is None else self.then(q, k, positions)
+
+
+class QKNormAcrossHeads(QKNorm):
+    r"""RMS norms of the queries of all heads together, and of the keys of all heads together, as in OLMo 2 [3]_.
+
+    .. math:: (q_1, \dots, q_h) \leftarrow \operatorname{norm}_q\big((q_1, \dots, q_h)\big)
+
+    Each entry has a gain of its own. One head may have all the length, so the bound on the scores is
+    :math:`\sqrt{h\, g}` times that of :class:`QKNorm`.
+
+    >>> q, k = QKNormAcrossHeads(8, 4, 1)(torch.randn(2, 4, 5, 8), torch.randn(2, 1, 5, 8), torch.arange(5))
+    >>> q.shape, k.shape
+    (torch.Size([2, 4, 5, 8]), torch.Size([2, 1, 5, 8]))
+
+    Args:
+        d_head: width of a head.
+        n_heads: number of query heads :math:`h`.
+        n_kv_heads: number of key heads :math:`g`.
+        then: the ``process_qk`` to apply afterwards.
+        eps: epsilon of both norms.
+    """
+
+    def __init__(
+        self, d_head: int, n_heads: int, n_kv_heads: int, then: ProcessQK | None = None, *, eps: float = 1e-6
+    ) -> None:
+        super().__init__(d_head, then, eps=eps)
+        self.q_norm, self.k_norm = (RMSNorm(h * d_head, eps=eps) for h in (n_heads, n_kv_heads))
+
+    def forward(
+        self,
+        q: Float[Tensor, "*batch n d_head"],
+        k: Float[Tensor, "*shared n d_head"],
+        positions: Num[Tensor, "*#rows n"],
+    ) -> tuple[Float[Tensor, "*batch n d_head"], Float[Tensor, "*shared n d_head"]]:
+        """Normalise the queries and the keys of each position, then apply ``then``, which alone uses the positions."""
+        q, k = _normalise_heads_together(q, self.q_norm), _normalise_heads_together(k, self.k_norm)
+        return (q, k) if self.then is None else self.then(q, k, positions)
+
+
+def _normalise_heads_together(x: Tensor, norm: nn.Module) -> Tensor:
+    together = norm(rearrange(x, "... h n d -> ... n (h d)"))
+    return rearrange(together, "... n (h d) -> ... h n d", h=x.shape[-3])
 
 
 def apply_qk_norm(module: nn.Module) -> None:

@@ -11,7 +11,14 @@ from lessons_lib.attention.cache import KVCache
 from lessons_lib.attention.multihead import MultiHeadAttention
 from lessons_lib.attention.positions import RotaryEmbedding
 from lessons_lib.foundations.norms import LayerNorm, RMSNorm
-from lessons_lib.transformer.blocks import CrossAttentionBlock, ParallelBlock, PostNorm, PreNorm, TransformerBlock
+from lessons_lib.transformer.blocks import (
+    CrossAttentionBlock,
+    OutputNorm,
+    ParallelBlock,
+    PostNorm,
+    PreNorm,
+    TransformerBlock,
+)
 from lessons_lib.transformer.feedforward import FeedForward, MixtureOfExperts, SwiGLU, gelu, relu
 
 B, N, M, H, D, FF = 2, 5, 7, 3, 12, 19  # batch, positions, context, heads, model, feed-forward
@@ -189,6 +196,16 @@ def test_parity_test_catches_normalised_context():
     given = {"x": x, "context": ours.cross_attention.norm(context)}
     with pytest.raises(AssertionError):
         assert_parity(ours, theirs, given, {"tgt": x, "memory": context}, {})
+
+
+# --- norms of outputs -----------------------------------------------------------------------------------------------
+
+
+def test_output_norm_equals_its_formula():
+    layer, norm, x = FeedForward(D, FF), RMSNorm(D), torch.randn(B, N, D)
+    nn.init.normal_(norm.weight)
+    assert_close(OutputNorm(layer, norm)(x), x + norm(layer(x)))
+    assert_close(OutputNorm(layer, norm, dropout=1 - 1e-12).train()(x), x)
 
 
 # --- parallel -------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import json
 import sys
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +20,7 @@ from transformers import (
     LlamaForCausalLM,
     MistralForCausalLM,
     MixtralForCausalLM,
+    Olmo2ForCausalLM,
     PhiConfig,
     PhiForCausalLM,
     Qwen2ForCausalLM,
@@ -122,6 +124,11 @@ MODELS = {
     "mixtral, a window, three experts a token": (
         MixtralForCausalLM,
         EXPERTS | {"num_experts_per_tok": 3, "sliding_window": 4, "head_dim": 10},
+    ),
+    "olmo2": (Olmo2ForCausalLM, {}),
+    "olmo2 tied, attention biased, yarn": (
+        Olmo2ForCausalLM,
+        {"tie_word_embeddings": True, "attention_bias": True, "head_dim": 10} | SCALINGS["yarn"],
     ),
     "qwen2": (Qwen2ForCausalLM, {}),
     "qwen2 tied, window from the second layer on": (
@@ -542,6 +549,22 @@ def test_thirds_of_the_matrix_are_not_the_queries_keys_and_values_of_neox():
     assert (logits_of(ours, tokens) - logits_of(theirs, tokens)).abs().max() > 1000 * TOLERANCE
 
 
+def test_norms_of_single_heads_are_not_those_across_heads():
+    """Norms of each head by itself, with the same gains, give logits far from those of OLMo 2."""
+    theirs, tokens = build("olmo2"), torch.randint(V, (B, N))
+    ours = gpt_from_huggingface(theirs)
+    for block in ours.blocks:
+        for norm in (block.attention.sublayer.process_qk.q_norm, block.attention.sublayer.process_qk.k_norm):
+            norm.forward = partial(normalised_by_head, norm)
+    assert (logits_of(ours, tokens) - logits_of(theirs, tokens)).abs().max() > 1000 * TOLERANCE
+
+
+def normalised_by_head(norm, x):
+    heads = x.unflatten(-1, (-1, 4))
+    normed = heads * (heads.square().mean(-1, keepdim=True) + norm.eps).rsqrt()
+    return normed.flatten(-2) * norm.weight
+
+
 # --- wrong models ---------------------------------------------------------------------------------------------------
 
 # For each family, models that differ from it in one setting: their logits must be far from those of the family.
@@ -559,6 +582,8 @@ WRONG = [
     ("neox, half rotated, not parallel, tied", {"parallel": True}),
     ("mixtral", {"experts_per_token": 1}),
     ("mixtral", {"experts_per_token": 3}),
+    ("olmo2", {"norm_order": "pre"}),
+    ("olmo2", {"qk_norm": False}),
     ("qwen2", {"attention_bias": False}),
     ("qwen2", {"attention_bias": True}),
     ("qwen2 tied, window from the second layer on", {"window": None}),

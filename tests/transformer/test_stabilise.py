@@ -156,6 +156,24 @@ def test_qk_norm_bounds_scores():
     assert (q @ k.mT / math.sqrt(6)).abs().max() <= bound * (1 + 1e-12)
 
 
+def test_qk_norm_across_heads_normalises_all_heads_together_and_bounds_scores():
+    h, g, d = 4, 2, 6
+    norm = stabilise.QKNormAcrossHeads(d, h, g, RotaryEmbedding(d).process_qk, eps=0.0)
+    nn.init.normal_(norm.q_norm.weight)
+    q, k = 100 * torch.randn(3, h, 5, d), torch.randn(3, g, 5, d)
+    out_q, out_k = norm(q, k, torch.arange(5))
+    joined = q.transpose(1, 2).flatten(-2)
+    expected = joined / joined.square().mean(-1, keepdim=True).sqrt() * norm.q_norm.weight
+    assert_close(out_q, RotaryEmbedding(d)(expected.unflatten(-1, (h, d)).transpose(1, 2)))
+    assert_close(out_k.square().sum((1, 3)), torch.full((3, 5), float(g * d)))
+    one_head = torch.zeros_like(q)
+    one_head[:, 0] = q[:, 0]
+    scores = norm(one_head, one_head[:, :g], torch.arange(5))
+    scores = (scores[0][:, 0] * scores[1][:, 0]).sum(-1).abs() / math.sqrt(d)
+    bound = math.sqrt(d) * norm.q_norm.weight.abs().max()
+    assert scores.max() <= math.sqrt(h * g) * bound
+
+
 def test_qk_norm_applies_rotary_embedding_after_the_norms():
     rotary, q, k = RotaryEmbedding(6), torch.randn(3, 2, 5, 6), torch.randn(3, 1, 5, 6)
     positions = torch.arange(5) + 3
