@@ -12,7 +12,7 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, fields
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 
 from lessons_lib.page.palette import KEY, OUTPUT, QUERY, VALUE  # isort: skip
@@ -58,11 +58,14 @@ def figures(root: Path, site: Path) -> Iterator[tuple[Figure, str]]:
         style = plain_style(found[1]) if (found := STYLE.search(text)) else ""
         named = described(path)
         for name, content in FIGURE.findall(text):
-            plot, drawing = PLOT.search(content), DRAWING.search(content)
-            if name not in named or not (plot or drawing):
+            plot = PLOT.search(content)
+            if name not in named or not (plot or DRAWING.search(content)):
                 continue
-            svg = (site / "_images" / plot[1]).read_text(encoding="utf-8") if plot else alone(drawing[0], style)
-            number = NUMBER.search(content)[1].rstrip(".")
+            if plot:
+                svg = (site / "_images" / plot[1]).read_text(encoding="utf-8")
+            else:
+                svg = alone(matched(DRAWING, content)[0], style)
+            number = matched(NUMBER, content)[1].rstrip(".")
             caption, words = named[name]
             yield Figure(f"{path.stem}/{name}.svg", number, title, caption, words or words_of(content), terms), svg
 
@@ -87,8 +90,19 @@ def described(notebook: Path) -> dict[str, tuple[str, str]]:
 
 def words_of(figure: str) -> str:
     """Return the description that a drawing carries itself."""
-    found = re.search(r'aria-label="([^"]*)"', figure)
-    return re.sub(r"&(quot|lt|gt|amp);", lambda one: {"quot": '"', "lt": "<", "gt": ">", "amp": "&"}[one[1]], found[1])
+    return unescape(matched(re.compile(r'aria-label="([^"]*)"'), figure)[1])
+
+
+def matched(pattern: re.Pattern[str], text: str) -> re.Match[str]:
+    """Return the first match of a pattern.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    found = pattern.search(text)
+    if found is None:
+        raise ValueError(f"expected {pattern.pattern} in a figure, found {text[:80]!r}")
+    return found
 
 
 def plain_style(css: str) -> str:
@@ -102,7 +116,7 @@ def plain_style(css: str) -> str:
 
 def alone(svg: str, style: str) -> str:
     """Return a drawing as a file: with a namespace, a size, its style, and colours in place of variables."""
-    width, height = SIZE.search(svg).groups()
+    width, height = matched(SIZE, svg).groups()
     size = f'xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="{FONT}" color="{INK}"'
     svg = svg.replace("<svg ", f"<svg {size} ", 1)
     start = svg.index(">") + 1
@@ -136,7 +150,7 @@ def pack(root: Path, site: Path, target: Path) -> int:
     lines = io.StringIO()
     writer = csv.writer(lines)
     writer.writerow([field.name for field in fields(Figure)])
-    writer.writerows(map(astuple, rows))
+    writer.writerows(astuple(row) for row in rows)
     files = {row.file: svg for row, svg in found}
     files |= {"captions.csv": lines.getvalue(), "captions.html": self_contained(table(rows))}
     files["LICENSE"] = (root / "LICENSE").read_text(encoding="utf-8")

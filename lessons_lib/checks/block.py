@@ -1,6 +1,7 @@
 """Checks of the exercises on the Transformer block."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -106,7 +107,9 @@ def encoder_block(
         def graded(output: Tensor, real: Tensor = real, wanted: Tensor = wanted) -> Tensor:
             return torch.where(real[..., None], output, wanted)
 
-        def masked(mask: Tensor, given: tuple = (x, gains, heads, layers), graded: Layer = graded) -> Tensor:
+        def masked(
+            mask: Tensor, given: tuple[Tensor, Any, Any, Any] = (x, gains, heads, layers), graded: Layer = graded
+        ) -> Tensor:
             return graded(_pre_norm(*given, mask))
 
         known = _block_mistakes(x, gains, heads, layers, allowed)

@@ -157,7 +157,7 @@ def _ablation_and_mistakes(
             with_head(lambda z: z.mean(1, keepdim=True).expand_as(z))
         ),
         "each entry of the head's output has its own mean": effect(
-            with_head(lambda z: torch.full_like(z, z[:, head].mean()))
+            with_head(lambda z: torch.full_like(z, z[:, head].mean().item()))
         ),
         "only one head is ablated: the other heads keep their outputs": effect(with_head(mean, slice(None))),
         "this is the effect of ablating all the other heads": effect(
