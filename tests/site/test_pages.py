@@ -76,6 +76,15 @@ def test_every_page_is_in_the_sidebar():
     assert not unreachable
 
 
+@pytest.mark.browser
+@pytest.mark.parametrize("path", ["book/notation.html", "book/run.html"])
+def test_tables_and_commands_are_as_wide_as_the_text(visit, path):
+    with visit(path) as page:
+        boxes = page.locator(".pst-scrollable-table-container, .bd-article pre")
+        assert boxes.count() >= 2
+        assert all(box.evaluate("e => e.scrollWidth <= e.clientWidth") for box in boxes.all())
+
+
 SHIFTS = """window.shifts = 0;
 new PerformanceObserver((list) => {
   for (const entry of list.getEntries()) if (!entry.hadRecentInput) window.shifts += entry.value;

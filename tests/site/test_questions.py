@@ -46,6 +46,17 @@ def test_links_set_explorers(visit):
 
 
 @pytest.mark.browser
+def test_no_group_of_the_list_is_divided_between_columns(visit):
+    with visit(PAGE) as page:
+        groups = page.locator(".question-list > ul")
+        places = [[item.bounding_box()["x"] for item in group.locator("li").all()] for group in groups.all()]
+        heads = [head.bounding_box()["x"] for head in page.locator(".question-list > p").all()]
+    assert len({x for group in places for x in group}) == 2
+    assert all(len(set(group)) == 1 for group in places)
+    assert [min(group) - head < 40 for group, head in zip(places, heads, strict=True)] == [True] * len(heads)
+
+
+@pytest.mark.browser
 def test_copy_link_copies_the_address_of_the_question(browser, site):
     context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
     page = context.new_page()
