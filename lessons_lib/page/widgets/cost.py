@@ -55,8 +55,10 @@ class CostExplorer(Explorer):
             "time for arithmetic and for memory, and the point of the task can be dragged along the roofline."
         ),
         tries={
-            "256 texts of 128 tokens": {"model": "Llama 3 8B", "mode": "write", "tokens": 128, "texts": 256},
-            "Prefill of 1024 tokens": {"model": "Llama 3 8B", "mode": "read", "tokens": 1024, "texts": 1},
+            "256 chats of 1024 tokens": {"mode": "write", "tokens": 1024, "texts": 256},
+            "256 texts of 128 tokens": {"mode": "write", "tokens": 128, "texts": 256},
+            "Prefill of 1024 tokens": {"mode": "read", "tokens": 1024, "texts": 1},
+            "Prefill of 131,072 tokens": {"mode": "read", "tokens": 131_072, "texts": 1},
         },
     )
 

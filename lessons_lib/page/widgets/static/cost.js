@@ -3,7 +3,6 @@
 import { DEVICES, LEVERS, MODELS, atIntensity, cost, intensity, least, modelOf, seconds } from "./cost.math.js";
 import { draggable } from "./drag.js";
 import {
-  button,
   fixed,
   headline,
   html,
@@ -29,12 +28,6 @@ import {
 
 /** @type {(keyof Traits)[]} */
 const EVERYTHING = ["model", "device", "mode", "tokens", "texts"];
-/** @type {[string, { mode: Mode, tokens: number, texts: number }][]} */
-const PRESETS = [
-  ["chat", { mode: "write", tokens: 1024, texts: 1 }],
-  ["batch", { mode: "write", tokens: 1024, texts: 256 }],
-  ["long text", { mode: "read", tokens: 131072, texts: 1 }],
-];
 /** @type {[string, [keyof Cost, string][]][]} */
 const BARS = [
   [
@@ -69,7 +62,6 @@ function render(context) {
   const waitsFor = () => (inUse() < 1 ? "memory" : "arithmetic");
   const made = () => (scope.read("mode") === "read" ? scope.read("tokens") : 1) * scope.read("texts");
   scope.add(
-    presets(scope),
     html(
       "div",
       { class: "x-controls" },
@@ -124,21 +116,6 @@ function render(context) {
       toValue: (place) => Math.round(2 ** place),
     });
   }
-}
-
-/** A chip for each common task, which sets the task, the sequence length and the batch size. @param {Scope} scope */
-function presets(scope) {
-  const chips = PRESETS.map(([name, { mode, tokens, texts }]) => {
-    const chip = button(name, () => {
-      scope.change({ mode, tokens, texts });
-    });
-    scope.when(["mode", "tokens", "texts"], () => {
-      const isSet = scope.read("mode") === mode && scope.read("tokens") === tokens && scope.read("texts") === texts;
-      chip.setAttribute("aria-pressed", String(isSet));
-    });
-    return chip;
-  });
-  return html("div", { class: "x-chips", role: "group", "aria-label": "presets" }, ...chips);
 }
 
 const [SHORTEST, LONGEST] = [1e-9, 1e4]; // seconds, the ends of the axis of times

@@ -183,7 +183,7 @@ function calls(scope, { story, query }) {
   );
 }
 
-const [WIDE, TOP, HIGH, LEFT, RIGHT] = [330, 34, 17, 84, 206];
+const [WIDE, TOP, HIGH, LEFT, RIGHT] = [330, 34, 15, 84, 206];
 const PITCH = (HIGH * LENGTH) / EXPERTS;
 
 /** Words on the left, experts on the right. @param {Scope} scope @param {State} state */
@@ -373,7 +373,6 @@ function experts(scope, { now, hidden }) {
                 .map((x) => fixed(x, 3))
                 .join(", "),
       ],
-      ["you said, without balance", () => (scope.read("guess") ? String(scope.read("guess")) : "–")],
     ]),
   ]);
 }

@@ -67,9 +67,9 @@ function render(context) {
     words,
     panels(
       ["Matrix", matrix(follow)],
-      ["Rows", html("div", { class: "x-panel x-tall" }, table(follow), outputs(follow))],
+      ["Rows", html("div", { class: "x-panel" }, table(follow), outputs(follow))],
       ["", settings(scope)],
-      ["Bytes", html("div", { class: "x-panel", style: "grid-column: 1 / -1" }, check(follow), bytes(scope, now))],
+      ["Bytes", html("div", { class: "x-panel t-bytes" }, check(follow), bytes(scope, now))],
     ),
   );
   follow((state) => {
@@ -139,7 +139,7 @@ function walk(scope, steps) {
 function settings(scope) {
   return html(
     "div",
-    {},
+    { class: "t-settings" },
     slider(scope.value("n"), { label: "Positions n", min: 2, max: LARGEST, step: 1 }),
     slider(scope.value("block_q"), { label: "Queries in a tile", min: 1, max: 8, step: 1 }),
     slider(scope.value("block_k"), { label: "Keys in a tile", min: 1, max: 8, step: 1 }),
