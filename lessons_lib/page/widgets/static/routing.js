@@ -347,9 +347,9 @@ function experts(scope, { now, hidden }) {
       ]),
     ),
     html("div", { class: "x-bench" }, step, none),
-    `Upper bars: the words of the call that choose each expert; striped: ${HELD_OUT.toLocaleString("en")} new words, as ` +
-      "trained. The first button lowers the bias of each expert that is chosen more than the average and raises the others’. " +
-      "What the model would predict with other biases or with a capacity is not computed here.",
+    `Upper bars: the words of the call; striped: ${HELD_OUT.toLocaleString("en")} new words, as trained. The first button ` +
+      "lowers the bias of each expert with more words than the average and raises the others’. The model’s predictions " +
+      "are not recomputed.",
     numbers(scope, EVERYTHING, [
       ["experts in effect, this call", () => (hidden() ? "–" : fixed(inEffect(now().asked)))],
       ["balance loss, this call", () => (hidden() ? "–" : fixed(now().balanceLoss))],
@@ -365,7 +365,7 @@ function experts(scope, { now, hidden }) {
                 .join(", "),
       ],
       [
-        "nats above the grammar, as trained",
+        "nats above the grammar",
         () =>
           hidden()
             ? "–"
