@@ -38,22 +38,28 @@ def walk(answer: Callable[[int, Tensor], Tensor], *, seed: int = 0, cases: int =
 
 @check
 def stationary(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int = 5) -> None:
-    """Check the stationary distribution of positive matrices, causal matrices and periodic walks."""
+    """Check the stationary distribution of positive matrices, causal matrices, periodic walks and a slow walk."""
     generator = torch.Generator().manual_seed(seed)
     for case in range(cases):
         n = int(torch.randint(2, 5, (), generator=generator))
-        kind = ("all visible", "causal", "two groups that swap")[case % 3]
+        kind = ("all visible", "causal", "two groups that swap", "two groups that rarely mix", "a swap")[case % 5]
         if kind == "two groups that swap":
             to, back = softmax(normal(n, n + 1, generator=generator)), softmax(normal(n + 1, n, generator=generator))
             a = torch.zeros(2 * n + 1, 2 * n + 1, dtype=torch.float64)
             a[:n, n:], a[n:, :n] = to, back
+        elif kind == "a swap":
+            a = torch.eye(2, dtype=torch.float64).flip(0)
+        elif kind == "two groups that rarely mix":
+            first = torch.arange(2 * n + 1) < n
+            apart = torch.where(first[:, None] == first, 0.0, -7.5)
+            a = softmax(normal(2 * n + 1, 2 * n + 1, generator=generator).clamp(-1, 1) + apart)
         else:
             scores = 2 * normal(n + 3, n + 3, generator=generator)
             a = softmax(scores, causal(n + 3) if kind == "causal" else None)
         where = f"{kind}, {a.shape[-1]} tokens"
         got = ask("stationary", answer, a, where=where)
         ones, pi = torch.ones_like(a[0]), stationary_distribution(a)
-        powers = torch.linalg.matrix_power(a, 1000)
+        powers, lazy = torch.linalg.matrix_power(a, 1000), (a + torch.eye(len(a), dtype=a.dtype)) / 2
         mistakes = {
             "this is a multiple of the right eigenvector, the vector of ones; return the left eigenvector": ones
             / len(ones),
@@ -62,6 +68,12 @@ def stationary(answer: Callable[[Tensor], Tensor], *, seed: int = 0, cases: int 
             "this is the distribution of the walkers after one step": a.mean(dim=0),
             "a periodic walk does not converge, so powers of the matrix fail": powers.mean(dim=0),
             "a periodic walk does not converge, so following one walker fails": powers[0],
+            "the walk has not converged after so many steps: solve for the distribution, or go on until it no longer "
+            "changes": [
+                torch.linalg.matrix_power(walk, steps)[0]
+                for walk in (a, lazy)
+                for steps in (10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 500, 512, 1000, 1024)
+            ],
         }
         compare("stationary", got, pi, mistakes, where=where)
 

@@ -188,6 +188,9 @@ WRONG[check.walk] += [
     (lambda start, layers: walk(start, layers.mean(0)[None]), "wrong values"),
 ]
 WRONG[check.stationary] += [
+    (lambda a: torch.linalg.matrix_power((a + torch.eye(len(a), dtype=a.dtype)) / 2, 100)[0], "has not converged"),
+    (lambda a: torch.linalg.matrix_power((a + torch.eye(len(a), dtype=a.dtype)) / 2, 1000)[0], "has not converged"),
+    (lambda a: torch.linalg.matrix_power((a + torch.eye(len(a), dtype=a.dtype)) / 2, 700)[0], "wrong values"),
     (lambda a: torch.linalg.matrix_power((a + torch.eye(len(a), dtype=a.dtype)) / 2, 8)[0], "wrong values"),
     (lambda a: a[-1], "wrong values"),
 ]
