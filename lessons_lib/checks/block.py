@@ -39,6 +39,11 @@ def n_weights(answer: Callable[[int, int, int, int, int, bool], int], *, seed: i
                 ),
                 "the biases of the feed-forward layers are missing": right - n_layers * (d_ff + d),
                 "the biases of the attention layers are missing": right - n_layers * 4 * d,
+                "each of the four matrices of attention has a bias, not only one of them": right - n_layers * 3 * d,
+                "the feed-forward layer has two biases, one of d_ff and one of d numbers": [
+                    right - n_layers * d_ff,
+                    right - n_layers * d,
+                ],
                 "attention has four matrices: count W_O too": [
                     right - n_layers * d * d,
                     right - n_layers * (d * d + d),

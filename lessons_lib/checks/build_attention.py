@@ -286,7 +286,7 @@ def decode(
         x, w, h, g = _layer_case(case, generator)
         sizes = [3, 1, *[2] * ((x.shape[1] - 4) // 2), *[1] * (x.shape[1] % 2)]
         where = f"{tuple(x.shape)} in pieces of {sizes}, n_heads={h}, n_kv_heads={g}"
-        wanted, mistakes = _layer(x, w, h, g), _decode_mistakes(x, w, h, g, sizes)
+        wanted = _layer(x, w, h, g)
         outs, cache, seen = [], None, 0
         for piece in x.split(sizes, dim=1):
             seen += piece.shape[1]
@@ -299,7 +299,10 @@ def decode(
             cache = following
             _check_cache(cache, (x.shape[0], g, seen, w[0].shape[-1] // h), h, where)
             outs.append(out)
-        compare("decode", torch.cat(outs, dim=1), wanted, mistakes, where=where, rounding=1e-5)
+        joined = torch.cat(outs, dim=1)
+        right = joined.dtype == wanted.dtype and torch.allclose(joined, wanted, rtol=0.0, atol=1e-9)
+        mistakes = {} if right else _decode_mistakes(x, w, h, g, sizes)  # they take most of the time
+        compare("decode", joined, wanted, mistakes, where=where, rounding=1e-5)
 
 
 def _run_decode_step(

@@ -21,7 +21,8 @@ def count_new_angles(answer: Callable[[int, int, float, int, float], int], *, se
             if case % 8 == 5:  # the factor equals the ratio of the lengths
                 given = (given[0], 2 * given[0], *given[2:4], 2.0)
             right, mistakes = _new_angles(*given)
-            if case or len({right, *mistakes.values()}) == len(mistakes) + 1:
+            made = [right, *(one for ways in mistakes.values() for one in (ways if isinstance(ways, list) else [ways]))]
+            if case or len(set(made)) == len(made):
                 break
         trained, n, base, width, factor = given
         where = f"n_trained={trained}, n={n}, base={base:g}, d_head={width}, factor={factor:g}"
@@ -155,11 +156,17 @@ def _one_token_longer(generator: torch.Generator) -> tuple[int, int, float, int]
             return trained, trained + 1, base, width
 
 
-def _new_angles(trained: int, n: int, base: float, width: int, factor: float) -> tuple[int, dict[str, int]]:
+def _new_angles(trained: int, n: int, base: float, width: int, factor: float) -> tuple[int, dict[str, int | list[int]]]:
     """Return the number of RoPE pairs with new angles, and the number with each likely mistake."""
 
-    def count(power: float = 2.0, turn: float = 2 * math.pi, slowed: float = factor, at: float = float(trained)) -> int:
-        speeds = [base ** (-power * i / width) for i in range(width // 2)]
+    def count(
+        power: float = 2.0,
+        turn: float = 2 * math.pi,
+        slowed: float = factor,
+        at: float = float(trained),
+        pairs: range = range(width // 2),
+    ) -> int:
+        speeds = [base ** (-power * i / width) for i in pairs]
         return sum(at * w < turn and n * w / slowed > trained * w for w in speeds)
 
     right = count()
@@ -174,5 +181,6 @@ def _new_angles(trained: int, n: int, base: float, width: int, factor: float) ->
         "a turn is 2 pi radians, not 360": count(turn=360.0) if count(turn=360.0) != width // 2 else -1,
         "count the full turns in training, not in the longer text": count(at=float(n)),
         "in training the frequencies were not divided by the factor": count(at=trained / factor),
-        "a pair has two entries: count pairs, not entries": 2 * right,
+        "a pair has two entries: count pairs, not entries": [2 * right, count(pairs=range(width))],
+        "pairs are numbered from 0 to d/2 - 1": count(pairs=range(1, width // 2 + 1)),
     }

@@ -10,9 +10,20 @@ from lessons_lib.checks import long_context as check
 
 
 def count_new_angles(
-    n_trained, n, base, d_head, factor, *, power=2.0, turn=2 * math.pi, slow=True, at=None, both=False
+    n_trained,
+    n,
+    base,
+    d_head,
+    factor,
+    *,
+    power=2.0,
+    turn=2 * math.pi,
+    slow=True,
+    at=None,
+    both=False,
+    pairs=lambda d: range(d // 2),
 ):
-    speeds = [base ** (-power * i / d_head) for i in range(d_head // 2)]
+    speeds = [base ** (-power * i / d_head) for i in pairs(d_head)]
     by = factor if slow else 1.0
     seen = n_trained if at is None else at(n_trained, n, factor)
     return sum((seen * w < turn or both) and n * w / by > n_trained * w for w in speeds)
@@ -119,6 +130,8 @@ WRONG = {
             "were not divided by the factor",
         ),
         (lambda *a: 2 * count_new_angles(*a), "count pairs"),
+        (lambda *a: count_new_angles(*a, pairs=lambda d: range(d)), "count pairs"),
+        (lambda *a: count_new_angles(*a, pairs=lambda d: range(1, d // 2 + 1)), "numbered from 0"),
         (lambda *a: count_new_angles(*a, slow=False), "with this factor, no pair"),
         (
             lambda a, b, c, d, e: count_new_angles(a, b + (b == e * a), c, d, e),
