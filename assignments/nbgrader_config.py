@@ -15,6 +15,7 @@ c.IncludeHeaderFooter.header = str(HERE / "source" / "header.ipynb")
 c.ClearSolutions.code_stub = {"python": "raise NotImplementedError  # your code here"}
 c.ClearSolutions.text_stub = "*Your answer here.*"
 
+c.GenerateAssignment.preprocessors.insert(0, "grading.draw_numbers.DrawNumbers")  # numbers of questions on paper
 c.GenerateAssignment.preprocessors.append("grading.release.AddAssignmentName")  # to recognise a wrong notebook
 
 c.ZipCollectApp.collector_plugin = "grading.collect.CourseSystemCollector"  # finds the owner of each file

@@ -22,6 +22,7 @@ from traitlets.config.loader import PyFileConfigLoader
 
 from grading.check_notebook import mend, read
 from grading.collect import collected_record
+from grading.draw_numbers import course_numbers, drawn
 from grading.executor import ExecuteWithOutsideChecks, WallClockExceededError, is_autograded
 from grading.feedback_page import configure_page
 from grading.groups import Group, groups
@@ -65,6 +66,7 @@ def configure(
     if not seed.exists():
         seed.write_text(f"{secrets.randbelow(2**31)}\n")
     config.ExecuteWithOutsideChecks.seed_shift = int(seed.read_text())
+    config.DrawNumbers.numbers = course_numbers(folder / "course.toml")
     return config
 
 
@@ -181,8 +183,9 @@ class Course:
         return sorted(wanted), found
 
     def master(self) -> NotebookNode:
-        """Read the notebook with the solutions."""
-        return nbformat.read(self.notebook("source"), as_version=4)
+        """Read the notebook with the solutions, and fill in the numbers of this course."""
+        master = nbformat.read(self.notebook("source"), as_version=4)
+        return drawn(master, self.name, course_numbers(self.folder / "course.toml"))
 
     def load_master(self) -> None:
         """Write the assignment, with its hidden tests, into the gradebook.

@@ -31,6 +31,7 @@ from datetime import datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+from grading.draw_numbers import KEY
 from grading.names import likeness, split
 
 SPACE = re.compile(r"\s+")
@@ -265,7 +266,7 @@ def read_rules(path: Path, name: str) -> Rules:
 
 def assignments_in(path: Path) -> list[str]:
     """Return the assignments that have rules in a file that ``read_rules`` accepts."""
-    return list(tomllib.loads(read_text(path))) if path.is_file() else []
+    return [name for name in tomllib.loads(read_text(path)) if name != KEY] if path.is_file() else []
 
 
 def canvas_column(name: str, rules: Rules, heads: list[str]) -> str:

@@ -24,10 +24,11 @@ import torch
 from nbgrader.api import Gradebook
 
 from grading.course import Course
+from grading.draw_numbers import course_numbers
 from grading.report import Result
 
 ROOT = Path(__file__).resolve().parents[1]
-LOCAL_CONDITIONS = ("seed", "master", "code")  # these must also be the same where the parts are joined
+LOCAL_CONDITIONS = ("seed", "numbers", "master", "code")  # these must also be the same where the parts are joined
 
 
 class JoinError(ValueError):
@@ -98,6 +99,7 @@ def conditions(course: Path, name: str, limits: dict[str, Any]) -> dict[str, Any
         commit = "unknown"
     return {
         "seed": int((course / "seed").read_text()),
+        "numbers": course_numbers(course / "course.toml"),
         "master": digest(*sorted(path for path in (course / "source" / name).rglob("*") if path.is_file())),
         "code": digest(*code),
         "commit": commit,

@@ -11,12 +11,15 @@ import nbformat
 import yaml
 from build_book import BUILD, ROOT, run_jupyter_book
 
+sys.path.append(str(ROOT))
+from grading.draw_numbers import drawn  # isort: skip
+
 MASTERS = ROOT / "assignments" / "source"
 
 
 def with_solutions(master: Path) -> nbformat.NotebookNode:
     """Return the page of a master, with the header of every notebook, and with written solutions in a box."""
-    notebook = nbformat.read(master, as_version=4)
+    notebook = drawn(nbformat.read(master, as_version=4), master.stem)
     for cell in notebook.cells:
         if cell.cell_type == "markdown" and cell.metadata.nbgrader.solution:
             cell.source = f":::{{admonition}} Solution\n{cell.source}\n:::"

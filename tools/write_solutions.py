@@ -16,6 +16,9 @@ from pygments.lexers import PythonLexer
 from runs import BUILD, ROOT
 from typeset_page import self_contained, to_html
 
+sys.path.append(str(ROOT))
+from grading.draw_numbers import course_numbers, drawn  # isort: skip
+
 MASTERS = ROOT / "assignments" / "source"
 FORMAT = HtmlFormatter(nowrap=True, noclasses=True, style="default")
 MARKS = re.compile(r"^\s*### (?:BEGIN|END) (?:SOLUTION|HIDDEN TESTS)\n?", re.MULTILINE)
@@ -83,11 +86,13 @@ def points_of(points: float) -> str:
 
 
 def write_solutions(target: Path) -> list[Path]:
-    """Write the pages of all assignments into ``target``; return their paths."""
+    """Write the pages of all assignments, with this course's numbers, into ``target``; return their paths."""
+    numbers = course_numbers(MASTERS.parent / "course.toml")
     target.mkdir(parents=True, exist_ok=True)
     written = []
     for master in sorted(MASTERS.glob("*/*.ipynb")):
-        page = solutions(nbformat.read(master, as_version=4), master.stem)
+        notebook = drawn(nbformat.read(master, as_version=4), master.stem, numbers)
+        page = solutions(notebook, master.stem)
         written.append(target / f"{master.stem}.html")
         written[-1].write_text(self_contained(page), encoding="utf-8")
     return written

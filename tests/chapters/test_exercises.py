@@ -9,13 +9,15 @@ import nbformat
 import pytest
 from thorough import all_but
 
+pytest.importorskip("nbgrader")
+
+from grading.draw_numbers import drawn
+
 ROOT = Path(__file__).resolve().parents[2]
 MASTERS = sorted((ROOT / "assignments/source").glob("*/*.ipynb"))
 # The longer assignments belong to a part of the book and not to one chapter; the values are the parts' folders.
 OF_A_PART = {"build-attention": "attention", "build-flash": "efficient"}
 STUB = "raise NotImplementedError  # your code here"
-
-pytest.importorskip("nbgrader")
 
 of_a_chapter = pytest.mark.parametrize("master", [m for m in MASTERS if m.stem not in OF_A_PART], ids=lambda m: m.stem)
 of_a_part = pytest.mark.parametrize("master", [m for m in MASTERS if m.stem in OF_A_PART], ids=lambda m: m.stem)
@@ -33,7 +35,7 @@ some_masters_first = pytest.mark.parametrize(
 
 
 def read(path: Path) -> nbformat.NotebookNode:
-    return nbformat.read(path, as_version=4)
+    return drawn(nbformat.read(path, as_version=4), path.stem)
 
 
 def released(master: Path) -> Path:

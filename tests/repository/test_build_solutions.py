@@ -10,6 +10,8 @@ pytest.importorskip("nbgrader")
 
 from build_solutions import MASTERS, ROOT, with_solutions, write_sources
 
+from grading.draw_numbers import drawn
+
 EVERY_MASTER = sorted(MASTERS.glob("*/*.ipynb"))
 
 
@@ -19,7 +21,7 @@ def sources(notebook) -> list[str]:
 
 @pytest.mark.parametrize("master", EVERY_MASTER, ids=lambda path: path.stem)
 def test_with_solutions_keeps_all_cells_in_order(master):
-    page, given = with_solutions(master), nbformat.read(master, 4)
+    page, given = with_solutions(master), drawn(nbformat.read(master, 4), master.stem)
     nbformat.validate(page)
     assert "lessons_lib[notebook]" in page.cells[0].source, "the header that installs the library comes first"
     for shown, cell in zip(page.cells[1:], given.cells, strict=True):
