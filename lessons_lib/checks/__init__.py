@@ -20,7 +20,7 @@ which is the order of the chapters::
     positions                   rotary positions, ALiBi, longer contexts
     dynamics                    token spread, learning-rate schedule, attention entropy
     block                       parameters of a GPT, a pre-norm block, contributions to the logits, backward of a norm
-    train_gpt                   inputs and targets, byte-pair merges, discounted bigram probabilities, min-p sampling
+    train_gpt                   inputs and targets, byte-pair merges, leaks, accumulation, bigrams, min-p sampling
     patterns                    pattern scores, ablation and patching, the induction circuit, other weights
     modern                      the balance loss of a router, speculative decoding, latent keys
     complexity                  the cost of a block, the batch size for a device, a scan

@@ -5,8 +5,12 @@ from itertools import combinations, pairwise
 
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
-from lessons_lib.checks import ask, check, compare, normal, number
+from lessons_lib.checks import ask, check, compare, compare_mask, normal, number
+
+Settings = list[Tensor | float]
+MicroBatches = list[tuple[Tensor, Tensor]]
 
 
 @check
@@ -164,6 +168,245 @@ def _longest(tokens: list[int], merges: list[tuple[int, int]]) -> list[int]:
         longest.append(max(fits, key=lambda token: (len(spelled[token]), -token)))
         tokens = tokens[len(spelled[longest[-1]]) :]
     return longest
+
+
+# --- leaks ------------------------------------------------------------------------------------------------------------
+
+
+@check
+def leaky_positions(answer: Callable[[Tensor, Settings], Tensor], *, seed: int = 0, cases: int = 6) -> None:
+    """Check a test that finds the positions whose logits depend on a later token."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        tokens, settings, depends, where = _leak_case(case, generator)
+        got = ask("leaky_positions", answer, tokens, settings, where=where)
+        compare_mask("leaky_positions", got, depends.triu(1).any(1), _leak_mistakes(depends), where=where)
+
+
+def _leak_case(case: int, generator: torch.Generator) -> tuple[Tensor, Settings, Tensor, str]:
+    """Return a text, the settings of a model, the pairs (position, token it depends on), and a description.
+
+    Every token on which a position depends changes its logits clearly. All mistakes differ in the first case.
+    """
+
+    def draw(low: int, high: int) -> int:
+        return int(torch.randint(low, high, (), generator=generator))
+
+    while True:
+        n = 1 if case % 6 == 2 else draw(6, 9)
+        vocab, d = n + draw(1, 4), draw(3, 6)
+        masks = torch.ones(2, n, n, dtype=torch.bool).tril().triu(-draw(1, 3))  # honest: a causal window
+        masks[1] = torch.eye(n, dtype=torch.bool) if case % 6 == 0 else masks[1]
+        centre = 1.0 if case % 6 == 3 else 0.0
+        if case % 6 in (0, 5):
+            for layer in (0, 0, 1):
+                query = draw(0, n - 2)
+                masks[layer, query, draw(query + 1, n)] = True
+        if case % 6 == 4:
+            masks[1, n - 2, n - 1] = True
+        tokens = torch.randperm(vocab, generator=generator)[:n]
+        settings = [0.6 * normal(vocab, d, generator=generator), masks[0], masks[1], centre]
+        one, two = (mask.double() for mask in masks)
+        depends = ((two + torch.eye(n)) @ (one + torch.eye(n))) > 0
+        depends = torch.ones_like(depends) if centre else depends
+        made = [depends.triu(1).any(1), *_leak_mistakes(depends).values()]
+        told_apart = case % 6 or not any(torch.equal(a, b) for a, b in combinations(made, 2))
+        if told_apart and _changes_are_clear(tokens, settings, depends):
+            kind = {1: "without leaks", 3: "centred over the positions"}.get(case % 6, "two attention layers")
+            return tokens, settings, depends, f"n={n}, V={vocab}, {kind}"
+
+
+def _changes_are_clear(tokens: Tensor, settings: Settings, depends: Tensor) -> bool:
+    """Return whether each replacement of a token changes the logits by more than 1e-6 where they depend on it."""
+    logits, least = _leaky_model(tokens, settings), torch.full(depends.shape, torch.inf, dtype=torch.float64)
+    assert isinstance(settings[0], Tensor)
+    for j in range(len(tokens)):
+        for other in set(range(len(settings[0]))) - {int(tokens[j])}:
+            changed = _leaky_model(tokens.index_put((torch.tensor(j),), torch.tensor(other)), settings)
+            least[:, j] = torch.minimum(least[:, j], (changed - logits).abs().amax(-1))
+    return bool((least[depends] > 1e-6).all())
+
+
+def _leaky_model(tokens: Tensor, settings: Settings) -> Tensor:
+    """Return the logits of the notebook's ``model``."""
+    embedding, *masks, centre = settings
+    assert isinstance(embedding, Tensor)
+    x = embedding[tokens]
+    x = x - centre * x.mean(0)
+    for mask in masks:
+        assert isinstance(mask, Tensor)
+        x = x + scaled_dot_product_attention(x[None], x[None], x[None], mask)[0]
+    return x @ embedding.T
+
+
+def _leak_mistakes(depends: Tensor) -> dict[str, Tensor]:
+    """Return the result with each mistake, from the pairs (position, token it depends on)."""
+    later, n = depends.triu(1), len(depends)
+    wanted = later.any(1)
+    positions = torch.arange(n)
+    farthest = int(later.any(0).nonzero().max()) if bool(later.any()) else 0
+    first = torch.zeros_like(wanted)
+    first[: int(wanted.nonzero()[0]) + 1 if bool(wanted.any()) else 0] = True
+    return {
+        "the logits at a position may depend on the token at this position: only later tokens are leaks": depends.any(
+            1
+        ),
+        "a dependence on an earlier token is no leak": depends.tril(-1).any(1),
+        "every later token may leak, not only the next one": torch.cat([depends.diagonal(1), torch.zeros(1).bool()]),
+        "every later token may leak, not only the last one": later[:, -1],
+        "mark the position whose logits change, not the token that was changed": later.any(0),
+        "compare each position: a leak at one position is no leak at all positions before the token": (
+            positions < farthest
+        ),
+        "mark every position that leaks, not only the first one": wanted & first,
+        "True marks a leak": ~wanted,
+        "this model leaks at some position, and the test finds nothing": torch.zeros_like(wanted),
+    }
+
+
+# --- gradient accumulation --------------------------------------------------------------------------------------------
+
+
+@check
+def training_step(
+    answer: Callable[[list[Tensor], MicroBatches, float, float], list[Tensor]], *, seed: int = 0, cases: int = 4
+) -> None:
+    """Check one step of gradient descent with gradient accumulation and clipping."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        weights, micro_batches, lr, max_norm, where = _step_case(case, generator)
+        returns = "the new weights, [embedding, head]"
+        got = ask("training_step", answer, weights, micro_batches, lr, max_norm, where=where, returns=returns, parts=2)
+        wanted, mistakes = _step_and_mistakes(weights, micro_batches, lr, max_norm)
+        for i, name in enumerate(("embedding", "head")):
+            known = {why: [way[i] for way in ways] for why, ways in mistakes.items()}
+            compare(f"the new {name}", got[i], wanted[i], known, where=where)
+
+
+def _step_case(case: int, generator: torch.Generator) -> tuple[list[Tensor], MicroBatches, float, float, str]:
+    """Draw weights, micro-batches, a learning rate and a largest norm, and describe them.
+
+    The gradient is shorter than the largest norm in the even cases, and longer in the others.
+    """
+    vocab, d, k = (torch.randperm(4, generator=generator)[:3] + 3).tolist()
+    k = 1 if case % 4 == 3 else k
+    weights = [normal(vocab, d, generator=generator), normal(d, vocab, generator=generator)]
+    micro_batches = []
+    for place in range(k):
+        b, n = (torch.randperm(4, generator=generator)[:2] + 1).tolist()
+        inputs, targets = torch.randint(vocab, (2, b, n + place), generator=generator)
+        targets[torch.rand(targets.shape, generator=generator) < 0.4] = -100
+        targets[0, 0] = 0
+        if case % 4 == 2 and place == 1:
+            targets[:] = -100
+        micro_batches.append((inputs, targets))
+    length = _length(_whole_gradient(weights, micro_batches))
+    share, lr = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
+    n_targets = sum(int((targets != -100).sum()) for _, targets in micro_batches)
+    factor = {0: n_targets + 1.5, 2: 1.5}.get(case % 4, 0.2) + 0.5 * share  # in the first case even a sum is shorter
+    max_norm = factor * length
+    sizes = [f"{tuple(targets.shape)} with {int((targets != -100).sum())} targets" for _, targets in micro_batches]
+    where = f"micro-batches {', '.join(sizes)}; lr={lr + 0.3:.2g}, max_norm={max_norm:.2g}, gradient {length:.2g}"
+    return weights, micro_batches, lr + 0.3, max_norm, where
+
+
+def _gradient(weights: list[Tensor], inputs: Tensor, targets: Tensor) -> list[Tensor]:
+    """Return the gradient of the mean loss over the targets that are no padding; zero if there are none."""
+    given = [w.clone().requires_grad_() for w in weights]
+    logits = torch.tanh(given[0][inputs]) @ given[1]
+    total = cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100, reduction="sum")
+    return list(torch.autograd.grad(total / max(1, int((targets != -100).sum())), given))
+
+
+def _whole_gradient(weights: list[Tensor], micro_batches: MicroBatches) -> list[Tensor]:
+    """Return the gradient of the mean loss over all targets, from one batch."""
+    inputs, targets = (torch.cat([pair[i].flatten() for pair in micro_batches])[None] for i in (0, 1))
+    return _gradient(weights, inputs, targets)
+
+
+def _length(gradient: list[Tensor]) -> float:
+    return float(torch.cat([g.flatten() for g in gradient]).norm())
+
+
+def _clipped(gradient: list[Tensor], max_norm: float) -> list[Tensor]:
+    """Scale the gradient down to a length of ``max_norm``, if it is longer."""
+    return [g * min(1.0, max_norm / max(_length(gradient), 1e-30)) for g in gradient]
+
+
+def _step_and_mistakes(
+    weights: list[Tensor], micro_batches: MicroBatches, lr: float, max_norm: float
+) -> tuple[list[Tensor], dict[str, list[list[Tensor]]]]:
+    """Return the new weights, and the new weights with each mistake."""
+    parts = [_gradient(weights, *pair) for pair in micro_batches]
+    counts = [float((targets != -100).sum()) for _, targets in micro_batches]
+    k, total = len(parts), sum(counts)
+    rows = [float(len(targets)) for _, targets in micro_batches]
+    sizes = [float(targets.numel()) for _, targets in micro_batches]
+
+    def step(gradient: list[Tensor], start: list[Tensor] = weights) -> list[Tensor]:
+        return [w - lr * g for w, g in zip(start, gradient, strict=True)]
+
+    def weighted(factors: list[float], parts: list[list[Tensor]] = parts) -> list[Tensor]:
+        return [
+            sum((f * g for f, g in zip(factors, each, strict=True)), torch.zeros(()))
+            for each in zip(*parts, strict=True)
+        ]
+
+    def new(factors: list[float]) -> list[Tensor]:
+        return step(_clipped(weighted(factors), max_norm))
+
+    def one_after_the_other(factors: list[float]) -> list[Tensor]:
+        now = weights
+        for factor, pair in zip(factors, micro_batches, strict=True):
+            now = step(_clipped([factor * g for g in _gradient(now, *pair)], max_norm), now)
+        return now
+
+    shares, whole = [count / total for count in counts], _whole_gradient(weights, micro_batches)
+    equal, ones = [1 / k] * k, [1.0] * k
+    too_early = [_clipped(part, max_norm) for part in parts]
+    shares_too_early = [_clipped([f * g for g in part], max_norm) for f, part in zip(shares, parts, strict=True)]
+    last, first = [0.0] * (k - 1) + [1.0], [1.0] + [0.0] * (k - 1)
+    return step(_clipped(whole, max_norm)), {
+        "a mean of the micro-batches' means gives the targets of a small micro-batch more weight": [new(equal)],
+        "the loss is a mean over the whole batch, not a sum of the micro-batches' means": [new(ones)],
+        "the loss is a mean over all targets: divide by their number": [new(counts)],
+        "weight a micro-batch by its number of targets, not of rows": [new([r / sum(rows) for r in rows])],
+        "padding does not count: weight a micro-batch by its targets that are not -100": [
+            new([size / sum(sizes) for size in sizes])
+        ],
+        "the gradients of the micro-batches must be added: this is one of them alone": [
+            new(last),
+            new(first),
+            new([f * share for f, share in zip(last, shares, strict=True)]),
+        ],
+        "make one step after the last micro-batch, not one after each": [
+            one_after_the_other(shares),
+            one_after_the_other(ones),
+            one_after_the_other(equal),
+        ],
+        "the gradient is not clipped": [step(whole)],
+        "clip the accumulated gradient once, not the gradient of each micro-batch": [
+            step(weighted(shares, too_early)),
+            step(weighted(ones, shares_too_early)),
+            step(_clipped(weighted(shares, too_early), max_norm)),
+        ],
+        "the length is that of all weights together, not of each matrix": [
+            step([_clipped([g], max_norm)[0] for g in whole])
+        ],
+        "clipping scales the whole gradient, not each entry by itself": [
+            step([g.clamp(-max_norm, max_norm) for g in whole])
+        ],
+        "a gradient shorter than max_norm is not changed": [step([g * max_norm / _length(whole) for g in whole])],
+        "the step goes against the gradient: w - lr g": [
+            [w + lr * g for w, g in zip(weights, _clipped(whole, max_norm), strict=True)]
+        ],
+        "the learning rate is missing": [[w - g for w, g in zip(weights, _clipped(whole, max_norm), strict=True)]],
+        "these are the old weights": [list(weights)],
+        "return the new weights, not the gradient": [whole, _clipped(whole, max_norm)],
+    }
+
+
+# --- sampling and baselines -------------------------------------------------------------------------------------------
 
 
 @check

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import torch
-from torch.nn.functional import softmax
+from torch.nn.functional import cross_entropy, scaled_dot_product_attention, softmax
 
 from lessons_lib.checks import train_gpt as check
 
@@ -116,7 +116,150 @@ def row_by_row(logits, p, temperature):
     return out
 
 
+def model(tokens, settings):
+    """The notebook's model."""
+    embedding, first, second, centre = settings
+    x = embedding[tokens]
+    x = x - centre * x.mean(0)
+    for mask in (first, second):
+        mask = mask[: len(tokens), : len(tokens)]
+        x = x + scaled_dot_product_attention(x[None], x[None], x[None], mask)[0]
+    return x @ embedding.T
+
+
+def changes(tokens, settings):
+    """How far the logits at each position (row) move if each token (column) is replaced."""
+    moved = []
+    for j in range(len(tokens)):
+        other = tokens.clone()
+        other[j] = (tokens[j] + 1) % len(settings[0])
+        moved.append((model(other, settings) - model(tokens, settings)).abs().amax(-1))
+    return torch.stack(moved, 1)
+
+
+def leaky_positions(tokens, settings):
+    return (changes(tokens, settings) > 1e-9).triu(1).any(1)
+
+
+def by_replacing_the_rest(tokens, settings):
+    """All later tokens at once, once for each position."""
+    leaky = []
+    for i in range(len(tokens)):
+        other = tokens.clone()
+        other[i + 1 :] = (other[i + 1 :] + 1) % len(settings[0])
+        difference = model(other, settings)[i] - model(tokens, settings)[i]
+        leaky.append(bool(difference.abs().max() > 1e-9))
+    return torch.tensor(leaky)
+
+
+def by_prefixes(tokens, settings):
+    """The text up to a position must give the same logits as the whole text."""
+    whole = model(tokens, settings)
+    short = torch.stack([model(tokens[: i + 1], settings)[-1] for i in range(len(tokens))])
+    return ~torch.isclose(whole, short, rtol=0, atol=1e-9).all(-1)
+
+
+def leaks_in_single_precision(tokens, settings):
+    return leaky_positions(tokens, [settings[0].float(), *settings[1:]])
+
+
+def mean_loss(weights, inputs, targets):
+    """The notebook's loss."""
+    logits = torch.tanh(weights[0][inputs]) @ weights[1]
+    return cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-100)
+
+
+def n_targets(batch):
+    return int((batch[1] != -100).sum())
+
+
+def gradients(weights, batch):
+    copies = [w.clone().requires_grad_() for w in weights]
+    return torch.autograd.grad(mean_loss(copies, *batch), copies)
+
+
+def clipped(gradient, max_norm):
+    length = sum(float(g.square().sum()) for g in gradient) ** 0.5
+    return [g * min(1.0, max_norm / length) for g in gradient]
+
+
+def descend(weights, gradient, lr):
+    return [w - lr * g for w, g in zip(weights, gradient, strict=True)]
+
+
+def training_step(weights, micro_batches, lr, max_norm):
+    """With clip_grad_norm_ of PyTorch."""
+    weights = [w.clone().requires_grad_() for w in weights]
+    total = sum(map(n_targets, micro_batches))
+    for batch in micro_batches:
+        if n_targets(batch):
+            (n_targets(batch) / total * mean_loss(weights, *batch)).backward()
+    torch.nn.utils.clip_grad_norm_(weights, max_norm)
+    return [(w - lr * w.grad).detach() for w in weights]
+
+
+def accumulated(weights, micro_batches, factor=lambda batch: n_targets(batch)):
+    total = [torch.zeros_like(w) for w in weights]
+    for batch in micro_batches:
+        if n_targets(batch):
+            total = [t + factor(batch) * g for t, g in zip(total, gradients(weights, batch), strict=True)]
+    return total
+
+
+def step_by_hand(weights, micro_batches, lr, max_norm):
+    """A sum over all targets, divided at the end."""
+    total = sum(map(n_targets, micro_batches))
+    mean = [g / total for g in accumulated(weights, micro_batches)]
+    return tuple(descend(weights, clipped(mean, max_norm), lr))
+
+
+def step_with_an_optimiser(weights, micro_batches, lr, max_norm):
+    weights = [torch.nn.Parameter(w.clone()) for w in weights]
+    sgd = torch.optim.SGD(weights, lr=lr)
+    kept = [batch for batch in micro_batches if n_targets(batch)]
+    for batch in kept:
+        (mean_loss(weights, *batch) * n_targets(batch)).backward()
+    for w in weights:
+        w.grad /= sum(map(n_targets, kept))
+    torch.nn.utils.clip_grad_norm_(weights, max_norm)
+    sgd.step()
+    return [w.data for w in weights]
+
+
+def step_of_the_whole_batch(weights, micro_batches, lr, max_norm):
+    """Every token as a text of its own, in one batch."""
+    inputs, targets = (torch.cat([batch[i].flatten() for batch in micro_batches])[:, None] for i in (0, 1))
+    return descend(weights, clipped(gradients(weights, (inputs, targets)), max_norm), lr)
+
+
+def step_with_padding_alone(weights, micro_batches, lr, max_norm):
+    """The gradient of a mean over no target is zero."""
+    shares = [n_targets(batch) / sum(map(n_targets, micro_batches)) for batch in micro_batches]
+    parts = [gradients(weights, batch) for batch in micro_batches]
+    mean = [sum(f * g for f, g in zip(shares, each, strict=True)) for each in zip(*parts, strict=True)]
+    length = sum(float(g.square().sum()) for g in mean) ** 0.5
+    return descend(weights, [g * min(1.0, max_norm / length) for g in mean], lr)
+
+
+def step_in_single_precision(weights, *rest):
+    return training_step([w.float() for w in weights], *rest)
+
+
 RIGHT = {
+    check.leaky_positions: [
+        leaky_positions,
+        by_replacing_the_rest,
+        by_prefixes,
+        leaks_in_single_precision,
+    ],
+    check.training_step: [
+        training_step,
+        step_by_hand,
+        step_with_an_optimiser,
+        step_of_the_whole_batch,
+        step_with_padding_alone,
+        step_in_single_precision,
+    ],
     check.inputs_and_targets: [
         inputs_and_targets,
         by_slices,
@@ -147,7 +290,130 @@ RIGHT = {
 
 # --- wrong answers ----------------------------------------------------------------------------------------------------
 
+
+def from_changes(way):
+    """Another reading of the table of changes: rows are positions, columns are the replaced tokens."""
+    return lambda tokens, settings: way(changes(tokens, settings) > 1e-9)
+
+
+def all_before_a_leak(moved):
+    leaking = moved.triu(1).any(0)
+    return torch.tensor([bool(leaking[i + 1 :].any()) for i in range(len(moved))])
+
+
+def first_leak(moved):
+    leaky = moved.triu(1).any(1)
+    return leaky & (leaky.cumsum(0) == 1)
+
+
+def last_token_replaced(moved):
+    leaky = moved[:, -1].clone()
+    leaky[-1] = False
+    return leaky
+
+
 WRONG = {}
+
+WRONG[check.leaky_positions] = [
+    (from_changes(lambda moved: moved.any(1)), "only later tokens are leaks"),
+    (from_changes(lambda moved: moved.triu().any(1)), "only later tokens are leaks"),
+    (from_changes(lambda moved: moved.tril(-1).any(1)), "an earlier token is no leak"),
+    (from_changes(lambda moved: torch.cat([moved.diagonal(1), torch.tensor([False])])), "not only the next one"),
+    (from_changes(last_token_replaced), "not only the last one"),
+    (from_changes(lambda moved: moved.triu(1).any(0)), "not the token that was changed"),
+    (from_changes(all_before_a_leak), "compare each position"),
+    (from_changes(first_leak), "not only the first one"),
+    (lambda *given: ~leaky_positions(*given), "True marks a leak"),
+    (lambda tokens, settings: torch.zeros(len(tokens)).bool(), "the test finds nothing"),
+    (lambda tokens, settings: torch.ones(len(tokens)).bool(), "only later tokens are leaks"),
+    (lambda *given: leaky_positions(*given).roll(1), "wrong values"),
+    (lambda *given: leaky_positions(*given).any(), "must have shape"),
+    (lambda *given: leaky_positions(*given).double(), "must be a Boolean tensor"),
+    (lambda *given: leaky_positions(*given).nonzero(), "must be a Boolean tensor"),
+    (lambda *given: None, "did you forget to return"),
+]
+
+
+def weighting(factor):
+    """Another weight of each micro-batch; ``factor`` gets the batch and all batches."""
+
+    def answer(weights, micro_batches, lr, max_norm):
+        gradient = accumulated(weights, micro_batches, lambda batch: factor(batch, micro_batches))
+        return descend(weights, clipped(gradient, max_norm), lr)
+
+    return answer
+
+
+def share_of(size):
+    return weighting(lambda batch, batches: size(batch) / sum(map(size, batches)))
+
+
+def true_share(batch, batches):
+    return n_targets(batch) / sum(map(n_targets, batches))
+
+
+def clipping(way):
+    """Another treatment of the right gradient."""
+
+    def answer(weights, micro_batches, lr, max_norm):
+        gradient = accumulated(weights, micro_batches, lambda batch: true_share(batch, micro_batches))
+        return descend(weights, way(gradient, max_norm), lr)
+
+    return answer
+
+
+def clip_each_batch(weights, micro_batches, lr, max_norm):
+    new = weights
+    for batch in micro_batches:
+        if n_targets(batch):
+            part = clipped(gradients(weights, batch), max_norm)
+            new = descend(new, part, lr * true_share(batch, micro_batches))
+    return new
+
+
+def step_after_each(weights, micro_batches, lr, max_norm):
+    for batch in micro_batches:
+        if n_targets(batch):
+            part = [true_share(batch, micro_batches) * g for g in gradients(weights, batch)]
+            weights = descend(weights, clipped(part, max_norm), lr)
+    return weights
+
+
+def in_place(weights, micro_batches, lr, max_norm):
+    new = training_step(weights, micro_batches, lr, max_norm)
+    for w, after in zip(weights, new, strict=True):
+        w.copy_(after)
+    return weights
+
+
+def uphill(weights, micro_batches, lr, max_norm):
+    return training_step(weights, micro_batches, -lr, max_norm)
+
+
+WRONG[check.training_step] = [
+    (weighting(lambda batch, batches: 1 / len(batches)), "more weight"),
+    (weighting(lambda batch, batches: 1.0), "not a sum of the micro-batches' means"),
+    (weighting(lambda batch, batches: n_targets(batch)), "divide by their number"),
+    (share_of(lambda batch: len(batch[1])), "not of rows"),
+    (share_of(lambda batch: batch[1].numel()), "padding does not count"),
+    (weighting(lambda batch, batches: float(batch is batches[-1])), "one of them alone"),
+    (weighting(lambda batch, batches: float(batch is batches[0])), "one of them alone"),
+    (step_after_each, "not one after each"),
+    (clipping(lambda gradient, max_norm: gradient), "the gradient is not clipped"),
+    (clip_each_batch, "not the gradient of each micro-batch"),
+    (clipping(lambda gradient, max_norm: [clipped([g], max_norm)[0] for g in gradient]), "not of each matrix"),
+    (clipping(lambda gradient, max_norm: [g.clamp(-max_norm, max_norm) for g in gradient]), "not each entry"),
+    (clipping(lambda gradient, max_norm: clipped([1e6 * g for g in gradient], max_norm)), "shorter than max_norm"),
+    (uphill, "against the gradient"),
+    (lambda w, b, lr, m: training_step(w, b, 1.0, m), "the learning rate is missing"),
+    (lambda w, b, lr, m: [x.clone() for x in w], "these are the old weights"),
+    (lambda w, b, lr, m: [(x - y) / lr for x, y in zip(w, training_step(w, b, lr, m), strict=True)], "not the grad"),
+    (in_place, "changed its arguments"),
+    (lambda *given: [1.001 * w for w in training_step(*given)], "the new embedding"),
+    (lambda *given: training_step(*given)[0], "return the new weights"),
+    (lambda *given: [w.T for w in training_step(*given)], "must have shape"),
+    (lambda *given: None, "did you forget to return"),
+]
 
 
 def cut(tokens, starts, n, first=0, second=1):
