@@ -22,7 +22,7 @@ which is the order of the chapters::
     block                       parameters of a GPT, a pre-norm block, contributions to the logits, backward of a norm
     train_gpt                   inputs and targets, byte-pair merges, leaks, accumulation, bigrams, min-p sampling
     patterns                    pattern scores, ablation and patching, the induction circuit, other weights
-    modern                      the balance loss of a router, speculative decoding, latent keys
+    modern                      the balance loss of a router, a gated layer, speculative decoding, latent keys
     complexity                  the cost of a block, the batch size for a device, a scan
     sparse_and_linear           linear attention, the delta rule, the pairs of a sparse pattern
     flash                       attention to keys that arrive in pieces

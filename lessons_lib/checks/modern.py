@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import gelu, silu
 
-from lessons_lib.checks import ask, check, compare, compare_number, normal, parts_to_compare
+from lessons_lib.checks import ask, check, compare, compare_number, is_finite, normal, parts_to_compare
 
 
 @check
@@ -50,6 +51,81 @@ def balance_loss(answer: Callable[[Tensor, int], float], *, seed: int = 0, cases
                 "sum the products f_i P_i over the experts, then multiply by E": (
                     f.sum() * mean.sum() * n_experts
                 ).item(),
+            },
+            where=where,
+        )
+
+
+@check
+def swiglu(answer: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor], *, seed: int = 0, cases: int = 5) -> None:
+    """Check a gated feed-forward layer with SiLU."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        b, n, d, d_ff = (torch.randperm(6, generator=generator)[:4] + 3).tolist()
+        d, d_ff = {2: (1, d_ff), 3: (d, 1)}.get(case % 5, (d, d_ff))
+        leading = {1: (n,), 2: (b, n, 2), 4: (1,)}.get(case % 5, (b, n))
+        x, scale = normal(*leading, d, generator=generator), 3000.0 if case % 5 == 1 else 1.0
+        w_gate, w_up = scale * normal(d, d_ff, generator=generator), normal(d, d_ff, generator=generator)
+        w_down = normal(d_ff, d, generator=generator) / scale
+        where = f"x {tuple(x.shape)}, d_ff={d_ff}" + ", a large gate" * (case % 5 == 1)
+        got = ask("swiglu", answer, x, w_gate, w_up, w_down, where=where)
+        assert is_finite(got), f"swiglu is not finite: e^z / (1 + e^z) overflows for a large z ({where})"
+        gate, up = x @ w_gate, x @ w_up
+        compare(
+            "swiglu",
+            got,
+            (silu(gate) * up) @ w_down,
+            {
+                "the activation belongs to the gate, not to the other product": (gate * silu(up)) @ w_down,
+                "the activation is missing": (gate * up) @ w_down,
+                "the activation is applied to the gate alone, not to the product": silu(gate * up) @ w_down,
+                "only the gate has an activation": (silu(gate) * silu(up)) @ w_down,
+                "silu(z) is z times the sigmoid of z, not the sigmoid alone": (gate.sigmoid() * up) @ w_down,
+                "the activation is SiLU, not GELU": (gelu(gate) * up) @ w_down,
+                "the activation is SiLU, not ReLU": (gate.relu() * up) @ w_down,
+                "gate and up are multiplied, not added": (silu(gate) + up) @ w_down,
+                "the product with x W_up is missing: this layer has no gate": silu(gate) @ w_down,
+                "the gate is missing: it multiplies x W_up": [up @ w_down, silu(up) @ w_down],
+                "the feed-forward layer does not add its input: the residual connection is outside": (
+                    x + (silu(gate) * up) @ w_down
+                ),
+                "the last product is with W_down, without an activation": silu((silu(gate) * up) @ w_down),
+            },
+            where=where,
+        )
+
+
+@check
+def gated_width(answer: Callable[[int, int], int], *, seed: int = 0, cases: int = 8) -> None:
+    """Check the width of a gated layer that has at most as many weights as an ungated one."""
+    generator = torch.Generator().manual_seed(seed)
+    for case in range(cases):
+        multiple = int(torch.randint(5, 40, (), generator=generator)) if case != 2 else 1
+        quotient, rest = (int(torch.randint(low, high, (), generator=generator)) for low, high in ((7, 40), (1, 3)))
+        d_ff = (3 * multiple * quotient + (2 if case % 2 else 2 * multiple - rest)) // 2
+        d_ff = 3 * multiple * quotient if case in (3, 4) else d_ff  # the weights are equal
+        where = f"d_ff={d_ff}, multiple={multiple}"
+        got = ask("gated_width", answer, d_ff, multiple, where=where)
+        right = 2 * d_ff // (3 * multiple) * multiple
+        above = -(-2 * d_ff // (3 * multiple)) * multiple
+        compare_number(
+            "gated_width",
+            got,
+            right,
+            {
+                "at most as many weights: round down, not up": above,
+                "the width must be a multiple": [2 * d_ff // 3, -(-2 * d_ff // 3), round(2 * d_ff / 3), 2 * d_ff / 3],
+                "return the width, not the number of multiples": right // multiple,
+                "SwiGLU has three matrices, the ungated layer two": [
+                    d_ff // multiple * multiple,
+                    d_ff // 2 // multiple * multiple,
+                    d_ff // 3 // multiple * multiple,
+                    3 * d_ff // 2 // multiple * multiple,
+                ],
+                "d_ff is the width of the ungated layer, not d": 8 * d_ff // (3 * multiple) * multiple,
+                "as many weights are allowed: the width may be equal to two thirds of d_ff": (
+                    (2 * d_ff - 1) // (3 * multiple) * multiple
+                ),
             },
             where=where,
         )

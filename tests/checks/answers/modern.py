@@ -4,9 +4,10 @@ import math
 
 import numpy as np
 import torch
+from torch.nn.functional import gelu, silu
 
 from lessons_lib.checks import modern as check
-from lessons_lib.transformer.feedforward import Router
+from lessons_lib.transformer.feedforward import Router, SwiGLU
 
 # --- correct answers --------------------------------------------------------------------------------------------------
 
@@ -74,7 +75,69 @@ def with_keys_made(q, c, w_uk, w_uv):
     return (q[:, None] @ w_uk)[:, 0], out
 
 
+def swiglu(x, w_gate, w_up, w_down):
+    return (silu(x @ w_gate) * (x @ w_up)) @ w_down
+
+
+def swiglu_by_a_sigmoid(x, w_gate, w_up, w_down):
+    gate, up = (torch.einsum("...d,df->...f", x, w) for w in (w_gate, w_up))
+    return torch.einsum("...f,fd->...d", gate * torch.sigmoid(gate) * up, w_down)
+
+
+def swiglu_as_one_product(x, w_gate, w_up, w_down):
+    """Both products at once, and the exponential where it cannot overflow."""
+    gate, up = (x @ torch.cat([w_gate, w_up], 1)).chunk(2, -1)
+    small = torch.exp(-gate.abs())
+    sigmoid = torch.where(gate >= 0, 1 / (1 + small), small / (1 + small))
+    return (up * gate * sigmoid) @ w_down
+
+
+def swiglu_as_the_formula_says(x, w_gate, w_up, w_down):
+    """The exponential of a large number is infinity, and a number divided by infinity is zero."""
+    gate = x @ w_gate
+    return (gate / (1 + torch.exp(-gate)) * (x @ w_up)) @ w_down
+
+
+def swiglu_of_the_library(x, w_gate, w_up, w_down):
+    layer = SwiGLU(*w_gate.shape, bias=False).to(x.dtype)
+    with torch.no_grad():
+        for parameter, w in zip((layer.w_gate, layer.w_up, layer.w_down), (w_gate, w_up, w_down), strict=True):
+            parameter.weight.copy_(w.T)
+        return layer(x)
+
+
+def gated_width(d_ff, multiple):
+    return 2 * d_ff // (3 * multiple) * multiple
+
+
+def width_by_trying(d_ff, multiple):
+    width = 0
+    while 3 * (width + multiple) <= 2 * d_ff:
+        width += multiple
+    return width
+
+
+def width_in_two_steps(d_ff, multiple):
+    width = 2 * d_ff // 3
+    return width - width % multiple
+
+
 RIGHT = {
+    check.swiglu: [
+        swiglu,
+        swiglu_by_a_sigmoid,
+        swiglu_as_one_product,
+        swiglu_as_the_formula_says,
+        swiglu_of_the_library,
+        lambda *given: swiglu(*(x.float() for x in given)),
+    ],
+    check.gated_width: [
+        gated_width,
+        width_by_trying,
+        width_in_two_steps,
+        lambda d_ff, multiple: np.int64(gated_width(d_ff, multiple)),
+        lambda d_ff, multiple: torch.tensor(float(gated_width(d_ff, multiple))),
+    ],
     check.balance_loss: [
         balance_loss,
         balance_in_a_loop,
@@ -106,7 +169,55 @@ RIGHT = {
 
 # --- wrong answers ----------------------------------------------------------------------------------------------------
 
+
+def gating(way):
+    """Another use of the two products."""
+    return lambda x, w_gate, w_up, w_down: way(x @ w_gate, x @ w_up) @ w_down
+
+
+def overflowing(x, w_gate, w_up, w_down):
+    gate = x @ w_gate
+    return (gate * gate.exp() / (1 + gate.exp()) * (x @ w_up)) @ w_down
+
+
 WRONG = {}
+
+WRONG[check.swiglu] = [
+    (gating(lambda gate, up: gate * silu(up)), "belongs to the gate"),
+    (gating(lambda gate, up: gate * up), "the activation is missing"),
+    (gating(lambda gate, up: silu(gate * up)), "not to the product"),
+    (gating(lambda gate, up: silu(gate) * silu(up)), "only the gate has an activation"),
+    (gating(lambda gate, up: gate.sigmoid() * up), "not the sigmoid alone"),
+    (gating(lambda gate, up: gelu(gate) * up), "not GELU"),
+    (gating(lambda gate, up: gate.relu() * up), "not ReLU"),
+    (gating(lambda gate, up: silu(gate) + up), "not added"),
+    (gating(lambda gate, up: silu(gate)), "this layer has no gate"),
+    (gating(lambda gate, up: silu(up)), "the gate is missing"),
+    (lambda x, *w: x + swiglu(x, *w), "does not add its input"),
+    (lambda *given: silu(swiglu(*given)), "without an activation"),
+    (overflowing, "is not finite"),
+    (gating(lambda gate, up: gate.softmax(-1) * up), "wrong values"),
+    (lambda x, w_gate, w_up, w_down: silu(x @ w_gate) * (x @ w_up), "must have shape"),
+    (lambda *given: swiglu(*given).tolist(), "must be a tensor"),
+    (lambda *given: None, "did you forget to return"),
+]
+
+WRONG[check.gated_width] = [
+    (lambda d_ff, m: math.ceil(2 * d_ff / 3 / m) * m, "round down, not up"),
+    (lambda d_ff, m: round(2 * d_ff / 3 / m) * m, "round down, not up"),
+    (lambda d_ff, m: 2 * d_ff // 3, "must be a multiple"),
+    (lambda d_ff, m: 2 * d_ff / 3, "must be a multiple"),
+    (lambda d_ff, m: 2 * d_ff // (3 * m), "not the number of multiples"),
+    (lambda d_ff, m: d_ff // m * m, "three matrices"),
+    (lambda d_ff, m: d_ff // 2 // m * m, "three matrices"),
+    (lambda d_ff, m: 3 * d_ff // 2 // m * m, "three matrices"),
+    (lambda d_ff, m: 8 * d_ff // 3 // m * m, "not d "),
+    (lambda d_ff, m: (2 * d_ff - 1) // (3 * m) * m, "may be equal"),
+    (lambda d_ff, m: 4 * d_ff, ", wanted "),
+    (lambda d_ff, m: torch.tensor([gated_width(d_ff, m)]), "a tensor must have shape"),
+    (lambda d_ff, m: str(gated_width(d_ff, m)), "must be a number"),
+    (lambda d_ff, m: None, "did you forget to return"),
+]
 
 
 def shares(p, k):
