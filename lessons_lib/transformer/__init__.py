@@ -18,11 +18,13 @@ from lessons_lib.transformer.blocks import (
     ParallelBlock,
     PostNorm,
     PreNorm,
+    SandwichNorm,
     TransformerBlock,
 )
 from lessons_lib.transformer.checkpoints import read_tensors, write_tensors
 from lessons_lib.transformer.encoder_decoder import Decoder, Encoder, EncoderDecoder, EncoderDecoderConfig
 from lessons_lib.transformer.feedforward import (
+    GEGLU,
     FeedForward,
     MixtureOfExperts,
     Router,
@@ -46,6 +48,7 @@ from lessons_lib.transformer.stabilise import (
 )
 
 __all__ = [
+    "GEGLU",
     "GPT",
     "CrossAttentionBlock",
     "Decoder",
@@ -63,6 +66,7 @@ __all__ = [
     "QKNormAcrossHeads",
     "Router",
     "Routing",
+    "SandwichNorm",
     "SigmaReparam",
     "SwiGLU",
     "TransformerBlock",

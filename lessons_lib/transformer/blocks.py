@@ -1,6 +1,7 @@
 r"""Transformer blocks: sublayers in sequence, each of which adds its output to the residual stream.
 
-The wrapper around a sublayer, :class:`PreNorm` or :class:`PostNorm`, decides where its norm is placed::
+The wrapper around a sublayer decides where its norm is placed: :class:`PreNorm`, :class:`PostNorm`, :class:`OutputNorm`
+or :class:`SandwichNorm`::
 
     TransformerBlock(
         PreNorm(MultiHeadAttention(8, 2), LayerNorm(8)),
@@ -104,6 +105,39 @@ class OutputNorm(nn.Module):
         return self.dropout(self.norm(self.sublayer(x, *args, **kwargs)))
 
 
+class SandwichNorm(nn.Module):
+    r"""Residual connection around a sublayer whose input and output are both normalised, as in Gemma 2 [4]_.
+
+    .. math:: y = x + \operatorname{norm}_{\text{out}}(f(\operatorname{norm}(x)))
+
+    >>> import torch
+    >>> from lessons_lib.foundations.norms import RMSNorm
+    >>> SandwichNorm(nn.Linear(8, 8), RMSNorm(8), RMSNorm(8))(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 8])
+
+    Args:
+        sublayer: :math:`f`. It receives all further arguments of ``forward``.
+        norm: the norm of the input.
+        output_norm: the norm of the output.
+        dropout: dropout probability of the normalised output in training, before the sum.
+
+    .. [4] Gemma Team, *Gemma 2*, 2024. arXiv:2408.00118. The name is from Ding et al., *CogView*, 2021.
+       arXiv:2105.13290.
+    """
+
+    def __init__(self, sublayer: nn.Module, norm: nn.Module, output_norm: nn.Module, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.sublayer, self.norm, self.output_norm, self.dropout = sublayer, norm, output_norm, nn.Dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "b n d_model"], *args, **kwargs) -> Float[Tensor, "b n d_model"]:
+        """Apply the formula; all arguments after ``x`` are passed on to the sublayer."""
+        return x + self.branch(x, *args, **kwargs)
+
+    def branch(self, x: Float[Tensor, "b n d_model"], *args, **kwargs) -> Float[Tensor, "b n d_model"]:
+        """Return the normalised output of the sublayer without the sum, after dropout."""
+        return self.dropout(self.output_norm(self.sublayer(self.norm(x), *args, **kwargs)))
+
+
 class TransformerBlock(nn.Module):
     r"""Transformer block: self-attention, which mixes tokens, then a feed-forward layer, which does not.
 
@@ -143,7 +177,7 @@ class TransformerBlock(nn.Module):
 
 
 class ParallelBlock(TransformerBlock):
-    r"""Transformer block whose two sublayers read the same input, so that they can be computed at once [4]_.
+    r"""Transformer block whose two sublayers read the same input, so that they can be computed at once [5]_.
 
     .. math:: y = x + \operatorname{attention}(\operatorname{norm}(x))
               + \operatorname{feedforward}(\operatorname{norm}'(x))
@@ -161,10 +195,11 @@ class ParallelBlock(TransformerBlock):
     torch.Size([2, 5, 8])
 
     Args:
-        attention: a :class:`~lessons_lib.attention.multihead.MultiHeadAttention` in a :class:`PreNorm`.
-        feedforward: a layer of :mod:`lessons_lib.transformer.feedforward` in a :class:`PreNorm`.
+        attention: a :class:`~lessons_lib.attention.multihead.MultiHeadAttention` in a wrapper with a method ``branch``:
+            :class:`PreNorm`, :class:`OutputNorm` or :class:`SandwichNorm`.
+        feedforward: a layer of :mod:`lessons_lib.transformer.feedforward` in such a wrapper.
 
-    .. [4] Black et al., *GPT-NeoX-20B*, 2022, section 2.1. arXiv:2204.06745.
+    .. [5] Black et al., *GPT-NeoX-20B*, 2022, section 2.1. arXiv:2204.06745.
     """
 
     def forward(

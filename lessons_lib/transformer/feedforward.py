@@ -1,7 +1,7 @@
 r"""Feed-forward layers, which transform each token separately, between attention layers, which mix tokens.
 
-:class:`FeedForward` is the layer of 2017 and :class:`SwiGLU` the gated one of Llama. A :class:`MixtureOfExperts` has
-several such layers, and each token uses a few of them.
+:class:`FeedForward` is the layer of 2017; :class:`SwiGLU` is the gated one of Llama, :class:`GEGLU` that of Gemma. A
+:class:`MixtureOfExperts` has several such layers, and each token uses a few of them.
 """
 
 import math
@@ -98,7 +98,24 @@ class FeedForward(nn.Module):
         return self.w_down(self.dropout(self.activation(self.w_up(x))))
 
 
-class SwiGLU(nn.Module):
+class _Gated(nn.Module):
+    """Feed-forward layer in which a branch with an activation multiplies a linear one."""
+
+    def __init__(self, d_model: int, d_ff: int, *, activation: Callable[[Tensor], Tensor], bias: bool) -> None:
+        super().__init__()
+        _check_widths(d_model, d_ff)
+        self.activation = activation
+        self.w_gate = nn.Linear(d_model, d_ff, bias=bias)
+        self.w_up = nn.Linear(d_model, d_ff, bias=bias)
+        self.w_down = nn.Linear(d_ff, d_model, bias=bias)
+
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        """Transform each vector separately."""
+        check_vectors(x, self.w_gate.in_features)
+        return self.w_down(self.activation(self.w_gate(x)) * self.w_up(x))
+
+
+class SwiGLU(_Gated):
     r"""Gated feed-forward layer: a SiLU branch multiplies a linear one [3]_.
 
     .. math:: \operatorname{SwiGLU}(x) = W_{\text{down}} \left( \operatorname{silu}(W_{\text{gate}}\, x) \odot
@@ -122,16 +139,32 @@ class SwiGLU(nn.Module):
     """
 
     def __init__(self, d_model: int, d_ff: int, *, bias: bool = False) -> None:
-        super().__init__()
-        _check_widths(d_model, d_ff)
-        self.w_gate = nn.Linear(d_model, d_ff, bias=bias)
-        self.w_up = nn.Linear(d_model, d_ff, bias=bias)
-        self.w_down = nn.Linear(d_ff, d_model, bias=bias)
+        super().__init__(d_model, d_ff, activation=functional.silu, bias=bias)
 
-    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
-        """Transform each vector separately."""
-        check_vectors(x, self.w_gate.in_features)
-        return self.w_down(functional.silu(self.w_gate(x)) * self.w_up(x))
+
+class GEGLU(_Gated):
+    r"""Gated feed-forward layer: a :func:`gelu` branch multiplies a linear one [3]_; Gemma has :func:`gelu_tanh`.
+
+    .. math:: \operatorname{GEGLU}(x) = W_{\text{down}} \left( \operatorname{gelu}(W_{\text{gate}}\, x) \odot
+              W_{\text{up}}\, x \right)
+
+    >>> GEGLU(8, 21, activation=gelu_tanh)(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 8])
+
+    Args:
+        d_model: width of the residual stream.
+        d_ff: hidden width.
+        activation: :func:`gelu` or :func:`gelu_tanh`.
+        bias: whether the linear layers have biases.
+
+    Raises:
+        ValueError: as :class:`FeedForward`.
+    """
+
+    def __init__(
+        self, d_model: int, d_ff: int, *, activation: Callable[[Tensor], Tensor] = gelu, bias: bool = False
+    ) -> None:
+        super().__init__(d_model, d_ff, activation=activation, bias=bias)
 
 
 def swiglu_width(d_model: int, *, multiple_of: int = 1) -> int:

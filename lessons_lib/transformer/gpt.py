@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Num
 from torch import Tensor, nn
 
+from lessons_lib.attention.attention import attention
 from lessons_lib.attention.cache import KVCache
 from lessons_lib.attention.multihead import MultiHeadAttention, mask_for_layers
 from lessons_lib.attention.positions import (
@@ -33,14 +34,16 @@ from lessons_lib.attention.sdpa import fused_attention
 from lessons_lib.foundations.norms import LayerNorm, RMSNorm
 from lessons_lib.foundations.validation import (
     broadcasts_to,
+    check_above,
     check_fraction,
     check_size,
     check_tensor,
     values_can_be_read,
 )
-from lessons_lib.transformer.blocks import OutputNorm, ParallelBlock, PreNorm, TransformerBlock
+from lessons_lib.transformer.blocks import OutputNorm, ParallelBlock, PreNorm, SandwichNorm, TransformerBlock
 from lessons_lib.transformer.checkpoints import read_tensors, shape_mismatches, write_tensors
 from lessons_lib.transformer.feedforward import (
+    GEGLU,
     FeedForward,
     MixtureOfExperts,
     SwiGLU,
@@ -52,9 +55,9 @@ from lessons_lib.transformer.feedforward import (
 from lessons_lib.transformer.initialise import WRITE_TO_RESIDUAL_STREAM, initialise
 from lessons_lib.transformer.stabilise import QKNorm, QKNormAcrossHeads
 
-FeedForwardKind = Literal["gelu", "gelu_tanh", "relu", "swiglu", "none"]
+FeedForwardKind = Literal["gelu", "gelu_tanh", "relu", "swiglu", "geglu_tanh", "none"]
 NormKind = Literal["layer", "rms"]
-NormOrder = Literal["pre", "output"]
+NormOrder = Literal["pre", "output", "sandwich"]
 PositionKind = Literal["learned", "sinusoidal", "rotary", "alibi", "none"]
 
 # --- configuration --------------------------------------------------------------------------------------------------
@@ -62,7 +65,7 @@ PositionKind = Literal["learned", "sinusoidal", "rotary", "alibi", "none"]
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """Configuration of a :class:`GPT`: every setting that its architecture depends on.
+    r"""Configuration of a :class:`GPT`: every setting that its architecture depends on.
 
     >>> GPTConfig(vocab_size=13, n_context=11, d_model=8, n_layers=2, n_heads=2).n_parameters()
     1952
@@ -76,15 +79,16 @@ class GPTConfig:
         n_kv_heads: number of key/value heads; ``n_heads`` by default.
         d_head: width of a head; ``d_model / n_heads`` by default.
         d_ff: hidden width of the feed-forward layers. The default is ``4 * d_model``, or the width of equal cost for
-            SwiGLU.
-        feedforward: activation of the feed-forward layers, or ``"none"`` for blocks of attention alone.
+            gated ones.
+        feedforward: activation of the feed-forward layers; ``"swiglu"`` and ``"geglu_tanh"`` are gated (Llama, Gemma);
+            ``"none"`` is for blocks of attention alone.
         n_experts, experts_per_token: if given, each feed-forward layer is a
             :class:`~lessons_lib.transformer.feedforward.MixtureOfExperts` of ``n_experts`` such layers, of which a
             token uses ``experts_per_token``, weighted so that the weights sum to 1 (Mixtral); a single one is weighted
             by its probability (Switch).
         norm: layer norm or RMS norm, at each sublayer and at the end.
-        norm_order: whether the norm stands before each sublayer (``"pre"``) or after it, before the residual sum
-            (``"output"``, OLMo 2).
+        norm_order: where the norms of a sublayer stand: before it (``"pre"``), after it and before the residual sum
+            (``"output"``, OLMo 2), or both (``"sandwich"``, Gemma 2).
         norm_eps: epsilon of the norms, and of ``qk_norm``.
         parallel: whether attention and feed-forward of a block read the same input and are added together
             (:class:`~lessons_lib.transformer.blocks.ParallelBlock`, GPT-NeoX).
@@ -95,12 +99,17 @@ class GPTConfig:
             it rotates (all by default), for ``position="rotary"`` only.
         window: number of keys that a query may attend to, its own included (Mistral); ``None`` for all earlier ones. A
             tuple gives one for each layer, and is repeated if it is shorter: ``(4096, None)`` alternates.
+        scale: multiplier of the attention scores; ``1 / sqrt(d_head)`` by default.
+        softcap: cap :math:`c` on the scores, :math:`c \tanh(s / c)`, before the mask (Gemma 2).
         qk_norm: whether queries and keys are each normalised by an RMS norm with its own gains before they are
             rotated (:class:`~lessons_lib.transformer.stabilise.QKNorm`), as in Qwen3; ``"across_heads"`` for one norm
             of all heads together (:class:`~lessons_lib.transformer.stabilise.QKNormAcrossHeads`), as in OLMo 2.
         bias: whether projections, feed-forward layers and layer norms have biases. RMS norms and the head never have.
         attention_bias: whether the attention projections have biases; the value of ``bias`` by default, and ``"qkv"``
             for biases of queries, keys and values alone (Qwen2).
+        scale_embedding: whether the embedding is multiplied by :math:`\sqrt{d}`, as in 2017 and Gemma; by default with
+            sinusoidal positions only.
+        logit_softcap: cap on the logits, as ``softcap`` (Gemma 2).
         tied: whether the head shares the weights of the embedding.
         dropout: dropout probability in training, applied to the embedded tokens, the attention weights and the output
             of each sublayer.
@@ -130,9 +139,13 @@ class GPTConfig:
     rope_scaling: RotaryScaling | None = None
     d_rotary: int | None = None
     window: int | tuple[int | None, ...] | None = None
+    scale: float | None = None
+    softcap: float | None = None
     qk_norm: bool | Literal["across_heads"] = False
     bias: bool = True
     attention_bias: bool | Literal["qkv"] | None = None
+    scale_embedding: bool | None = None
+    logit_softcap: float | None = None
     tied: bool = True
     dropout: float = 0.0
 
@@ -175,6 +188,9 @@ class GPTConfig:
             )
         if not (math.isfinite(self.norm_eps) and self.norm_eps >= 0):
             raise ValueError(f"norm_eps must be finite and not negative, got {self.norm_eps}")
+        for name in ("scale", "softcap", "logit_softcap"):
+            if getattr(self, name) is not None:
+                check_above(name, getattr(self, name), 0)
         check_fraction("dropout", self.dropout)
         if isinstance(self.window, list):  # JSON has no tuples
             object.__setattr__(self, "window", tuple(self.window))
@@ -206,8 +222,13 @@ class GPTConfig:
     @property
     def hidden_width(self) -> int:
         """Hidden width of the feed-forward layers: ``d_ff`` or its default; 0 without feed-forward layers."""
-        default = {"none": 0, "swiglu": swiglu_width(self.d_model)}.get(self.feedforward, 4 * self.d_model)
+        default = {"none": 0}.get(self.feedforward, swiglu_width(self.d_model) if self.is_gated else 4 * self.d_model)
         return default if self.d_ff is None else self.d_ff
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether the feed-forward layers are gated, so that they have three matrices instead of two."""
+        return self.feedforward in ("swiglu", "geglu_tanh")
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -220,6 +241,11 @@ class GPTConfig:
         """Whether the attention projections have biases: ``attention_bias`` or its default."""
         return self.bias if self.attention_bias is None else self.attention_bias
 
+    @property
+    def embedding_is_scaled(self) -> bool:
+        """Whether the embedding is multiplied by the root of ``d_model``: ``scale_embedding`` or its default."""
+        return self.position == "sinusoidal" if self.scale_embedding is None else self.scale_embedding
+
     def rotary(self) -> RotaryEmbedding:
         """Return the rotary embedding that the settings describe."""
         return RotaryEmbedding(self.head_width, base=self.rope_base, scaling=self.rope_scaling, d_rotary=self.d_rotary)
@@ -230,18 +256,18 @@ class GPTConfig:
         .. math::
             \underbrace{V d}_{\text{embedding}} + \underbrace{n_{\text{context}}\, d}_{\text{if learned}}
             + L \big(\underbrace{2 (h + g)\, d_{\text{head}}\, d}_{\text{attention}}
-            + \underbrace{2\, d\, d_{\text{ff}}}_{\text{3 for SwiGLU}} + \underbrace{2 d}_{\text{norms}} \big)
+            + \underbrace{2\, d\, d_{\text{ff}}}_{\text{3 if gated}} + \underbrace{2 d}_{\text{norms}} \big)
             + d + \underbrace{V d}_{\text{head, unless tied}}
 
         Biases add :math:`(h + 2g)\, d_{\text{head}} + d` for an attention layer (without the
         :math:`d` for ``"qkv"``), :math:`d_{\text{ff}} + d` for a
-        feed-forward layer (:math:`2 d_{\text{ff}} + d` for SwiGLU) and :math:`d` for a layer norm. The norms of
+        feed-forward layer (:math:`2 d_{\text{ff}} + d` if gated) and :math:`d` for a layer norm. The norms of
         queries and keys add :math:`2\, d_{\text{head}}` gains in each layer, across heads
         :math:`(h + g)\, d_{\text{head}}`. :math:`E` experts have :math:`E` times the
-        parameters of a feed-forward layer, and :math:`E\, d` in their router.
+        parameters of a feed-forward layer, and :math:`E\, d` in their router. Sandwich norms are twice as many.
         """
         d, ff, h, g = self.d_model, self.hidden_width, self.n_heads, self.key_value_heads
-        ups = 2 if self.feedforward == "swiglu" else 1
+        ups = 2 if self.is_gated else 1
         attention = 2 * (h + g) * self.head_width * d
         attention += bool(self.attention_has_bias) * ((h + 2 * g) * self.head_width + d)
         attention -= (self.attention_has_bias == "qkv") * d
@@ -250,7 +276,7 @@ class GPTConfig:
         if self.n_experts is not None:
             feedforward = self.n_experts * (feedforward + d)
         norm = 2 * d if self.norm == "layer" and self.bias else d
-        norms_in_block = 1 if self.feedforward == "none" else 2
+        norms_in_block = (1 if self.feedforward == "none" else 2) * (2 if self.norm_order == "sandwich" else 1)
         positions = self.n_context * d if self.position == "learned" else 0
         ends = self.vocab_size * d * (1 if self.tied else 2)
         return ends + positions + self.n_layers * (attention + feedforward + norms_in_block * norm) + norm
@@ -366,14 +392,16 @@ class GPT(nn.Module):
     Args:
         config: sizes and options of the model.
         implementation: the attention function, see :class:`~lessons_lib.attention.multihead.MultiHeadAttention`. If it
-            supports rules, it receives the mask as a rule, and the model creates no tensor over ``n * m``.
+            supports rules, it receives the mask as a rule, and the model creates no tensor over ``n * m``. By default
+            it is ``fused_attention``, and ``attention`` for a config with ``softcap``, which PyTorch's kernels lack.
+            It receives ``scale`` and ``softcap`` of the config as keyword arguments if they are given.
     """
 
-    def __init__(self, config: GPTConfig, *, implementation: Callable[..., Tensor] = fused_attention) -> None:
+    def __init__(self, config: GPTConfig, *, implementation: Callable[..., Tensor] | None = None) -> None:
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
-        self.embedding_scale = math.sqrt(config.d_model) if config.position == "sinusoidal" else 1.0
+        self.embedding_scale = math.sqrt(config.d_model) if config.embedding_is_scaled else 1.0
         self.positions = _added_positions(config)
         self.alibi = AlibiBias(config.n_heads) if config.position == "alibi" else None
         self.dropout = nn.Dropout(config.dropout)
@@ -434,7 +462,7 @@ class GPT(nn.Module):
             positions = torch.arange(n_cached, n_cached + n, device=tokens.device)
         x = self.embedding(tokens)
         if self.embedding_scale != 1:
-            x = x * self.embedding_scale
+            x = x * torch.tensor(self.embedding_scale, dtype=x.dtype, device=x.device)
         if self.positions is not None:
             x = x + self.positions(positions).to(x.dtype)
         x = self.dropout(x)
@@ -444,7 +472,9 @@ class GPT(nn.Module):
         of_layers = zip(self.blocks, self.config.windows, caches or [None] * len(self.blocks), strict=True)
         for block, window, cache in of_layers:
             x = block(x, allowed[window], cache, positions=positions if _takes_positions(block) else None, bias=bias)
-        return self.head(self.norm(x))
+        logits = self.head(self.norm(x))
+        cap = self.config.logit_softcap
+        return logits if cap is None else cap * (logits / cap).tanh()
 
     def new_caches(self) -> list[KVCache]:
         """Return an empty KV cache for each layer."""
@@ -474,7 +504,7 @@ class GPT(nn.Module):
         write_tensors(path, tensors, {"format": _FORMAT, "config": self.config.to_json()})
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, implementation: Callable[..., Tensor] = fused_attention) -> "GPT":
+    def load(cls, path: str | os.PathLike[str], *, implementation: Callable[..., Tensor] | None = None) -> "GPT":
         """Return the model that :meth:`save` wrote, on the CPU and in the saved dtypes.
 
         Raises:
@@ -498,7 +528,7 @@ class GPT(nn.Module):
         tensors: Mapping[str, Tensor],
         *,
         origin: str = "tensors",
-        implementation: Callable[..., Tensor] = fused_attention,
+        implementation: Callable[..., Tensor] | None = None,
     ) -> "GPT":
         """Return a model whose weights are the given tensors, without copies.
 
@@ -584,7 +614,14 @@ def _added_positions(config: GPTConfig) -> nn.Module | None:
     return SinusoidalPositions(config.d_model) if config.position == "sinusoidal" else None
 
 
-def _block(config: GPTConfig, implementation: Callable[..., Tensor]) -> TransformerBlock:
+def _implementation(config: GPTConfig, given: Callable[..., Tensor] | None) -> Callable[..., Tensor]:
+    """Return the attention function of the layers, with the scale and the cap of the config."""
+    function = (fused_attention if config.softcap is None else attention) if given is None else given
+    options = {name: value for name in ("scale", "softcap") if (value := getattr(config, name)) is not None}
+    return partial(function, **options) if options else function
+
+
+def _block(config: GPTConfig, implementation: Callable[..., Tensor] | None) -> TransformerBlock:
     process_qk = config.rotary().process_qk if config.position == "rotary" else None
     if config.qk_norm == "across_heads":
         process_qk = QKNormAcrossHeads(
@@ -600,7 +637,7 @@ def _block(config: GPTConfig, implementation: Callable[..., Tensor]) -> Transfor
         bias=config.attention_has_bias,
         dropout=config.dropout,
         process_qk=process_qk,
-        implementation=implementation,
+        implementation=_implementation(config, implementation),
     )
     kind = ParallelBlock if config.parallel else TransformerBlock
     return kind(
@@ -610,6 +647,8 @@ def _block(config: GPTConfig, implementation: Callable[..., Tensor]) -> Transfor
 
 
 def _residual(config: GPTConfig, sublayer: nn.Module) -> nn.Module:
+    if config.norm_order == "sandwich":
+        return SandwichNorm(sublayer, _norm(config), _norm(config), dropout=config.dropout)
     wrap = {"pre": PreNorm, "output": OutputNorm}[config.norm_order]
     return wrap(sublayer, _norm(config), dropout=config.dropout)
 
@@ -626,6 +665,8 @@ def _feedforward(config: GPTConfig) -> nn.Module:
 def _dense_feedforward(config: GPTConfig, d_model: int, d_ff: int) -> nn.Module:
     if config.feedforward == "swiglu":
         return SwiGLU(d_model, d_ff, bias=config.bias)
+    if config.feedforward == "geglu_tanh":
+        return GEGLU(d_model, d_ff, activation=gelu_tanh, bias=config.bias)
     activation = {"gelu": gelu, "gelu_tanh": gelu_tanh, "relu": relu}[config.feedforward]
     return FeedForward(d_model, d_ff, activation=activation, bias=config.bias)
 
@@ -654,7 +695,7 @@ _FORMAT = "lessons_lib.gpt"
 _SCALINGS = {scaling.__name__: scaling for scaling in (PositionInterpolation, NTKAware, DynamicNTK, YaRN, Llama3)}
 
 
-def _meta_model(config: GPTConfig, implementation: Callable[..., Tensor] = fused_attention) -> GPT:
+def _meta_model(config: GPTConfig, implementation: Callable[..., Tensor] | None = None) -> GPT:
     """Return a model on the meta device: with names and shapes, but without memory or random numbers."""
     with torch.device("meta"):
         return GPT(config, implementation=implementation)

@@ -12,6 +12,8 @@ GPT-NeoX  ``position="rotary"``, ``d_rotary``, ``parallel=True``; Pythia is a GP
 Llama     ``norm="rms"``, ``position="rotary"``, ``feedforward="swiglu"``, ``bias=False``; SmolLM is a Llama
 Mistral   Llama's, ``window`` in some
 Mixtral   Mistral's, ``n_experts``, ``experts_per_token``
+Gemma 2   Llama's, ``feedforward="geglu_tanh"``, ``norm_order="sandwich"``, ``window=(…, None)``, ``softcap``,
+          ``logit_softcap``, ``scale_embedding=True``, ``scale`` in some
 OLMo 2    Llama's, ``norm_order="output"``, ``qk_norm="across_heads"``
 Qwen2     Llama's, ``attention_bias="qkv"``, ``window`` in some
 Qwen3     Llama's, ``qk_norm=True``, ``window`` in some
@@ -34,12 +36,12 @@ from torch import Tensor, nn
 
 from lessons_lib.attention.positions import RotaryScaling
 from lessons_lib.attention.rope_scaling import DynamicNTK, Llama3, PositionInterpolation, YaRN, yarn_attention_factor
-from lessons_lib.attention.sdpa import fused_attention
+from lessons_lib.foundations.validation import promote_half
 from lessons_lib.transformer.gpt import GPT, FeedForwardKind, GPTConfig
 
 
 def gpt_from_huggingface(
-    model: str | os.PathLike[str] | nn.Module, *, implementation: Callable[..., Tensor] = fused_attention
+    model: str | os.PathLike[str] | nn.Module, *, implementation: Callable[..., Tensor] | None = None
 ) -> GPT:
     """Copy a pretrained language model into a GPT with equal logits.
 
@@ -49,14 +51,15 @@ def gpt_from_huggingface(
         text = generate(model, tokens, 20)
 
     A folder is read without the ``transformers`` library. Any other name, such as ``"gpt2"``, is downloaded through
-    ``AutoModelForCausalLM.from_pretrained``. The copy has the dtypes of the original; of a model it also has the device
+    ``AutoModelForCausalLM.from_pretrained``. The copy has the dtypes of the original (Gemma's norms are in float32, in
+    which they are computed); of a model it also has the device
     and the training mode. Dropout and a router's noise only matter in training and are not copied; to add dropout, load
     the copy's ``state_dict`` into ``GPT(replace(copy.config, dropout=0.1))``.
 
     Args:
         model: a model of one of the families above, of the ``transformers`` library, or the folder or name of a
             checkpoint of one.
-        implementation: the attention function, see :class:`~lessons_lib.attention.multihead.MultiHeadAttention`.
+        implementation: the attention function, see :class:`~lessons_lib.transformer.gpt.GPT`.
 
     Raises:
         ImportError: if ``model`` is a name and ``transformers`` is not installed.
@@ -333,6 +336,24 @@ def _olmo2_config(theirs: _Settings) -> GPTConfig:
     return _gated_config(theirs, norm_order="output", qk_norm="across_heads")
 
 
+def _gemma2_config(theirs: _Settings) -> GPTConfig:
+    theirs.require(hidden_activation="gelu_pytorch_tanh")
+    if theirs.get("use_bidirectional_attention"):
+        theirs.require(use_bidirectional_attention=None)
+    alternating = ["full_attention" if layer % 2 else "sliding_attention" for layer in range(theirs.num_hidden_layers)]
+    scalar = theirs.query_pre_attn_scalar
+    return _gated_config(
+        theirs,
+        feedforward="geglu_tanh",
+        norm_order="sandwich",
+        window=_windows(theirs, alternating),
+        scale=None if scalar == theirs.head_dim else scalar**-0.5,
+        softcap=theirs.attn_logit_softcapping,
+        scale_embedding=True,
+        logit_softcap=theirs.final_logit_softcapping,
+    )
+
+
 def _qwen2_config(theirs: _Settings) -> GPTConfig:
     return _gated_config(theirs, attention_bias="qkv", window=_qwen_windows(theirs))
 
@@ -364,7 +385,9 @@ def _windows(theirs: _Settings, default: list[str]) -> int | tuple[int | None, .
 
 def _gated_config(theirs: _Settings, **others: Any) -> GPTConfig:
     """Return the config of a model whose settings have Llama's names, with the ``others`` that its family adds."""
-    theirs.require(hidden_act="silu", is_causal=True, attention_chunk_size=None, partial_rotary_factor=1.0)
+    if "feedforward" not in others:
+        theirs.require(hidden_act="silu")
+    theirs.require(is_causal=True, attention_chunk_size=None, partial_rotary_factor=1.0)
     base, scaling = _rotation(_rope_settings(theirs), theirs.max_position_embeddings)
     settings: dict[str, Any] = {
         "n_kv_heads": theirs.num_key_value_heads,
@@ -473,6 +496,19 @@ _OLMO2: _Names = _QWEN3 | {
     "blocks.{}.feedforward.norm": "model.layers.{}.post_feedforward_layernorm",
 }
 
+
+def _one_more(tensor: Tensor, config: GPTConfig, numbers: tuple[int, ...]) -> Tensor:
+    """Return the gains of a norm that stores what they have beyond 1; in at least float32, as Gemma computes them."""
+    return 1 + promote_half(tensor)
+
+
+_GEMMA2: _Names = _LLAMA | {
+    "blocks.{}.attention.norm": _From("model.layers.{}.input_layernorm", _one_more),
+    "blocks.{}.attention.output_norm": _From("model.layers.{}.post_attention_layernorm", _one_more),
+    "blocks.{}.feedforward.norm": _From("model.layers.{}.pre_feedforward_layernorm", _one_more),
+    "blocks.{}.feedforward.output_norm": _From("model.layers.{}.post_feedforward_layernorm", _one_more),
+    "norm": _From("model.norm", _one_more),
+}
 
 # Files hold each expert by itself; models of transformers 5 hold all experts of a layer in one tensor.
 _EXPERT, _EXPERTS = "model.layers.{}.block_sparse_moe.experts.{}", "model.layers.{}.mlp.experts"
@@ -592,9 +628,19 @@ _LLAMA_DEFAULTS = {
 _QWEN_DEFAULTS = _LLAMA_DEFAULTS | {"use_sliding_window": False, "sliding_window": 4096, "max_window_layers": 28}
 _MIXTRAL_DEFAULTS = _LLAMA_DEFAULTS | {"sliding_window": None, "num_local_experts": 8, "num_experts_per_tok": 2}
 _MIXTRAL_DEFAULTS |= {"rms_norm_eps": 1e-5, "rope_theta": 1e6}
+_GEMMA2_DEFAULTS = _LLAMA_DEFAULTS | {
+    "hidden_activation": "gelu_pytorch_tanh",
+    "head_dim": 256,
+    "query_pre_attn_scalar": 256,
+    "sliding_window": 4096,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+    "tie_word_embeddings": True,
+}
 _FAMILIES = {
     "GPT2LMHeadModel": _Family(_gpt2_config, _GPT2, _GPT2_DEFAULTS),
     "GPTNeoXForCausalLM": _Family(_neox_config, _NEOX, _NEOX_DEFAULTS),
+    "Gemma2ForCausalLM": _Family(_gemma2_config, _GEMMA2, _GEMMA2_DEFAULTS),
     "LlamaForCausalLM": _Family(_llama_config, _LLAMA, _LLAMA_DEFAULTS),
     "MistralForCausalLM": _Family(_mistral_config, _LLAMA, _LLAMA_DEFAULTS | {"sliding_window": 4096}),
     "MixtralForCausalLM": _Family(_mixtral_config, _MIXTRAL, _MIXTRAL_DEFAULTS),

@@ -17,6 +17,7 @@ from lessons_lib.transformer.blocks import (
     ParallelBlock,
     PostNorm,
     PreNorm,
+    SandwichNorm,
     TransformerBlock,
 )
 from lessons_lib.transformer.feedforward import FeedForward, MixtureOfExperts, SwiGLU, gelu, relu
@@ -206,6 +207,14 @@ def test_output_norm_equals_its_formula():
     nn.init.normal_(norm.weight)
     assert_close(OutputNorm(layer, norm)(x), x + norm(layer(x)))
     assert_close(OutputNorm(layer, norm, dropout=1 - 1e-12).train()(x), x)
+
+
+def test_sandwich_norm_equals_its_formula():
+    layer, norms, x = FeedForward(D, FF), [RMSNorm(D), RMSNorm(D)], torch.randn(B, N, D)
+    for norm in norms:
+        nn.init.normal_(norm.weight)
+    assert_close(SandwichNorm(layer, *norms)(x), x + norms[1](layer(norms[0](x))))
+    assert_close(SandwichNorm(layer, *norms, dropout=1 - 1e-12).train()(x), x)
 
 
 # --- parallel -------------------------------------------------------------------------------------------------------

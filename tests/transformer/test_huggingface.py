@@ -1,5 +1,6 @@
-"""Copies of GPT-2, Llama and Qwen3 models have equal logits and texts; unsupported models raise an error."""
+"""Copies of pretrained models have equal logits and texts; unsupported models raise an error."""
 
+import copy
 import json
 import sys
 from dataclasses import replace
@@ -13,6 +14,7 @@ from test_multihead import flash
 from torch import nn
 from torch.testing import assert_close
 from transformers import (
+    Gemma2ForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
     GPT2Model,
@@ -27,6 +29,7 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
+from lessons_lib.attention.rules import LeftPadding
 from lessons_lib.generation.sampling import generate
 from lessons_lib.transformer.gpt import GPT
 from lessons_lib.transformer.huggingface import gpt_from_huggingface
@@ -71,6 +74,15 @@ SCALINGS = {
 }
 WINDOW = {"use_sliding_window": True, "sliding_window": 4}
 EXPERTS = {"num_local_experts": 5, "num_experts_per_tok": 2, "intermediate_size": 36}  # PyTorch wants a multiple of 4
+GEMMA = {
+    "num_hidden_layers": 3,
+    "head_dim": 10,
+    "query_pre_attn_scalar": 10,
+    "sliding_window": 4,
+    "attn_logit_softcapping": 1.5,
+    "final_logit_softcapping": 2.5,
+    "attn_implementation": "eager",  # the other implementations of transformers ignore the cap
+}
 MODELS = {
     "gpt2": (GPT2LMHeadModel, {}),
     "gpt2 untied, another width": (GPT2LMHeadModel, {"tie_word_embeddings": False, "n_inner": 13}),
@@ -130,6 +142,17 @@ MODELS = {
         Olmo2ForCausalLM,
         {"tie_word_embeddings": True, "attention_bias": True, "head_dim": 10} | SCALINGS["yarn"],
     ),
+    "gemma2": (Gemma2ForCausalLM, GEMMA),
+    "gemma2 untied, biased, both caps off, another scale": (
+        Gemma2ForCausalLM,
+        GEMMA
+        | {"attn_logit_softcapping": None, "final_logit_softcapping": None, "query_pre_attn_scalar": 3}
+        | {"tie_word_embeddings": False, "attention_bias": True, "rms_norm_eps": 0.3},
+    ),
+    "gemma2, full attention first": (
+        Gemma2ForCausalLM,
+        GEMMA | {"layer_types": ["full_attention", "sliding_attention", "sliding_attention"], "head_dim": 4},
+    ),
     "qwen2": (Qwen2ForCausalLM, {}),
     "qwen2 tied, window from the second layer on": (
         Qwen2ForCausalLM,
@@ -176,6 +199,30 @@ def test_copy_has_equal_logits(name):
     tokens = torch.randint(V, (B, N))
     assert_close(logits_of(ours, tokens), logits_of(theirs, tokens), rtol=0, atol=TOLERANCE)
     assert ours.config.n_parameters() == theirs.num_parameters() == sum(p.numel() for p in ours.parameters())
+
+
+FAMILIES = ["gpt2", "neox", "llama", "mistral", "mixtral", "olmo2", "gemma2", "qwen2", "qwen3"]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("padded", [False, True], ids=["equal lengths", "left-padded"])
+def test_logits_of_small_weights_are_equal_with_and_without_caches(name, padded):
+    theirs = build(name)
+    for parameter in theirs.parameters():
+        nn.init.normal_(parameter, std=0.1)
+    ours, n = gpt_from_huggingface(theirs), 15
+    n_padding = torch.tensor([0, 4, 5]) if padded else torch.zeros(B, dtype=torch.long)
+    tokens, real = torch.randint(V, (B, n)), torch.arange(n) >= n_padding[:, None]
+    positions = (torch.arange(n) - n_padding[:, None]).clamp(min=0)
+    caches, mask = ours.new_caches(), LeftPadding(n_padding)
+    with torch.no_grad():
+        expected = theirs(tokens, attention_mask=real.long(), position_ids=positions).logits
+        logits = ours(tokens, positions=positions, mask=mask)
+        steps = [slice(0, 6), slice(6, 13), slice(13, 14), slice(14, 15)]
+        cached = [ours(tokens[:, at], caches=caches, positions=positions[:, at], mask=mask) for at in steps]
+    # Measured over 20 seeds: they differ by at most 1.3e-6, in Gemma 2.
+    assert_close(logits[real], expected[real], rtol=0, atol=1e-5)
+    assert_close(torch.cat(cached, dim=1)[real], expected[real], rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -446,6 +493,8 @@ def test_unsupported_architecture_raises():
         ("qwen2", {"layer_types": ["full_attention"]}, r"layer_types must be 2 of .*, got \['full_attention'\]"),
         ("mixtral", {"num_experts_per_tok": 1}, r"num_experts_per_tok must be at least 2: .*, got 1"),
         ("neox", {"hidden_act": "silu"}, r"hidden_act must be one of gelu_new, .*, got 'silu'"),
+        ("gemma2", {"hidden_activation": "gelu"}, r"hidden_activation='gelu_pytorch_tanh' .*, got 'gelu'"),
+        ("gemma2", {"use_bidirectional_attention": True}, r"use_bidirectional_attention=None .*, got True"),
         ("mistral", {"hidden_act": "gelu"}, r"hidden_act='silu' .*, got 'gelu'"),
         (
             "llama",
@@ -565,6 +614,33 @@ def normalised_by_head(norm, x):
     return normed.flatten(-2) * norm.weight
 
 
+def test_gains_of_gemma2_without_their_one_are_caught():
+    """Norms whose gains are the stored numbers give logits far from those of Gemma 2."""
+    theirs, tokens = build("gemma2"), torch.randint(V, (B, N))
+    expected = logits_of(theirs, tokens)
+    for name in ("norm.weight", "blocks.1.attention.norm.weight", "blocks.2.feedforward.output_norm.weight"):
+        ours = gpt_from_huggingface(theirs)
+        ours.get_parameter(name).data -= 1
+        assert (logits_of(ours, tokens) - expected).abs().max() > 1000 * TOLERANCE
+
+
+def test_gemma2_in_half_precision_keeps_its_gains_exact():
+    theirs = build("gemma2").to(torch.bfloat16)
+    ours = gpt_from_huggingface(theirs)
+    dtypes = {name: parameter.dtype for name, parameter in ours.named_parameters()}
+    assert {dtype for name, dtype in dtypes.items() if "norm" in name} == {torch.float32}
+    assert {dtype for name, dtype in dtypes.items() if "norm" not in name} == {torch.bfloat16}
+    tokens = torch.randint(V, (B, N))
+    difference = (logits_of(ours, tokens) - logits_of(theirs, tokens)).float().abs().mean()
+    rounding = (logits_of(theirs, tokens).float() - logits_of(build_like(theirs), tokens)).abs().mean()
+    assert difference < 1.5 * rounding
+
+
+def build_like(theirs):
+    """Return a copy of a model in single precision."""
+    return copy.deepcopy(theirs).float()
+
+
 # --- wrong models ---------------------------------------------------------------------------------------------------
 
 # For each family, models that differ from it in one setting: their logits must be far from those of the family.
@@ -584,6 +660,15 @@ WRONG = [
     ("mixtral", {"experts_per_token": 3}),
     ("olmo2", {"norm_order": "pre"}),
     ("olmo2", {"qk_norm": False}),
+    ("gemma2", {"window": 4}),
+    ("gemma2", {"window": (None, 4)}),
+    ("gemma2", {"window": (5, None)}),
+    ("gemma2", {"softcap": None}),
+    ("gemma2", {"logit_softcap": None}),
+    ("gemma2", {"scale_embedding": False}),
+    ("gemma2", {"norm_order": "pre"}),
+    ("gemma2", {"feedforward": "swiglu"}),
+    ("gemma2 untied, biased, both caps off, another scale", {"scale": None}),
     ("qwen2", {"attention_bias": False}),
     ("qwen2", {"attention_bias": True}),
     ("qwen2 tied, window from the second layer on", {"window": None}),
