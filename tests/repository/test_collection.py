@@ -35,3 +35,10 @@ def test_test_id_without_a_group_is_unchanged(request, hook):
     remote.WorkerInteractor.pytest_collection_modifyitems(None, config, [item])
     hook(config=config, items=[item])
     assert item.nodeid == request.node.nodeid
+
+
+def test_files_of_tests_have_different_names():
+    """Pytest imports them by their names alone, and refuses a second file of the same name in one process."""
+    names = [path.name for path in Path(__file__).parents[1].rglob("test_*.py")]
+    assert len(names) > 100
+    assert {name for name in names if names.count(name) > 1} == set()
