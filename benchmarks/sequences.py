@@ -9,7 +9,7 @@ rate, or alone where a rate is tried:
     series     mean absolute error over that of repeating
     code       bits for each letter; brackets right: round near, round far, others near, others far
     graph      accuracy on nodes to choose by, on the rest; a line for each split, without a rate
-    dictionary values right, different first choices of eight askers
+    dictionary values right, different first choices of eight queries
     corridor   right sides at 16, 32, 64 and 128 steps
 
 One thread, float32. It writes after every rival, and goes on where it was.

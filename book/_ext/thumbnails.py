@@ -395,7 +395,7 @@ def stretch() -> str:
 
 def patches() -> str:
     """Draw a digit in sixteen patches, and the three patches with the largest weights for a query in head 2.1."""
-    explorer, asks = PatchesExplorer(size=2), 11
+    explorer, query = PatchesExplorer(size=2), 11
     place = [8.5 * i + 4 * (i // 2) for i in range(8)]
     corner = [(40 + place[2 * (i % 4)], 5 + place[2 * (i // 4)]) for i in range(16)]
     parts = [
@@ -403,8 +403,8 @@ def patches() -> str:
         for r, row in enumerate(explorer.image().tolist())
         for c, ink in enumerate(row)
     ]
-    x, y = corner[asks]
-    for i in explorer.weights()[4, 1 + asks, 1:].topk(3).indices.tolist():
+    x, y = corner[query]
+    for i in explorer.weights()[4, 1 + query, 1:].topk(3).indices.tolist():
         parts.append(_line([(x + 8, y + 8), (corner[i][0] + 8, corner[i][1] + 8)], KEY, 2))
         parts.append(_dot(corner[i][0] + 8, corner[i][1] + 8, 4, KEY))
     ring = {"fill": "none", "stroke": QUERY, "stroke_width": 2.5}
