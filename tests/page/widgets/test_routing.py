@@ -307,6 +307,7 @@ def test_guess_precedes_routers_without_balance(show):
         assert page.evaluate("document.activeElement.textContent").startswith("You said 5.")
         told = "You said 5. In this layer 12,288 new words are spread over the eight as over 4.6"
         assert page.get_by_text(told).is_visible()
+        assert figure(page, "you said, without balance") == "5"
         assert figure(page, "in effect, new words").count(",") == 2
         page.get_by_role("button", name="Reset").click()
         page.get_by_label("Trained with").select_option(label="no balance")

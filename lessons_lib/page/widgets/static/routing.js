@@ -373,6 +373,7 @@ function experts(scope, { now, hidden }) {
                 .map((x) => fixed(x, 3))
                 .join(", "),
       ],
+      ["you said, without balance", () => (scope.read("guess") ? String(scope.read("guess")) : "–")],
     ]),
   ]);
 }
