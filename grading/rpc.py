@@ -148,7 +148,8 @@ def pack(value: object, keep: Callable[[object], int] = _refuse):
         case Real():
             return float(value)
         case Tensor():
-            flat = value.detach().cpu().contiguous().reshape(-1)
+            # A copy: one entry of a row keeps the row's stride otherwise, and cannot be viewed as bytes.
+            flat = value.detach().cpu().clone(memory_format=torch.contiguous_format).reshape(-1)
             data = base64.b64encode(flat.view(torch.uint8).numpy().tobytes()).decode()
             return {"tensor": data, "dtype": str(value.dtype).removeprefix("torch."), "shape": list(value.shape)}
         case list():

@@ -58,6 +58,13 @@ VALUES = [
 ]
 
 
+@pytest.mark.parametrize("value", [torch.tensor([[3, 4]])[:, 0], torch.rand(2, 5)[:1, 3], torch.rand(1, 4).T[:1, 0]])
+def test_pack_one_entry_of_a_row(value):
+    """One entry keeps its row's stride and counts as contiguous; it cannot be viewed as bytes."""
+    assert value.is_contiguous()
+    assert torch.equal(unpack(pack(value)), value)
+
+
 @pytest.mark.parametrize("value", VALUES, ids=repr)
 def test_pack_plain_values_round_trip(value):
     back = unpack(pack(value))
