@@ -3,6 +3,7 @@
 The modules, in reading order:
 
 - ``check_notebook``: check and repair a notebook's grading metadata; also a command for students.
+- ``draw_numbers``: draw the numbers of questions on paper at release.
 - ``release``: write the assignment's name into a released notebook.
 - ``bonus``: tell bonus points from regular points.
 - ``rpc``: carry function calls between a check and an answer in another process.

@@ -15,6 +15,7 @@ from nbformat import NotebookNode
 from nbgrader.utils import is_grade, is_solution
 from traitlets import Unicode
 
+from grading.draw_numbers import course_numbers, drawn
 from grading.report import exercise_title
 
 SHOWN_BY_FORMGRADER = "submission_id"  # among the resources of a page of Formgrader, and of no other page
@@ -52,7 +53,8 @@ class AddModelAnswers(Preprocessor):
         master = Path(self.course) / "source" / str(resources.get("assignment_id")) / f"{name}.ipynb"
         if SHOWN_BY_FORMGRADER not in resources or not master.is_file():
             return nb, resources
-        models = model_answers(nbformat.read(master, as_version=4))
+        numbers = course_numbers(Path(self.course) / "course.toml")
+        models = model_answers(drawn(nbformat.read(master, as_version=4), str(resources["assignment_id"]), numbers))
         remarks = {}
         try:
             remarks = read_remarks(Path(self.course) / "remarks.toml", str(resources["assignment_id"]))

@@ -67,6 +67,16 @@ def test_formgrader_shows_model_answer_and_points_folded_above_each_answer(page)
     assert "back_to_p" not in page, "model answers that are graded by machine are not shown"
 
 
+def test_model_answer_has_the_numbers_of_the_course(tmp_path):
+    (tmp_path / "source").symlink_to(ROOT / "assignments/source")
+    (tmp_path / "course.toml").write_text("numbers = 2027")
+    names = {"assignment_id": "multi-head", "notebook_id": "multi-head"}
+    released = nbformat.read(ROOT / "book/exercises/multi-head/multi-head.ipynb", as_version=4)
+    pages = [shown_by_formgrader(released, course, **names) for course in (ROOT / "assignments", tmp_path)]
+    assert [page.count("= 41\\,943\\,040$;") for page in pages] == [1, 0]
+    assert not [page for page in pages if "{{h}}" in page]
+
+
 def test_every_model_answer_has_its_scheme_of_points():
     for path in MASTERS:
         master = nbformat.read(path, as_version=4)
