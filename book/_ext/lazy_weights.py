@@ -2,14 +2,15 @@
 
 An explorer's output contains all of its scripts and data. On a page, a large part is moved to its own file, a classic
 script, which also loads over the ``file:`` protocol. Scripts that need the part are deactivated and carry the file's
-address, until ``book.js`` has fetched it; until then the page shows the explorer's static picture. A part that a script
+address, until ``book.js`` has fetched it; until then the page shows the explorer's static picture. An explorer at the
+lower edge of the first screen waits, too, until the reader scrolls. A part that a script
 requests itself (``window.xLater``) is fetched at that time; the file's address is added to the script's call.
 """
 
 import re
 from pathlib import Path
 
-HEAVY = 50_000  # characters
+HEAVY = 30_000  # characters
 SCRIPT = re.compile(r'<script(?P<part> data-part="(?P<key>[^"]+)")?>(?P<text>.*?)</script>', re.DOTALL)
 
 

@@ -120,9 +120,10 @@ def write_fonts(app, exception) -> None:
         (folder / f"{face.name}-LICENSE.txt").write_bytes((face.folder / "LICENSE").read_bytes())
     style = folder.parent / "typeface.css"
     css = style.read_text(encoding="utf-8")
-    style.write_text(with_fonts(css, folder, {face.name for face in FACES} - {BOLD}), encoding="utf-8")
     bold = next(rule[0] for rule in FONT_FACE.finditer(css) if rule[1] == BOLD)
-    (folder.parent / "typeface-bold.css").write_text(with_fonts(bold, folder, {BOLD}), encoding="utf-8")
+    contained = {face.name for face in FACES}
+    style.write_text(with_fonts(css.replace(bold, ""), folder, contained), encoding="utf-8")
+    (folder.parent / "typeface-bold.css").write_text(with_fonts(bold, folder, contained), encoding="utf-8")
 
 
 def with_fonts(css: str, folder: Path, names: set[str]) -> str:

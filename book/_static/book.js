@@ -79,17 +79,24 @@
     }
   }
 
-  const near = new IntersectionObserver(
-    (seen) => {
-      for (const { target, isIntersecting } of seen)
-        if (isIntersecting) {
-          near.unobserve(target);
-          for (const script of inactive()) if (target.contains(script)) activate(script);
-        }
-    },
-    { rootMargin: "200px" },
-  );
-  for (const script of inactive()) if (script.parentElement) near.observe(script.parentElement);
+  /** Activate the scripts of explorers that come into the window, enlarged by a margin. @param {string} rootMargin */
+  function watch(rootMargin) {
+    const near = new IntersectionObserver(
+      (seen) => {
+        for (const { target, isIntersecting } of seen)
+          if (isIntersecting) {
+            near.unobserve(target);
+            for (const script of inactive()) if (target.contains(script)) activate(script);
+          }
+      },
+      { rootMargin },
+    );
+    for (const script of inactive()) if (script.parentElement) near.observe(script.parentElement);
+  }
+  // What shows only its first lines at the lower edge of the window waits until the reader scrolls, clicks or types.
+  watch("0px 0px -25% 0px");
+  for (const kind of ["scroll", "pointerdown", "keydown"])
+    window.addEventListener(kind, () => watch("200px"), { once: true, passive: true });
 
   /** The fragment with the values of an explorer that the reader changed. @param {Framed} card */
   function fragmentOf(card) {

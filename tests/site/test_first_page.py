@@ -91,6 +91,21 @@ def test_first_page_is_small(measured):
     assert not any("typeface-bold" in url for url in measured.weights)
 
 
+BOLD_SERIF = """() => [...document.querySelectorAll('main *')].filter((e) => {
+  const { fontFamily, fontStyle, fontWeight } = getComputedStyle(e);
+  const text = [...e.childNodes].some((node) => node.nodeType === Node.TEXT_NODE && node.data.trim());
+  const isBold = fontStyle === 'normal' && fontWeight >= 600;  // the site has no bold italic font
+  return text && isBold && fontFamily.startsWith('"Book Serif"') && e.checkVisibility();
+}).map((e) => e.outerHTML.slice(0, 100))"""
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("path", [INTRO, "explorers/masks.html"])
+def test_page_without_the_bold_font_has_no_bold_text(visit, path):
+    with visit(path) as page:
+        assert page.evaluate(BOLD_SERIF) == []
+
+
 @pytest.mark.browser
 def test_hero_in_print_and_without_javascript_is_a_static_figure(visit):
     with visit(INTRO, reduced_motion="reduce") as page:

@@ -13,7 +13,6 @@ from lessons_lib.page.widgets import BirthExplorer, GPTExplorer, HeadsExplorer, 
 ROOT = Path(__file__).parents[3]
 BOOK = (ROOT / "book/_static/book.js").read_text(encoding="utf-8")
 STATE = "e => Object.fromEntries(Object.keys(e.explorer.start).map((name) => [name, e.explorer.model.get(name)]))"
-SCREEN = '<div style="height: 3000px"></div>'
 
 
 @pytest.fixture
@@ -29,9 +28,10 @@ def book(browser, tmp_path, extract_heavy_parts, monkeypatch):
     once = import_module("cell_folding").PART
     context, errors = browser.new_context(viewport={"width": 900, "height": 700}), []
 
-    def opened(*explorers, at=""):
+    def opened(*explorers, at="", before=3000):
         seen: set[str] = set()
-        body = "".join(SCREEN + explorer.to_html() for explorer in explorers) + SCREEN
+        space = f'<div style="height: {before}px"></div>'
+        body = "".join(space + explorer.to_html() for explorer in explorers) + space
         body = once.sub(lambda found: "" if found[0] in seen else (seen.add(found[0]), found[0])[1], body)
         body, files = extract_heavy_parts(body, "parts")
         (tmp_path / "parts").mkdir(exist_ok=True)
@@ -117,6 +117,20 @@ def test_model_is_fetched_once_when_the_explorer_is_near(book):
     cards.nth(1).get_by_role("button", name="Write a word").press("Enter")
     page.wait_for_function("location.hash.includes('words=')")
     assert "explore=gpt&" in page.evaluate("location.hash")
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("event", ["scroll", "pointerdown", "keydown"])
+def test_model_at_the_lower_edge_of_the_window_waits_for_the_reader(book, event):
+    """Three chapters begin with the trained GPT: without its model they open within 450 kB."""
+    page = book(GPTExplorer(), before=600)  # of the 700 pixels of the window
+    card = page.locator("div.explorer")
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
+    assert 600 <= card.bounding_box()["y"] < 700
+    assert models(page) == []
+    page.evaluate(f"window.dispatchEvent(new Event({event!r}))")
+    card.locator(".x-body").wait_for()
+    assert len(models(page)) == 1
 
 
 @pytest.mark.browser
