@@ -94,10 +94,10 @@ new PerformanceObserver((list) => {
 OFTEN = {
     f"book/{page}.html" for page in ("intro", "explorers", "attention/masks", "transformer/block", "efficient/flash")
 }
-SHIFTS = [("book/intro.html", PHONE), *((path, WIDE) for path in sorted(CHAPTERS | {"book/intro.html"}))]
+ARRIVALS = [("book/intro.html", PHONE), *((path, WIDE) for path in sorted(CHAPTERS | {"book/intro.html"}))]
 
 
-@pytest.mark.parametrize(("path", "size"), all_but(SHIFTS, lambda path, size: path in OFTEN))
+@pytest.mark.parametrize(("path", "size"), all_but(ARRIVALS, lambda path, size: path in OFTEN))
 def test_layout_hardly_shifts_while_a_page_loads(browser, site, path, size):
     """At most 0.05, half of what counts as good (https://web.dev/articles/cls), when the fonts come last of all."""
     context = browser.new_context(viewport=size)
