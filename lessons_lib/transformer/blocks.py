@@ -212,8 +212,8 @@ class ParallelBlock(TransformerBlock):
         bias: Float[Tensor, "*#batch #n #m"] | None = None,
     ) -> Float[Tensor, "b n d_model"]:
         """Apply the formula. Arguments and errors are those of :meth:`TransformerBlock.forward`."""
-        attended = self.attention.branch(x, mask=mask, cache=cache, positions=positions, bias=bias)
-        return x + attended + self.feedforward.branch(x)
+        attended = self.attention.branch(x, mask=mask, cache=cache, positions=positions, bias=bias)  # type: ignore[operator]
+        return x + attended + self.feedforward.branch(x)  # type: ignore[operator]
 
 
 class CrossAttentionBlock(nn.Module):

@@ -6,7 +6,8 @@ A file holds tensors and, as metadata, a few strings. The callers define the nam
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
@@ -63,6 +64,31 @@ def read_tensors(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[
             return tensors, file.metadata() or {}
     except SafetensorError as error:
         raise ValueError(f"{path} must be a complete safetensors file, got: {error}") from error
+
+
+def tensor_loaders(path: str | os.PathLike[str]) -> dict[str, Callable[[], Tensor]]:
+    """Return, for each tensor of a safetensors file, a function that reads it from the file.
+
+    So a model larger than half of the memory can be copied tensor by tensor. The tensors may be views of the file,
+    which must not change while they are in use.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> import torch
+    >>> with TemporaryDirectory() as folder:
+    ...     write_tensors(f"{folder}/file", {"weight": torch.ones(2, 3)}, {})
+    ...     loaders = tensor_loaders(f"{folder}/file")
+    ...     loaders["weight"]().shape
+    torch.Size([2, 3])
+
+    Raises:
+        ValueError: if the file is truncated or has another format.
+        FileNotFoundError: if there is no file.
+    """
+    try:
+        file = safe_open(path, framework="pt")
+    except SafetensorError as error:
+        raise ValueError(f"{path} must be a complete safetensors file, got: {error}") from error
+    return {name: partial(file.get_tensor, name) for name in file.keys()}  # noqa: SIM118 (no mapping)
 
 
 def shape_mismatches(

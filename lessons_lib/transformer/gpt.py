@@ -158,7 +158,7 @@ class GPTConfig:
                 f"n_experts and experts_per_token must be given together, got {self.n_experts} and "
                 f"{self.experts_per_token}"
             )
-        if self.n_experts is not None:
+        if self.n_experts is not None and self.experts_per_token is not None:
             check_size("n_experts", self.n_experts, at_least=1)
             check_size("experts_per_token", self.experts_per_token, at_least=1, at_most=self.n_experts)
         for name, kind in {
@@ -196,8 +196,9 @@ class GPTConfig:
             object.__setattr__(self, "window", tuple(self.window))
         if isinstance(self.window, tuple) and not 1 <= len(self.window) <= self.n_layers:
             raise ValueError(f"window must have 1 to n_layers={self.n_layers} entries, got {self.window}")
-        for window in set(self.windows) - {None}:
-            check_size("window", window, at_least=1)
+        for window in self.windows:
+            if window is not None:
+                check_size("window", window, at_least=1)
         if self.position == "rotary":
             self.rotary()
         elif self.rope_scaling is not None or self.rope_base != ROPE_BASE or self.d_rotary is not None:

@@ -31,12 +31,12 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from einops import rearrange
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from lessons_lib.attention.positions import RotaryScaling
 from lessons_lib.attention.rope_scaling import DynamicNTK, Llama3, PositionInterpolation, YaRN, yarn_attention_factor
 from lessons_lib.foundations.validation import promote_half
+from lessons_lib.transformer.checkpoints import tensor_loaders
 from lessons_lib.transformer.gpt import GPT, FeedForwardKind, GPTConfig
 
 
@@ -229,7 +229,7 @@ def _is_folder(path: Path) -> bool:
 def _read_folder(folder: Path) -> tuple[str, dict[str, Any], dict[str, Callable[[], Tensor]]]:
     """Return architecture, settings and tensors of a checkpoint; each tensor is read when its function is called."""
     settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    architectures = settings.get("architectures") or [None]
+    architectures = settings.get("architectures") or ["a folder without architectures"]
     if settings.get("quantization_config") is not None:
         raise ValueError(f"only models with quantization_config=None are supported, got {folder}")
     index = folder / "model.safetensors.index.json"
@@ -240,11 +240,7 @@ def _read_folder(folder: Path) -> tuple[str, dict[str, Any], dict[str, Callable[
     for name in files:
         if not (folder / name).is_file():
             raise ValueError(f"{folder} must hold {name}, which its index lists")
-        try:
-            file = safe_open(folder / name, framework="pt")
-        except SafetensorError as error:
-            raise ValueError(f"{folder / name} must be a complete safetensors file, got: {error}") from error
-        loaders |= {tensor: partial(file.get_tensor, tensor) for tensor in file.keys()}  # noqa: SIM118 (no mapping)
+        loaders |= tensor_loaders(folder / name)
     return architectures[0], settings, loaders
 
 

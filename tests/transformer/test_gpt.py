@@ -324,6 +324,40 @@ def test_presets_have_published_parameter_counts(config, n_parameters):
     assert config.n_parameters() == counted(config) == n_parameters
 
 
+NAMES_OF_A_BLOCK = {
+    "gpt2": """
+        attention.norm.bias attention.norm.weight attention.sublayer.w_k.bias attention.sublayer.w_k.weight
+        attention.sublayer.w_o.bias attention.sublayer.w_o.weight attention.sublayer.w_q.bias
+        attention.sublayer.w_q.weight attention.sublayer.w_v.bias attention.sublayer.w_v.weight
+        feedforward.norm.bias feedforward.norm.weight feedforward.sublayer.w_down.bias
+        feedforward.sublayer.w_down.weight feedforward.sublayer.w_up.bias feedforward.sublayer.w_up.weight
+    """,
+    "qk norm": """
+        attention.norm.weight attention.sublayer.process_qk.k_norm.weight
+        attention.sublayer.process_qk.q_norm.weight attention.sublayer.w_k.weight attention.sublayer.w_o.weight
+        attention.sublayer.w_q.weight attention.sublayer.w_v.weight feedforward.norm.weight
+        feedforward.sublayer.w_down.weight feedforward.sublayer.w_gate.weight feedforward.sublayer.w_up.weight
+    """,
+}
+
+
+@pytest.mark.parametrize("flavour", NAMES_OF_A_BLOCK)
+def test_names_of_tensors_stay(flavour):
+    """Files of weights hold these names."""
+    names = sorted(GPT(config_of(flavour)).blocks[0].state_dict())
+    assert names == NAMES_OF_A_BLOCK[flavour].split()
+
+
+@pytest.mark.parametrize(("flavour", "loss"), [("gpt2", 2.5340891), ("llama", 2.543108), ("2017", 4.6025753)])
+def test_a_seed_gives_the_weights_that_it_gave_before(flavour, loss):
+    """The chapters were measured with such weights; the losses are those before windows and experts were added."""
+    torch.manual_seed(7)
+    model = GPT(config_of(flavour)).float()
+    tokens = torch.arange(V - 2)[None]
+    found = nn.functional.cross_entropy(model(tokens)[0, :-1], tokens[0, 1:]).item()
+    assert found == pytest.approx(loss, rel=1e-5)
+
+
 def test_tied_head_shares_embedding_weights_and_gradients():
     model = GPT(config_of("gpt2"))
     assert model.head.weight is model.embedding.weight

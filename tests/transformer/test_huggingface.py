@@ -435,7 +435,7 @@ def test_pythia_folder_as_published_is_loaded(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"architectures": None}, r"model must be one of .*, got None"),
+        ({"architectures": None}, r"model must be one of .*, got a folder without architectures"),
         ({"architectures": ["PhiForCausalLM"]}, r"model must be one of .*, got PhiForCausalLM"),
         ({"quantization_config": {"bits": 4}}, r"quantization_config=None"),
         ({"rope_interleaved": True}, r"rope_interleaved=False .*, got True"),
