@@ -53,6 +53,35 @@ def keep_used_icons(app, exception) -> None:
             style.write_text(shorter, encoding="utf-8")
 
 
+# The theme makes what scrolls reachable by keyboard. It asks for the layout of one element after another, changes each
+# in between, and also asks in closed folds: a second and a half of a slow phone's time as a page arrives.
+TAB_STOPS = re.compile(
+    r"(document\.querySelectorAll\(\[[^\]]*\]\.join\(\", \"\)\))\.forEach\(e=>\{e\.tabIndex="
+    r"(e\.scrollWidth>e\.clientWidth\|\|e\.scrollHeight>e\.clientHeight)\?0:-1\}\)"
+)
+TAB_STOPS_AT_ONCE = (
+    r"const a=Array.from(\1).filter(e=>!e.checkVisibility||e.checkVisibility()),s=a.map(e=>\2);"
+    r"a.forEach((e,i)=>{const n=s[i]?0:-1;e.tabIndex===n||(e.tabIndex=n)})"
+)
+ON_RESIZE = 'window.addEventListener("resize",t),new MutationObserver(t)'
+ON_RESIZE_OR_FOLD = ON_RESIZE.replace(",new", ',document.addEventListener("toggle",t,!0),new')
+
+
+def measure_at_once(app, exception) -> None:
+    """Let the theme measure all visible elements before it changes any, and the others when their fold opens.
+
+    Raises:
+        ValueError: if the theme's script is another one than the one that is changed here.
+    """
+    if exception is not None or app.builder.format != "html":
+        return
+    script = Path(app.outdir, "_static", "scripts", "pydata-sphinx-theme.js")
+    text, changed = TAB_STOPS.subn(TAB_STOPS_AT_ONCE, script.read_text(encoding="utf-8"))
+    if changed != 1 or text.count(ON_RESIZE) != 1:
+        raise ValueError(f"expected the tab stops of pydata-sphinx-theme in {script}; has the theme been updated?")
+    script.write_text(text.replace(ON_RESIZE, ON_RESIZE_OR_FOLD), encoding="utf-8")
+
+
 def drop_thebe(app, pagename, templatename, context, doctree) -> None:
     """Remove sphinx-thebe, which the book does not use: its scripts conflict with each other and refer to a CDN."""
 
@@ -81,6 +110,7 @@ def setup(app) -> dict:
     """Register with Sphinx."""
     app.connect("build-finished", drop_icon_script)
     app.connect("build-finished", keep_used_icons)
+    app.connect("build-finished", measure_at_once)
     app.connect("html-page-context", drop_thebe, priority=900)
     app.connect("html-page-context", drop_unused, priority=900)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -118,6 +118,24 @@ def test_layout_hardly_shifts_while_a_page_loads(browser, site, path, size):
     context.close()
 
 
+NOT_REACHABLE = """() => [...document.querySelectorAll(".bd-article pre")]
+  .filter((e) => e.checkVisibility() && e.scrollWidth > e.clientWidth && e.tabIndex !== 0).length"""
+
+
+def test_code_that_scrolls_is_reachable_by_keyboard_also_in_folds(browser, site):
+    context = browser.new_context(viewport=PHONE)
+    page = context.new_page()
+    page.goto(f"{site}/book/attention/masks.html")
+    page.wait_for_function(f"!({NOT_REACHABLE})()")
+    opened = page.evaluate("""() => {
+      document.querySelectorAll("details").forEach((fold) => { fold.open = true; });
+      return [...document.querySelectorAll("details pre")].filter((e) => e.scrollWidth > e.clientWidth).length;
+    }""")
+    assert opened
+    page.wait_for_function(f"!({NOT_REACHABLE})()")
+    context.close()
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_page_has_its_theme_before_it_is_drawn(browser, site, theme):
     """The theme's last script sets it, too late: a page that is dark would be white first."""
