@@ -143,7 +143,9 @@ class SwiGLU(_Gated):
 
 
 class GEGLU(_Gated):
-    r"""Gated feed-forward layer: a :func:`gelu` branch multiplies a linear one [3]_; Gemma has :func:`gelu_tanh`.
+    r"""Gated feed-forward layer: a :func:`gelu` branch multiplies a linear one, as in the paper of :class:`SwiGLU`.
+
+    Gemma has :func:`gelu_tanh`.
 
     .. math:: \operatorname{GEGLU}(x) = W_{\text{down}} \left( \operatorname{gelu}(W_{\text{gate}}\, x) \odot
               W_{\text{up}}\, x \right)
