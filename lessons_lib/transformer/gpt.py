@@ -192,8 +192,6 @@ class GPTConfig:
             if getattr(self, name) is not None:
                 check_above(name, getattr(self, name), 0)
         check_fraction("dropout", self.dropout)
-        if isinstance(self.window, list):  # JSON has no tuples
-            object.__setattr__(self, "window", tuple(self.window))
         if isinstance(self.window, tuple) and not 1 <= len(self.window) <= self.n_layers:
             raise ValueError(f"window must have 1 to n_layers={self.n_layers} entries, got {self.window}")
         for window in self.windows:
@@ -306,6 +304,8 @@ class GPTConfig:
             scaling = settings.get("rope_scaling")
             if scaling is not None:
                 settings["rope_scaling"] = _SCALINGS[scaling.pop("type")](**scaling)
+            if isinstance(settings.get("window"), list):  # JSON has no tuples
+                settings["window"] = tuple(settings["window"])
             return cls(**settings)
         except (json.JSONDecodeError, AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"text must be what GPTConfig.to_json wrote; {type(error).__name__}: {error}") from error
