@@ -123,6 +123,7 @@ def alone(svg: str, style: str) -> str:
     svg = f"{svg[:start]}<style>{style}</style>{svg[start:]}"
     for name, colour in COLOURS.items():
         svg = svg.replace(f"var(--{name})", colour)
+    svg = re.sub(r"--full: ?([\d.]+)", r"fill-opacity:\1", svg)  # how strong the colour of a cell is
     svg = re.sub(r"var\(--[\w-]+, ((?:\"[^\"]*\"|[^()])*)\)", r"\1", svg)
     return svg.replace("currentColor", INK)
 

@@ -47,6 +47,7 @@ def test_every_picture_is_xml_without_variables(packed):
             assert {"width", "height", "viewBox"} <= set(root.attrib), name
             assert "var(" not in text, name
             assert "currentColor" not in text, name
+            assert not re.search(r"[\";]\s*--\w", text), name
 
 
 def test_drawing_alone_has_its_style_and_colours():
