@@ -122,11 +122,12 @@ NOT_REACHABLE = """() => [...document.querySelectorAll(".bd-article pre")]
   .filter((e) => e.checkVisibility() && e.scrollWidth > e.clientWidth && e.tabIndex !== 0).length"""
 
 
-def test_code_that_scrolls_is_reachable_by_keyboard_also_in_folds(browser, site):
-    context = browser.new_context(viewport=PHONE)
+def test_code_that_scrolls_is_reachable_by_keyboard_when_its_fold_opens(browser, site):
+    """The site's code fits its column, so that here it is made narrow first."""
+    context = browser.new_context(viewport=WIDE)
     page = context.new_page()
     page.goto(f"{site}/book/attention/masks.html")
-    page.wait_for_function(f"!({NOT_REACHABLE})()")
+    page.add_style_tag(content=".bd-article details pre { white-space: pre; width: 6rem; overflow: auto; }")
     opened = page.evaluate("""() => {
       document.querySelectorAll("details").forEach((fold) => { fold.open = true; });
       return [...document.querySelectorAll("details pre")].filter((e) => e.scrollWidth > e.clientWidth).length;
