@@ -373,7 +373,10 @@ def _paper_value(name: str, given: object, unit: str) -> Any:
     assert not isinstance(given, str), (
         f"{name} must be a number, not text{f': leave out the unit, {unit}' * bool(unit)}"
     )
-    value = float(number(name, given, unit or "no unit"))
+    try:
+        value = float(number(name, given, unit or "no unit"))
+    except OverflowError:
+        value = math.inf
     assert math.isfinite(value), f"{name} must be finite, got {value}"
     return value
 
