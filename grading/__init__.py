@@ -3,6 +3,7 @@
 The modules, in reading order:
 
 - ``check_notebook``: check and repair a notebook's grading metadata; also a command for students.
+- ``text_files``: read a text file in one of several encodings.
 - ``draw_numbers``: draw the numbers of questions on paper at release.
 - ``release``: write the assignment's name into a released notebook.
 - ``bonus``: tell bonus points from regular points.

@@ -39,9 +39,9 @@ from grading.roster import (
     parse_time,
     read_roster,
     read_rules,
-    read_text,
 )
 from grading.similarity import same_answers, shortcut_notes
+from grading.text_files import read_text
 
 ASSIGNMENTS = Path(__file__).resolve().parents[1] / "assignments"
 

@@ -27,6 +27,8 @@ from nbformat import NotebookNode
 from nbgrader.preprocessors import NbGraderPreprocessor
 from traitlets import Integer
 
+from grading.text_files import read_text
+
 TAG = "numbers"
 KEY = "numbers"  # in course.toml
 FORMULA = re.compile(r"(\$\$.*?\$\$|\$[^$\n]+\$)", re.DOTALL)
@@ -42,7 +44,7 @@ def course_numbers(rules: Path) -> int:
     """
     if not rules.is_file():
         return 0
-    numbers = tomllib.loads(rules.read_text(encoding="utf-8-sig")).get(KEY, 0)
+    numbers = tomllib.loads(read_text(rules)).get(KEY, 0)
     if isinstance(numbers, bool) or not isinstance(numbers, int) or numbers < 0:
         raise ValueError(f"{rules.name}: {KEY} must be a whole number from 0 up, such as a year, got {numbers!r}")
     return numbers

@@ -17,7 +17,6 @@ table of groups: with columns ``student`` and ``group``, or as Canvas exports a 
     "Alice Doe_id1234" = 2026-11-27T23:59:00+01:00
 """
 
-import codecs
 import csv
 import io
 import math
@@ -33,6 +32,7 @@ from zoneinfo import ZoneInfo
 
 from grading.draw_numbers import KEY
 from grading.names import likeness, split
+from grading.text_files import read_text
 
 SPACE = re.compile(r"\s+")
 
@@ -115,25 +115,6 @@ def read_roster(path: Path) -> tuple[list[Member], list[str], dict[str, str]]:
         if stamp := row.get("submitted") or row.get("Last modified (submission)", "").strip("-"):
             came[member.folder] = stamp
     return members, heads, came
-
-
-def read_text(path: Path) -> str:
-    """Return the text of a file in UTF-8, UTF-16 or Windows' cp1252, as spreadsheets and editors save it.
-
-    Raises:
-        ValueError: if it is not text in one of these encodings.
-    """
-    content = path.read_bytes()
-    marks = {codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16"}
-    marked = next((name for mark, name in marks.items() if content.startswith(mark)), None)
-    for encoding in [marked] if marked else ["utf-8", "cp1252"]:
-        with suppress(UnicodeDecodeError):
-            text = content.decode(encoding)
-            if "\0" not in text:
-                return text
-    raise ValueError(
-        f"{path.name} is no text that can be read (UTF-8, UTF-16 or cp1252): save it as CSV UTF-8, or as plain text"
-    )
 
 
 def _read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
