@@ -17,6 +17,7 @@ from traitlets import Unicode
 
 from grading.draw_numbers import course_numbers, drawn
 from grading.report import exercise_title
+from grading.text_files import read_text
 
 SHOWN_BY_FORMGRADER = "submission_id"  # among the resources of a page of Formgrader, and of no other page
 MARKS = ("### BEGIN SOLUTION", "### END SOLUTION")
@@ -118,7 +119,7 @@ def read_remarks(path: Path, assignment: str) -> dict[str, list[str]]:
     """
     if not path.is_file():
         return {}
-    table = tomllib.loads(path.read_text(encoding="utf-8"))
+    table = tomllib.loads(read_text(path))
     sections = {name: table.get(name, {}) for name in (assignment, EVERY)}
     for section, answers in sections.items():
         for name, some in answers.items() if isinstance(answers, dict) else [("", answers)]:

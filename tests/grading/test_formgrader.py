@@ -198,3 +198,9 @@ def test_read_remarks_invalid_file_raises_and_formgrader_still_works(text, says,
 
 def test_read_remarks_without_a_file_gives_none(tmp_path):
     assert read_remarks(tmp_path / "remarks.toml", "scaling") == {}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+def test_read_remarks_in_the_encodings_of_editors(encoding, tmp_path):
+    (tmp_path / "remarks.toml").write_text('[scaling]\nmoments = ["Für alle Schlüssel gleich."]\n', encoding=encoding)
+    assert read_remarks(tmp_path / "remarks.toml", "scaling")["moments"] == ["Für alle Schlüssel gleich."]
