@@ -18,7 +18,23 @@ from lessons_lib.attention.cache import KVCache
 from lessons_lib.attention.rules import Rule
 
 
-class PreNorm(nn.Module):
+class _ResidualBranch(nn.Module):
+    """A residual connection around a sublayer: the input plus the output of ``branch``."""
+
+    def __init__(self, sublayer: nn.Module, norm: nn.Module, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.sublayer, self.norm, self.dropout = sublayer, norm, nn.Dropout(dropout)
+
+    def forward(self, x: Float[Tensor, "b n d_model"], *args, **kwargs) -> Float[Tensor, "b n d_model"]:
+        """Apply the formula; all arguments after ``x`` are passed on to the sublayer."""
+        return x + self.branch(x, *args, **kwargs)
+
+    def branch(self, x: Float[Tensor, "b n d_model"], *args, **kwargs) -> Float[Tensor, "b n d_model"]:
+        """Return what is added to the input."""
+        raise NotImplementedError
+
+
+class PreNorm(_ResidualBranch):
     r"""Residual connection around a sublayer whose *input* is normalised [1]_.
 
     .. math:: y = x + f(\operatorname{norm}(x))
@@ -38,14 +54,6 @@ class PreNorm(nn.Module):
 
     .. [1] Xiong et al., *On Layer Normalization in the Transformer Architecture*, 2020. arXiv:2002.04745.
     """
-
-    def __init__(self, sublayer: nn.Module, norm: nn.Module, *, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.sublayer, self.norm, self.dropout = sublayer, norm, nn.Dropout(dropout)
-
-    def forward(self, x: Float[Tensor, "b n d_model"], *args, **kwargs) -> Float[Tensor, "b n d_model"]:
-        """Apply the formula; all arguments after ``x`` are passed on to the sublayer."""
-        return x + self.branch(x, *args, **kwargs)
 
     def branch(self, x: Float[Tensor, "b n d_model"], *args, **kwargs) -> Float[Tensor, "b n d_model"]:
         r"""Return :math:`f(\operatorname{norm}(x))` without the sum, after dropout."""
@@ -76,7 +84,7 @@ class PostNorm(nn.Module):
         return self.norm(x + self.dropout(self.sublayer(x, *args, **kwargs)))
 
 
-class OutputNorm(nn.Module):
+class OutputNorm(_ResidualBranch):
     r"""Residual connection around a sublayer whose *output* is normalised before the sum, as in OLMo 2 [3]_.
 
     .. math:: y = x + \operatorname{norm}(f(x))
@@ -92,20 +100,12 @@ class OutputNorm(nn.Module):
     .. [3] OLMo Team, *2 OLMo 2 Furious*, 2024, section 3.2. arXiv:2501.00656.
     """
 
-    def __init__(self, sublayer: nn.Module, norm: nn.Module, *, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.sublayer, self.norm, self.dropout = sublayer, norm, nn.Dropout(dropout)
-
-    def forward(self, x: Float[Tensor, "b n d_model"], *args, **kwargs) -> Float[Tensor, "b n d_model"]:
-        """Apply the formula; all arguments after ``x`` are passed on to the sublayer."""
-        return x + self.branch(x, *args, **kwargs)
-
     def branch(self, x: Float[Tensor, "b n d_model"], *args, **kwargs) -> Float[Tensor, "b n d_model"]:
         r"""Return :math:`\operatorname{norm}(f(x))` without the sum, after dropout."""
         return self.dropout(self.norm(self.sublayer(x, *args, **kwargs)))
 
 
-class SandwichNorm(nn.Module):
+class SandwichNorm(_ResidualBranch):
     r"""Residual connection around a sublayer whose input and output are both normalised, as in Gemma 2 [4]_.
 
     .. math:: y = x + \operatorname{norm}_{\text{out}}(f(\operatorname{norm}(x)))
@@ -126,12 +126,8 @@ class SandwichNorm(nn.Module):
     """
 
     def __init__(self, sublayer: nn.Module, norm: nn.Module, output_norm: nn.Module, *, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.sublayer, self.norm, self.output_norm, self.dropout = sublayer, norm, output_norm, nn.Dropout(dropout)
-
-    def forward(self, x: Float[Tensor, "b n d_model"], *args, **kwargs) -> Float[Tensor, "b n d_model"]:
-        """Apply the formula; all arguments after ``x`` are passed on to the sublayer."""
-        return x + self.branch(x, *args, **kwargs)
+        super().__init__(sublayer, norm, dropout=dropout)
+        self.output_norm = output_norm
 
     def branch(self, x: Float[Tensor, "b n d_model"], *args, **kwargs) -> Float[Tensor, "b n d_model"]:
         """Return the normalised output of the sublayer without the sum, after dropout."""
