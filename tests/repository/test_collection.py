@@ -1,4 +1,4 @@
-"""Tests of the conftest hook that keeps all tests of an xdist group in one process."""
+"""Tests of how conftest.py collects: xdist groups, names of files, and what a failed comparison prints."""
 
 import copy
 from pathlib import Path
@@ -42,3 +42,10 @@ def test_files_of_tests_have_different_names():
     names = [path.name for path in Path(__file__).parents[1].rglob("test_*.py")]
     assert len(names) > 100
     assert {name for name in names if names.count(name) > 1} == set()
+
+
+def test_failed_comparison_of_lists_prints_no_full_difference():
+    """Continuous integration sets ``CI``, with which pytest prints it: 20 minutes for two masks."""
+    with pytest.raises(AssertionError) as caught:
+        assert [[0]] == [[1]]
+    assert "Full diff" not in str(caught.value)
