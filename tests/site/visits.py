@@ -168,6 +168,7 @@ def measure(context, folder: Path, base: str, path: str) -> Measured:
     page.set_viewport_size(PHONE)
     page.evaluate(TWO_FRAMES)
     too_wide = page.evaluate(WIDER_THAN_A_PHONE)
+    seen.rest(page)  # a font that only the phone needs
     page.close()
     return Measured(seen, weights, too_wide, nameless, colours, violations)
 
