@@ -123,6 +123,24 @@ def test_models_compile_into_one_graph(build, inputs):
 
 
 @untraced
+def test_gpt_with_experts_compiles_into_one_graph_for_every_routing():
+    """``fullgraph=True`` also makes PyTorch trace the numbers of tokens that each expert takes, which differ."""
+    model = GPT(GPTConfig(**SMALL, n_experts=4, experts_per_token=2)).eval()
+    seen = []
+
+    def count(graph, _):
+        seen.append(graph)
+        return graph
+
+    torch.compiler.reset()
+    compiled = torch.compile(model, fullgraph=True, backend=count)
+    for _ in range(3):
+        tokens = torch.randint(17, (2, 5))
+        assert_close(compiled(tokens), model(tokens))
+    assert len(seen) == 1
+
+
+@untraced
 @pytest.mark.parametrize("implementation", [attention, fused_attention])
 @pytest.mark.parametrize("options", [{}, {"position": "rotary", "norm": "rms", "n_kv_heads": 1}], ids=["gpt2", "llama"])
 @pytest.mark.parametrize("strict", all_but([False, True], lambda strict: not strict))
