@@ -179,6 +179,30 @@ def locked_cells_found(notebook: NotebookNode, released: NotebookNode) -> tuple[
     return sum(bool(names & theirs.get(words, set())) for words, names in wanted.items()), len(wanted)
 
 
+def other_numbers(notebook: NotebookNode, released: NotebookNode) -> list[str]:
+    """Return a note for each locked text of a mended notebook whose numbers are not those of the released one.
+
+    A student who works in the notebook of another year, or in the book's own, answers a question with its numbers.
+    """
+    theirs = {_name(cell): _numbers(cell) for cell in notebook.cells}
+    return [
+        f"{_heading(cell)}: the numbers in this question are not the released ones, as in a notebook of another year "
+        "or of the book; read the question in submitted/"
+        for cell in released.cells
+        if cell.cell_type == "markdown" and "nbgrader" in cell.metadata and cell.metadata["nbgrader"]["locked"]
+        if theirs.get(_name(cell), _numbers(cell)) != _numbers(cell)
+    ]
+
+
+def _numbers(cell: NotebookNode) -> list[str]:
+    return re.findall(r"\d+", cell.source)
+
+
+def _heading(cell: NotebookNode) -> str:
+    found = re.search(r"^#+ +(.+)", cell.source, re.MULTILINE)
+    return found[1].strip() if found else _name(cell)
+
+
 def _words(cell: NotebookNode) -> tuple[str, str]:
     return cell.cell_type, " ".join(cell.source.split())
 

@@ -20,7 +20,7 @@ from nbgrader.utils import is_grade, is_solution
 from traitlets.config import Config
 from traitlets.config.loader import PyFileConfigLoader
 
-from grading.check_notebook import mend, read
+from grading.check_notebook import mend, other_numbers, read
 from grading.collect import collected_record
 from grading.draw_numbers import course_numbers, drawn
 from grading.executor import ExecuteWithOutsideChecks, WallClockExceededError, is_autograded
@@ -233,7 +233,7 @@ class Course:
                 mended.append("its timestamp.txt is no date, so the time of submission is not known")
             else:
                 (target.parent / "timestamp.txt").write_text(came, encoding="utf-8")
-        return mended + list(untouched_answers(notebook, released).values())
+        return mended + other_numbers(notebook, released) + list(untouched_answers(notebook, released).values())
 
     def grade(self, student: str) -> Result | WallClockExceeded:
         """Check and run one submission; return the reason if it could not be graded, and notes."""

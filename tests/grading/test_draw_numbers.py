@@ -10,6 +10,7 @@ pytest.importorskip("nbgrader")
 
 from release_assignments import hand_out, release
 
+from grading.check_notebook import other_numbers
 from grading.course import Course, configure
 from grading.draw_numbers import PLACEHOLDER, TAG, course_numbers, drawn, filled, picker
 from grading.roster import assignments_in
@@ -154,3 +155,14 @@ def asked_in(folder: Path) -> str:
     released = nbformat.read(folder / "multi-head/multi-head.ipynb", as_version=4)
     source = next(cell.source for cell in released.cells if cell.id == "count-text")
     return re.sub(r"(?<=\d)(?:\\,| )(?=\d{3}\b)", "", source)
+
+
+@pytest.mark.parametrize("name", ["multi-head", "flash"])
+def test_notebook_with_the_numbers_of_another_year_is_noted(tmp_path, name):
+    book, mine = tmp_path / "book", tmp_path / "hand-outs"
+    release(name, book)
+    hand_out(book, mine, 2027)
+    of_book, of_course = (nbformat.read(folder / name / f"{name}.ipynb", as_version=4) for folder in (book, mine))
+    assert other_numbers(of_course, of_course) == []
+    [note] = other_numbers(of_book, of_course)
+    assert re.match(r"Exercise \d\. .*: the numbers in this question are not the released ones", note)
