@@ -2,14 +2,19 @@
 
 Files in reading order: each imports only from files above it and from earlier rooms.
 
-    sampling     autoregressive sampling with temperature, top-k and top-p, and greedy decoding
+    next_token   the distribution of the next token: temperature, top-k, top-p, min-p, repetition penalty
+    stopping     end-of-sequence tokens and the padding after them
+    steps        the loop of autoregressive sampling, one step at a time
+    sampling     autoregressive sampling and greedy decoding
     beam         beam search
     speculation  speculative decoding with a draft model
 """
 
 from lessons_lib.generation.beam import Beams, beam_search
-from lessons_lib.generation.sampling import generate, next_token_probs, top_k_top_p_mask
+from lessons_lib.generation.next_token import next_token_probs, penalise_repetition, top_k_top_p_mask
+from lessons_lib.generation.sampling import generate
 from lessons_lib.generation.speculation import Acceptance, Speculation, accept_draft, speculate
+from lessons_lib.generation.stopping import count_new_tokens
 
 __all__ = [
     "Acceptance",
@@ -17,8 +22,10 @@ __all__ = [
     "Speculation",
     "accept_draft",
     "beam_search",
+    "count_new_tokens",
     "generate",
     "next_token_probs",
+    "penalise_repetition",
     "speculate",
     "top_k_top_p_mask",
 ]

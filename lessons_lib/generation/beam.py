@@ -16,7 +16,8 @@ from torch import Tensor
 from lessons_lib.attention.rope_scaling import DynamicNTK
 from lessons_lib.foundations.eval_mode import eval_mode
 from lessons_lib.foundations.validation import check_size, promote_half
-from lessons_lib.generation.sampling import check_learned_positions, check_logits, check_prompts
+from lessons_lib.generation.next_token import check_logits
+from lessons_lib.generation.steps import check_learned_positions, check_prompts
 from lessons_lib.transformer.gpt import GPT
 
 
@@ -53,7 +54,7 @@ def beam_search(model: GPT, tokens: Int[Tensor, "b n"], n_new: int, *, n_beams: 
 
     Raises:
         ValueError: if a number is out of range, if fewer than ``n_beams`` texts of this length exist, if the texts
-            exceed the learned positions, or as :func:`lessons_lib.generation.sampling.check_logits`.
+            exceed the learned positions, or as :func:`lessons_lib.generation.next_token.check_logits`.
     """
     _check(model, tokens, n_new, n_beams, use_cache)
     b = tokens.shape[0]

@@ -8,6 +8,8 @@ accepted tokens, together with the tokens drawn after a rejection, have exactly 
 .. [2] Chen et al., *Accelerating Large Language Model Decoding with Speculative Sampling*, 2023. arXiv:2302.01318.
 """
 
+from collections.abc import Callable, Collection
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -16,8 +18,10 @@ from torch import Tensor
 
 from lessons_lib.attention.rope_scaling import DynamicNTK
 from lessons_lib.foundations.eval_mode import eval_mode
-from lessons_lib.foundations.validation import check_integers, check_size, values_can_be_read
-from lessons_lib.generation.sampling import check_prompts, next_token_probs
+from lessons_lib.foundations.validation import check_above, check_integers, check_size, values_can_be_read
+from lessons_lib.generation.next_token import check_logits, next_token_probs, penalise_repetition
+from lessons_lib.generation.steps import check_prompts
+from lessons_lib.generation.stopping import TextEnd, pad_to_longest
 from lessons_lib.transformer.gpt import GPT
 
 
@@ -93,8 +97,8 @@ def accept_draft(
 class Speculation(NamedTuple):
     """Result of :func:`speculate`: the texts, and counts for each row."""
 
-    tokens: Int[Tensor, "b total"]  # prompt and new tokens
-    n_calls: Int[Tensor, "b"]  # calls of the large model; without a draft model there are n_new
+    tokens: Int[Tensor, "b total"]  # prompt and new tokens, and padding after the end of a row
+    n_calls: Int[Tensor, "b"]  # calls of the large model; without a draft model there is one for each new token
     n_drafted: Int[Tensor, "b"]  # tokens that the draft model proposed
     n_accepted: Int[Tensor, "b"]  # tokens among them that were accepted
 
@@ -110,17 +114,21 @@ def speculate(
     temperature: float | int = 1.0,
     top_k: int | None = None,
     top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float | int = 1.0,
     generator: torch.Generator | None = None,
+    eos: int | Collection[int] | None = None,
+    pad: int | None = None,
 ) -> Speculation:
-    r"""Sample ``n_new`` tokens after each prompt by speculative decoding, from ``model`` with the help of ``draft``.
+    r"""Sample up to ``n_new`` tokens after each prompt by speculative decoding: from ``model``, helped by a draft.
 
     The texts have the same distribution as those that :func:`~lessons_lib.generation.sampling.generate` samples with
-    ``model`` alone, at any temperature, ``top_k`` and ``top_p`` (which apply to both models). :func:`accept_draft`
-    explains why. At temperature 0 the texts are equal. Only the number of calls differs: each call of ``model`` yields
-    between 1 and ``n_draft`` + 1 tokens, and more with a better draft.
+    ``model`` alone, with any temperature, restriction, penalty and end (which apply to both models).
+    :func:`accept_draft` explains why. At temperature 0 the texts are equal. Only the number of calls differs: each call
+    of ``model`` yields between 1 and ``n_draft`` + 1 tokens, and more with a better draft.
 
     Each row is generated separately, because rows accept different numbers of tokens. Both models use KV caches, from
-    which rejected tokens are removed.
+    which rejected tokens are removed. The draft model stops at an end token.
 
     >>> from lessons_lib.transformer.gpt import llama_tiny
     >>> model, draft = GPT(llama_tiny()), GPT(llama_tiny())
@@ -132,24 +140,31 @@ def speculate(
         model: the large model, whose distribution the texts have.
         draft: the draft model, which should be cheaper. Any model over the same vocabulary gives the same distribution.
         tokens: the prompts, one in each row.
-        n_new: number of tokens to add, 0 or more.
+        n_new: largest number of tokens to add, 0 or more; without ``eos`` it is their number.
         n_draft: number of drafted tokens for each call of the large model.
         temperature: temperature of both models; 0 is greedy decoding.
-        top_k: as in :func:`~lessons_lib.generation.sampling.top_k_top_p_mask`, for both models.
-        top_p: as ``top_k``.
+        top_k, top_p, min_p: as in :func:`~lessons_lib.generation.next_token.top_k_top_p_mask`, for both models.
+        repetition_penalty: as in :func:`~lessons_lib.generation.next_token.penalise_repetition`, for both models.
         generator: the random generator; PyTorch's global one by default.
+        eos, pad: which tokens end a row, and what stands after the end, as in
+            :func:`~lessons_lib.generation.sampling.generate`.
 
     Raises:
         ValueError: if a number is out of range, if the vocabularies differ, if the texts exceed the positions of a
-            model, or as :func:`lessons_lib.generation.sampling.check_logits`.
+            model, or as :func:`lessons_lib.generation.next_token.check_logits`.
     """
     temperature = float(temperature)
     _check(model, draft, tokens, n_new, n_draft)
-    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    check_above("repetition_penalty", repetition_penalty, 0)
+    end = TextEnd.of(eos, pad, vocab_size=model.config.vocab_size)
+    if pad is not None and eos is None:
+        raise ValueError(f"pad must be None where no row ends early, got {pad}; give eos")
+    restricted = partial(next_token_probs, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    probs = partial(_probs, restricted, penalty=repetition_penalty)
     with eval_mode(model), eval_mode(draft):
-        results = [_one_row(model, draft, row, n_new, n_draft, sampling, generator) for row in tokens.split(1)]
+        results = [_one_row(model, draft, row, n_new, n_draft, probs, generator, end) for row in tokens.split(1)]
     counts = torch.tensor([row_counts for _, *row_counts in results], device=tokens.device).unbind(dim=-1)
-    return Speculation(torch.cat([text for text, *_ in results]), *counts)
+    return Speculation(pad_to_longest([text[0] for text, *_ in results], end.pad), *counts)
 
 
 def _one_row(
@@ -158,28 +173,45 @@ def _one_row(
     text: Tensor,
     n_new: int,
     n_draft: int,
-    sampling: dict,
+    probs: Callable[[Tensor, Tensor], Tensor],
     generator: torch.Generator | None,
+    end: TextEnd,
 ) -> tuple[Tensor, int, int, int]:
     """Return the extended row and three counts: calls of the large model, drafted tokens and accepted tokens."""
-    end, n_calls, n_drafted, n_accepted = text.shape[1] + n_new, 0, 0, 0
+    length, n_calls, n_drafted, n_accepted = text.shape[1] + n_new, 0, 0, 0
     model_caches, draft_caches = model.new_caches(), draft.new_caches()
-    while (n := text.shape[1]) < end:
-        k = min(n_draft, end - n - 1)  # the large model adds one more token
+    has_ended = False
+    while not has_ended and (n := text.shape[1]) < length:
         proposed, q = text, []
-        for _ in range(k):
-            logits = draft(proposed[:, len(draft_caches[0]) :], caches=draft_caches)[:, -1]
-            q.append(next_token_probs(logits, **sampling))
-            drafted = torch.multinomial(q[-1], 1, generator=generator)
+        for _ in range(min(n_draft, length - n - 1)):  # the large model adds one more token
+            logits = draft(proposed[:, len(draft_caches[0]) :], caches=draft_caches)[:, -1:]
+            q.append(probs(logits, proposed))
+            drafted = torch.multinomial(q[-1][:, 0], 1, generator=generator)
             proposed = torch.cat([proposed, drafted.to(text.dtype)], dim=1)
+            if end.is_at(drafted).any():
+                break
+        k = len(q)
         logits = model(proposed[:, len(model_caches[0]) :], caches=model_caches)[:, -(k + 1) :]
-        p = next_token_probs(logits, **sampling)
-        accepted, token = accept_draft(p, torch.stack(q, 1) if q else p[:, :0], proposed[:, n:], generator=generator)
-        text = torch.cat([proposed[:, : n + int(accepted)], token[:, None].to(text.dtype)], dim=1)
+        p = probs(logits, proposed)
+        accepted, token = accept_draft(p, torch.cat(q, 1) if q else p[:, :0], proposed[:, n:], generator=generator)
         n_calls, n_drafted, n_accepted = n_calls + 1, n_drafted + k, n_accepted + int(accepted)
+        text = proposed[:, : n + int(accepted)]
+        if not end.is_at(text[:, n:]).any():
+            text = torch.cat([text, token[:, None].to(text.dtype)], dim=1)
+        has_ended = bool(end.is_at(text[:, n:]).any())
         for cache in (*model_caches, *draft_caches):
             cache.crop(min(len(cache), text.shape[1] - 1))  # neither model has processed the last token
     return text, n_calls, n_drafted, n_accepted
+
+
+def _probs(restricted: Callable[[Tensor], Tensor], logits: Tensor, text: Tensor, *, penalty: float) -> Tensor:
+    """Return the probabilities of the tokens after the last ``k`` tokens of a text, whose logits these are."""
+    k, n = logits.shape[1], text.shape[1]
+    if penalty != 1:
+        check_logits(logits)
+        seen = [text[:, : n - k + 1 + i] for i in range(k)]
+        logits = torch.stack([penalise_repetition(logits[:, i], seen[i], penalty) for i in range(k)], dim=1)
+    return restricted(logits)
 
 
 def _check(model: GPT, draft: GPT, tokens: Tensor, n_new: int, n_draft: int) -> None:

@@ -12,7 +12,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from lessons_lib.generation.beam import beam_search
-from lessons_lib.generation.sampling import generate, next_token_probs, top_k_top_p_mask
+from lessons_lib.generation.next_token import next_token_probs, top_k_top_p_mask
+from lessons_lib.generation.sampling import generate
 from lessons_lib.generation.speculation import speculate
 from lessons_lib.transformer.gpt import GPT
 

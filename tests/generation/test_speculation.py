@@ -4,11 +4,14 @@ import pytest
 import torch
 from test_gpt import CONTEXT, FLAVOURS, V, config_of
 from test_sampling import model_and_prompts
+from test_stopping import generated, pair
 from torch.testing import assert_close
 
 from lessons_lib.generation import speculation
-from lessons_lib.generation.sampling import generate, next_token_probs
+from lessons_lib.generation.next_token import next_token_probs
+from lessons_lib.generation.sampling import generate
 from lessons_lib.generation.speculation import Acceptance, accept_draft, speculate
+from lessons_lib.generation.stopping import count_new_tokens
 from lessons_lib.transformer.gpt import GPT
 
 B, N, NEW, K = 2, 4, 6, 3
@@ -146,6 +149,55 @@ def test_n_new_zero_returns_the_prompt_without_a_call():
     assert result.n_calls.tolist() == [0] * B
 
 
+# --- ends and penalties ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flavour", ["gpt2", "llama"])
+@pytest.mark.parametrize("n_draft", [1, 4])
+@pytest.mark.parametrize("settings", [{"eos": [3, 8, 11]}, {"repetition_penalty": 1.5}, {"min_p": 0.5}], ids=str)
+def test_greedy_text_with_end_or_penalty_equals_large_model_alone(flavour, n_draft, settings):
+    model, draft, tokens = model_and_similar_draft(flavour, 0.05)
+    tokens = torch.randint(V, (6, N))
+    result = speculate(model, draft, tokens, NEW, n_draft=n_draft, temperature=0, **settings)
+    expected = generate(model, tokens, NEW, temperature=0, **settings)
+    assert torch.equal(result.tokens, expected)
+    assert (result.n_accepted <= result.n_drafted).all()
+    if "eos" in settings:
+        assert count_new_tokens(expected, N, settings["eos"]).unique().numel() > 1
+        assert (result.n_calls + result.n_accepted >= count_new_tokens(expected, N, settings["eos"])).all()
+
+
+def test_draft_stops_at_its_end_token():
+    """A draft that ends at once proposes one token in each call."""
+    model, tokens = model_and_prompts("llama")
+    draft = GPT(config_of("llama"))
+    draft.head.register_forward_hook(lambda module, args, logits: logits + 1e3 * (torch.arange(V) == 5))
+    result = speculate(model, draft, tokens, NEW, n_draft=4, temperature=0, eos=5, pad=-1)
+    assert torch.equal(result.tokens, generate(model, tokens, NEW, temperature=0, eos=5, pad=-1))
+    assert (result.n_drafted <= result.n_calls).all()
+
+
+@pytest.mark.one_case
+@pytest.mark.parametrize("settings", [{"eos": 4, "pad": -1}, {"repetition_penalty": 2.0}, {"min_p": 0.3}], ids=str)
+def test_texts_of_two_tokens_have_the_distribution_of_generate(settings):
+    """Frequencies of the second token agree within five standard errors of their difference."""
+    n, (model, draft, tokens) = 250, model_and_similar_draft("gpt2", 0.3)
+    rows = tokens[:1].expand(n, N)
+    ours = speculate(model, draft, rows, 2, n_draft=2, temperature=2.0, generator=seeded(), **settings).tokens[:, -1]
+    alone = generate(model, rows, 2, temperature=2.0, generator=seeded(8), **settings)[:, -1]
+    one, two = ((x + 1).bincount(minlength=V + 1) / n for x in (ours, alone))
+    assert ((one - two).abs() <= 5 * ((one + two) / n).sqrt() + 1e-9).all()
+
+
+def test_assisted_texts_with_end_tokens_equal_those_of_transformers():
+    theirs, ours, tokens = pair("llama")
+    their_draft, draft, _ = pair("llama", seed=3)
+    for row in tokens:
+        settings = {"max_new_tokens": 20, "eos_token_id": [4, 11], "pad_token_id": 4, "assistant_model": their_draft}
+        expected = generated(theirs, row[None], **settings)
+        assert torch.equal(speculate(ours, draft, row[None], 20, temperature=0, eos=[4, 11]).tokens, expected)
+
+
 # --- invalid arguments ----------------------------------------------------------------------------------------------
 
 START = torch.zeros(B, N, dtype=torch.long)
@@ -158,6 +210,10 @@ START = torch.zeros(B, N, dtype=torch.long)
         (("gpt2", "gpt2"), {"tokens": START[0]}, r"tokens must be \(b, n\) with at least one token to continue"),
         (("gpt2", "gpt2"), {"n_new": -1}, r"n_new must be at least 0"),
         (("gpt2", "gpt2"), {"n_draft": 0}, r"n_draft must be at least 1"),
+        (("gpt2", "gpt2"), {"eos": V}, r"eos must be at most 12, got 13"),
+        (("gpt2", "gpt2"), {"pad": 3}, r"pad must be None where no row ends early, got 3; give eos"),
+        (("gpt2", "gpt2"), {"repetition_penalty": 0}, r"repetition_penalty must be finite and above 0, got 0"),
+        (("gpt2", "gpt2"), {"min_p": 0.0}, r"min_p must be in \(0, 1\], got 0.0"),
         (("gpt2", "gpt2"), {"temperature": -1}, r"temperature must not be negative \(0 is greedy\), got -1.0"),
         (
             ("llama", "gpt2"),
@@ -246,3 +302,19 @@ def test_speculate_uses_accept_draft(monkeypatch):
     result = speculate(model, draft, tokens, NEW, temperature=0)
     assert result.n_calls.tolist() == [NEW] * B
     assert torch.equal(result.tokens, generate(model, tokens, NEW, temperature=0))
+
+
+def test_end_test_catches_tokens_after_the_end(monkeypatch):
+    """The large model's token after an accepted end token belongs to no text."""
+    monkeypatch.setattr(speculation.TextEnd, "is_at", lambda end, tokens: torch.zeros_like(tokens, dtype=torch.bool))
+    with pytest.raises(AssertionError):
+        test_greedy_text_with_end_or_penalty_equals_large_model_alone("llama", 4, {"eos": [3, 8, 11]})
+
+
+def test_penalty_test_catches_a_penalty_for_the_prompt_alone(monkeypatch):
+    original = speculation.penalise_repetition
+    monkeypatch.setattr(
+        speculation, "penalise_repetition", lambda logits, text, penalty: original(logits, text[:, :N], penalty)
+    )
+    with pytest.raises(AssertionError):
+        test_greedy_text_with_end_or_penalty_equals_large_model_alone("llama", 4, {"repetition_penalty": 1.5})

@@ -10,7 +10,7 @@ import traitlets
 from jaxtyping import Float
 from torch import Tensor
 
-from lessons_lib.generation.sampling import next_token_probs
+from lessons_lib.generation.next_token import next_token_probs
 from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.trained import HEADS, from_base64, load_model, parse_words, script_data

@@ -23,7 +23,8 @@ from torch.testing import assert_close
 from lessons_lib.analysis.diagnostics import observe
 from lessons_lib.analysis.information import kl_divergence
 from lessons_lib.attention.softmax import softmax
-from lessons_lib.generation.sampling import generate, top_k_top_p_mask
+from lessons_lib.generation.next_token import top_k_top_p_mask
+from lessons_lib.generation.sampling import generate
 from lessons_lib.page.widgets import GPTExplorer
 from lessons_lib.page.widgets.arithmetic import uniform
 from lessons_lib.page.widgets.gpt import CHARACTERS, HEADS, LONGEST, LONGEST_TEXT, SCRIPTS, language_model, model_record
