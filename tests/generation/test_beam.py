@@ -6,10 +6,14 @@ import pytest
 import torch
 from test_gpt import CONTEXT, FLAVOURS, V, config_of
 from test_sampling import model_and_prompts
+from test_stopping import generated, pair
+from thorough import all_but
 from torch.testing import assert_close
 
+from lessons_lib.generation import beam
 from lessons_lib.generation.beam import beam_search
 from lessons_lib.generation.sampling import generate
+from lessons_lib.generation.stopping import count_new_tokens
 from lessons_lib.transformer.gpt import GPT
 
 B, N, NEW, BEAMS = 3, 4, 6, 5
@@ -95,6 +99,103 @@ def test_training_mode_is_restored(training):
     assert model.training is training
 
 
+# --- ends and the length penalty ------------------------------------------------------------------------------------
+
+PENALTIES = [0.0, 1.0, 2.0, -1.0]
+ENDS = [11, 4, 20, 1, 7, 13, 26, 22]
+
+
+def found_by_transformers(theirs, tokens, eos, *, n_beams, length_penalty, early_stopping, n_new=12):
+    """Return the texts and scores of transformers, over ``(b, n_beams, ...)``."""
+    found = generated(
+        theirs,
+        tokens,
+        max_new_tokens=n_new,
+        num_beams=n_beams,
+        num_return_sequences=n_beams,
+        length_penalty=length_penalty,
+        early_stopping=early_stopping,
+        eos_token_id=eos,
+        pad_token_id=None if eos is None else (eos if isinstance(eos, int) else eos[0]),
+        return_dict_in_generate=True,
+        output_scores=True,
+    )
+    return found.sequences.view(len(tokens), n_beams, -1), found.sequences_scores.view(len(tokens), n_beams)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize("length_penalty", PENALTIES)
+@pytest.mark.parametrize(
+    ("n_beams", "eos"), all_but([(2, 4), (5, ENDS), (3, None), (4, [7])], lambda n, eos: n in (3, 5))
+)
+def test_texts_order_and_scores_equal_those_of_transformers(kind, length_penalty, n_beams, eos):
+    theirs, ours, tokens = pair(kind)
+    settings = {"n_beams": n_beams, "length_penalty": length_penalty}
+    expected, scores = found_by_transformers(theirs, tokens, eos, early_stopping="never", **settings)
+    texts, sums = beam_search(ours, tokens, 12, eos=eos, **settings)
+    assert torch.equal(texts, expected)
+    lengths = 12 if eos is None else count_new_tokens(texts, 5, eos)
+    # Measured: at most 5e-7 of relative difference, since both sum in float32.
+    assert_close(sums / lengths**length_penalty, scores, rtol=1e-5, atol=1e-5)
+    assert n_beams != 5 or length_penalty > 0 or (lengths < 12).any(), "some texts end early"
+
+
+def test_without_penalty_stopping_equals_the_default_of_transformers():
+    theirs, ours, tokens = pair("llama")
+    settings = {"n_beams": 3, "length_penalty": 0.0}
+    expected, _ = found_by_transformers(theirs, tokens, [4, 11], early_stopping=False, **settings)
+    assert torch.equal(beam_search(ours, tokens, 12, eos=[4, 11], **settings).tokens, expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("length_penalty", all_but(PENALTIES, lambda penalty: penalty == 2.0))
+def test_enough_beams_find_the_best_text_with_an_end(length_penalty):
+    """All texts of at most three tokens are scored by hand, and found with as many beams in the right order."""
+    model, tokens = model_and_prompts("llama")
+    row, others = tokens[:1], [0, 4, 6, 12]
+    eos = set(range(V)) - set(others)
+    expected = {}
+    for sets in ([eos], [others, eos], [others, others, range(V)]):
+        ends = list(product(*sets))
+        every = torch.cat([row.expand(len(ends), N), torch.tensor(ends)], dim=1)
+        expected |= dict(
+            zip(ends, (log_probability(model, every, N) / len(sets) ** length_penalty).tolist(), strict=True)
+        )
+    found = beam_search(model, row, 3, n_beams=len(expected), length_penalty=length_penalty, eos=eos, pad=-1)
+    texts = [tuple(token for token in text if token >= 0) for text in found.tokens[0, :, N:].tolist()]
+    assert set(texts) == set(expected)
+    scores = torch.tensor([expected[text] for text in texts])
+    assert (scores.diff() <= 1e-9).all()
+    assert_close(found.log_probability[0], scores * torch.tensor([len(text) for text in texts]) ** length_penalty)
+
+
+@pytest.mark.parametrize("length_penalty", PENALTIES)
+def test_stopping_early_changes_no_text(length_penalty, monkeypatch):
+    model, tokens = model_and_prompts("llama")
+    calls, settings = [], {"n_beams": 2, "length_penalty": length_penalty, "eos": [2, 5, 7, 9]}
+    model.register_forward_hook(lambda *_: calls.append(1))
+    texts, sums = beam_search(model, tokens, 30, **settings)
+    n_calls = len(calls)
+    monkeypatch.setattr(beam._Finished, "are_best", lambda *_: False)
+    others, other_sums = beam_search(model, tokens, 30, **settings)
+    assert torch.equal(texts, others)
+    assert_close(sums, other_sums, rtol=0, atol=0)
+    assert length_penalty > 0 or n_calls < 30
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_one_beam_with_end_equals_greedy_decoding(use_cache):
+    model, tokens = model_and_prompts("llama")
+    for eos in range(0, V, 3):
+        found = beam_search(model, tokens, NEW, n_beams=1, eos=eos, pad=-1, use_cache=use_cache).tokens[:, 0]
+        assert torch.equal(found, generate(model, tokens, NEW, temperature=0, eos=eos, pad=-1))
+
+
+def test_search_stops_when_every_token_ends_the_text():
+    model, tokens = model_and_prompts("gpt2")
+    assert beam_search(model, tokens, NEW, n_beams=BEAMS, eos=range(V)).tokens.shape == (B, BEAMS, N + 1)
+
+
 # --- invalid arguments ----------------------------------------------------------------------------------------------
 
 START = torch.zeros(B, N, dtype=torch.long)
@@ -115,6 +216,15 @@ START = torch.zeros(B, N, dtype=torch.long)
             {"n_new": 1, "n_beams": V + 1},
             r"n_beams must be at most 13, the number of texts of 1 tokens, got 14",
         ),
+        ("gpt2", {"n_beams": 14, "n_new": 5, "eos": range(V)}, r"at most 13, the number of texts of at most 5 tokens"),
+        (
+            "gpt2",
+            {"n_beams": 26, "n_new": 2, "eos": range(1, V)},
+            r"n_beams must be at most 25, the number of texts of",
+        ),
+        ("gpt2", {"length_penalty": float("nan")}, r"length_penalty must be finite, got nan"),
+        ("gpt2", {"eos": V}, r"eos must be at most 12"),
+        ("gpt2", {"pad": 0}, r"pad must be None where no text ends early, got 0; give eos"),
         ("dynamic", {"n_new": 9}, r"beyond 10 tokens dynamic rotary scaling .* use_cache must be False"),
     ],
 )
@@ -136,3 +246,28 @@ def test_cache_test_catches_rows_that_are_not_reordered(monkeypatch):
     monkeypatch.setattr("lessons_lib.attention.cache.KVCache.select", select_without_reordering)
     with pytest.raises(AssertionError):
         test_beam_search_with_cache_equals_without("llama")
+
+
+def overtaken(finished, sums, length, n_new, penalty):
+    """Compare with the beams at their own length, as early_stopping=False does."""
+    return ARE_BEST(finished, sums, length, length, penalty)
+
+
+def enough(finished, *_):
+    """Stop at ``n_beams`` finished texts, as early_stopping=True does."""
+    return finished.are_texts.shape[1] >= finished.n_beams and bool(finished.are_texts.all())
+
+
+def add_with_prompt_in_length(finished, texts, sums, scores, ends):
+    ADD(finished, texts, sums, sums / texts.shape[-1], ends)
+
+
+ARE_BEST, ADD = beam._Finished.are_best, beam._Finished.add
+OTHER_RULES = {overtaken: "are_best", enough: "are_best", add_with_prompt_in_length: "add"}
+
+
+@pytest.mark.parametrize("wrong", OTHER_RULES)
+def test_comparison_with_transformers_catches_other_rules(wrong, monkeypatch):
+    monkeypatch.setattr(beam._Finished, OTHER_RULES[wrong], wrong)
+    with pytest.raises(AssertionError):
+        test_texts_order_and_scores_equal_those_of_transformers("gpt2", 1.0, 2, ENDS)

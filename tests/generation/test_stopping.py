@@ -86,11 +86,12 @@ def test_count_new_tokens_counts_up_to_the_end(eos):
 # --- transformers ---------------------------------------------------------------------------------------------------
 
 VOCABULARY = 29
+SPECIAL = {"vocab_size": VOCABULARY, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
 THEIRS = {
-    "gpt2": lambda: GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_positions=64, n_embd=32, n_layer=2, n_head=4)),
+    "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**SPECIAL, n_positions=64, n_embd=32, n_layer=2, n_head=4)),
     "llama": lambda: LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=VOCABULARY,
+            **SPECIAL,
             hidden_size=32,
             intermediate_size=48,
             num_hidden_layers=2,
@@ -112,8 +113,6 @@ def pair(kind: str, seed: int = 0) -> tuple[torch.nn.Module, GPT, torch.Tensor]:
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.25)
     theirs = theirs.eval()
-    for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
-        setattr(theirs.generation_config, name, None)
     return theirs, gpt_from_huggingface(theirs), torch.randint(VOCABULARY, (4, 5))
 
 
