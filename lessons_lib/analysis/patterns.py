@@ -3,7 +3,7 @@ r"""Scores from 0 to 1 for six known attention patterns of a head::
     previous_token  the token before the query
     diagonal        the query's own token
     local           nearby tokens, spread over several distances
-    sink            the first token, for every query
+    sink            the first token, for every query; after padding the first token that some query can see
     induction       the token after an earlier occurrence of the current token
     diffuse         all visible tokens uniformly
 
@@ -22,7 +22,9 @@ therefore little influence; a row with one visible key has none. A head below th
 The functions take attention weights over ``(*batch, n, n)``, *before* dropout, whose rows sum to one, and return
 ``(*batch)``. ``mask`` gives the visible keys. Without a mask the weights are treated as causal if no weight of any
 head is on a later token, and as unmasked otherwise. A pattern that cannot occur on the given input (no token repeats,
-or the targets are all visible keys) scores ``NaN``; average over sequences with ``nanmean``.
+or the targets are all visible keys) scores ``NaN``; average over sequences with ``nanmean``. Rows without a visible
+key, such as padding, must be zero throughout, as :func:`~lessons_lib.analysis.diagnostics.observe` records them, and do
+not count.
 
 A score describes attention weights on the given input. It is a hypothesis about the head's function, which an
 intervention such as ablation or activation patching may refute.
@@ -39,6 +41,7 @@ from torch import Tensor
 from lessons_lib.analysis.markov import check_row_stochastic
 from lessons_lib.foundations.validation import (
     broadcasts_to,
+    check_floating,
     check_integers,
     check_mask,
     check_same_device,
@@ -122,6 +125,8 @@ def sink_score(
 ) -> Float[Tensor, "*batch"]:
     r"""Return the share of weight on the first token, the attention sink, :math:`S_i = \{0\}`.
 
+    With padding on the left the first token is the first key that some query can see.
+
     ::
 
         >>> weights = torch.zeros(2, 8, 50, 50)
@@ -133,8 +138,9 @@ def sink_score(
         ValueError: as :func:`previous_token_score`.
     """
     visible = _visible_keys(weights, mask)
-    first = torch.arange(weights.shape[-1], device=weights.device) == 0
-    return _share_above_chance(weights, first.expand_as(visible), visible)
+    seen = visible.any(dim=-2)
+    first = seen & (seen.cumsum(dim=-1) == 1)
+    return _share_above_chance(weights, first[..., None, :].expand_as(visible), visible)
 
 
 def induction_score(
@@ -146,7 +152,8 @@ def induction_score(
 
     .. math:: S_i = \{ j \le i : x_{j-1} = x_i \}
 
-    All earlier occurrences count. Only rows whose token occurred before have targets.
+    All earlier occurrences count. Only rows whose token occurred before have targets. Key :math:`j` is a target only if
+    query :math:`j` can see the token before it: the token before the first one may be padding or in another document.
 
     ::
 
@@ -166,8 +173,10 @@ def induction_score(
     visible = _visible_keys(weights, mask)
     _check_tokens(tokens, weights)
     after_same_token = tokens[..., :, None] == tokens.roll(1, dims=-1)[..., None, :]
-    after_same_token[..., 0] = False  # no token comes before the first one
-    return _share_above_chance(weights, after_same_token & (_offsets(weights) >= 0), visible)
+    follows = visible.diagonal(-1, dim1=-2, dim2=-1)  # whether the token before is visible, of tokens 1, 2, ...
+    follows = torch.cat([torch.zeros_like(visible[..., 0, :1]), follows], dim=-1)  # none before the first one
+    targets = after_same_token & follows[..., None, :] & (_offsets(weights) >= 0)
+    return _share_above_chance(weights, targets, visible)
 
 
 def diffuse_score(
@@ -190,9 +199,10 @@ def diffuse_score(
         ValueError: as :func:`previous_token_score`.
     """
     visible = _visible_keys(weights, mask)
-    chance = 1 / visible.sum(dim=-1).to(promote_half(weights))
+    chance = 1 / visible.sum(dim=-1).clamp_min(1).to(promote_half(weights))
     overlap = torch.minimum(promote_half(weights), chance[..., None]).sum(dim=-1)
-    return ((overlap - chance).sum(dim=-1) / (1 - chance).sum(dim=-1)).clamp(0.0, 1.0).to(weights.dtype)
+    gained = (overlap - chance) * visible.any(dim=-1)
+    return _quotient(gained.sum(dim=-1), (1 - chance).sum(dim=-1)).to(weights.dtype)
 
 
 # --- classification -------------------------------------------------------------------------------------------------
@@ -295,11 +305,16 @@ def _share_above_chance(weights: Tensor, target: Tensor, visible: Tensor) -> Ten
     """Return the weight on the targets above the chance level, relative to the largest possible value."""
     exact, target = promote_half(weights), target & visible
     n_targets = target.sum(dim=-1)
-    chance = n_targets / visible.sum(dim=-1).to(exact)
+    chance = n_targets / visible.sum(dim=-1).clamp_min(1).to(exact)
     has_target = n_targets > 0
     gained = ((exact * target).sum(dim=-1) - chance) * has_target
     possible = (1 - chance) * has_target
-    return (gained.sum(dim=-1) / possible.sum(dim=-1)).clamp(0.0, 1.0).to(weights.dtype)
+    return _quotient(gained.sum(dim=-1), possible.sum(dim=-1)).to(weights.dtype)
+
+
+def _quotient(gained: Tensor, possible: Tensor) -> Tensor:
+    """Return the score, ``NaN`` if none is possible, even where rounding leaves something of ``gained``."""
+    return torch.where(possible > 0, gained / possible, torch.nan).clamp(0.0, 1.0)
 
 
 def _evenness(weights: Tensor, visible: Tensor, window: int) -> Tensor:
@@ -325,14 +340,18 @@ def _offsets(weights: Tensor) -> Tensor:
 
 def _visible_keys(weights: Tensor, mask: Tensor | None) -> Tensor:
     """Validate the weights and the mask, and return the mask of the keys visible to each query."""
-    check_row_stochastic("weights", weights)
+    check_floating(weights=weights)
+    if mask is None:
+        check_row_stochastic("weights", weights)
+    else:
+        check_mask(mask, weights)
+        check_row_stochastic("weights", weights + ~mask.any(dim=-1, keepdim=True) / weights.shape[-1])
     if weights.shape[-2] != weights.shape[-1]:
         raise ValueError(f"weights must be square, over (*batch, n, n), got {tuple(weights.shape)}")
     if mask is None:
         future = _offsets(weights) < 0
         uses_future = (weights * future != 0).flatten().any()
         mask = ~future | uses_future
-    check_mask(mask, weights)
     if values_can_be_read(weights) and (weights.masked_fill(mask, 0.0) > 0).any():
         raise ValueError("mask must allow every key that has weight; is it the one that the weights were made with?")
     return mask.expand_as(weights)

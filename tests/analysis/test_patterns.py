@@ -192,6 +192,34 @@ def test_rows_with_one_visible_key_do_not_count():
     assert_close(diagonal_score(weights, mask), torch.tensor(0.0))
 
 
+def test_local_score_is_nan_if_the_window_is_all_that_is_visible():
+    """Also where the weights of a row add up to one only up to rounding."""
+    weights = torch.rand(211, 4, 4).masked_fill(~masks.causal(4), 0.0)
+    assert local_score(weights / weights.sum(-1, keepdim=True), window=4).isnan().all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_padding_on_the_left_does_not_change_a_score(name):
+    """Padding may hold any token, also the one that an induction head looks for."""
+    tokens = random_tokens()
+    padded = torch.cat([tokens[-1:].expand(3), tokens])
+    mask = torch.nn.functional.pad(masks.causal(N), (3, 0, 3, 0))
+    weights = torch.nn.functional.pad(0.6 * ideal(name, tokens) + 0.4 * ideal("diffuse", tokens), (3, 0, 3, 0))
+    alone = pattern_scores(weights[3:, 3:], tokens, masks.causal(N))
+    for each, score in pattern_scores(weights, padded, mask).items():
+        assert_close(score, alone[each])
+
+
+def test_induction_score_does_not_match_across_documents():
+    """The 6 of the second document follows a 5 of the first one, which it cannot see."""
+    tokens, ids = torch.tensor([7, 5, 6, 5, 6]), torch.tensor([0, 0, 1, 1, 1])
+    mask = masks.causal(5) & (ids[:, None] == ids)
+    weights = mask / mask.sum(-1, keepdim=True)
+    assert induction_score(weights, tokens, mask).item() == pytest.approx(0.0)
+    weights[4] = torch.eye(5)[3]
+    assert_close(induction_score(weights, tokens, mask), torch.tensor(1.0))
+
+
 def test_pattern_scores_are_nan_if_the_pattern_cannot_occur():
     weights = ideal("diffuse", torch.arange(3))
     assert induction_score(weights, torch.arange(3)).isnan()  # no token occurs twice
@@ -278,8 +306,9 @@ DETECTORS = [
         (torch.eye(3), torch.ones(3, 3), r"mask must be Boolean"),
         (torch.eye(3), torch.ones(2, 3, 3, dtype=torch.bool), r"mask must broadcast to the scores"),
         (torch.eye(3), ~torch.eye(3, dtype=torch.bool), "mask must allow every key that has weight"),
+        (torch.eye(3), torch.eye(3).bool() & (torch.arange(3) > 0), r"every row must sum to one"),
     ],
-    ids=["rows", "square", "mask type", "mask shape", "mask of another model"],
+    ids=["rows", "square", "mask type", "mask shape", "mask of another model", "row that sees no key"],
 )
 def test_invalid_weights_or_masks_raise(detector, weights, mask, message):
     with pytest.raises(ValueError, match=message):
