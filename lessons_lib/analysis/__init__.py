@@ -7,7 +7,8 @@ Files in reading order: each imports only from files above it and from earlier r
     markov         attention weights as a Markov chain
     patterns       scores for known attention patterns of a head; used as a module
     diagnostics    activations, entropies and gradient norms of a model
-    interventions  head outputs, ablation, activation patching and path patching
+    interventions  head outputs, ablation and activation patching
+    paths          path patching
 """
 
 from lessons_lib.analysis.diagnostics import (
@@ -38,12 +39,23 @@ from lessons_lib.analysis.information import (
     mutual_information,
     pointwise_mutual_information,
 )
-from lessons_lib.analysis.interventions import Ablation, Head, ablate_heads, head_outputs, patch_heads, path_patch
+from lessons_lib.analysis.interventions import (
+    Ablation,
+    Head,
+    ablate_heads,
+    attention_layers,
+    check_heads_exist,
+    head_outputs,
+    patch_heads,
+    record_heads,
+)
 from lessons_lib.analysis.markov import ergodicity_coefficient, rollout, spectral_gap, stationary_distribution
+from lessons_lib.analysis.paths import AttentionInput, path_patch
 from lessons_lib.analysis.patterns import Classification, classify, pattern_names, pattern_scores
 
 __all__ = [
     "Ablation",
+    "AttentionInput",
     "Classification",
     "Head",
     "LayerSummary",
@@ -52,6 +64,8 @@ __all__ = [
     "ablate_heads",
     "angles",
     "attention_entropy",
+    "attention_layers",
+    "check_heads_exist",
     "classify",
     "cosine_similarity",
     "cross_entropy",
@@ -73,6 +87,7 @@ __all__ = [
     "pattern_scores",
     "pointwise_mutual_information",
     "rank_collapse",
+    "record_heads",
     "rollout",
     "score_decomposition",
     "spectral_gap",

@@ -1,4 +1,4 @@
-"""Tests of head outputs, activation patching, ablation and path patching against residual streams computed by hand."""
+"""Tests of head outputs, activation patching and ablation against residual streams computed by hand."""
 
 import pytest
 import torch
@@ -6,7 +6,7 @@ from test_gpt import CONTEXT, FLAVOURS, H, L, V, config_of, with_random_weights
 from torch.testing import assert_close
 
 from lessons_lib.analysis import interventions
-from lessons_lib.analysis.interventions import ablate_heads, head_outputs, patch_heads, path_patch
+from lessons_lib.analysis.interventions import ablate_heads, head_outputs, patch_heads
 from lessons_lib.transformer.gpt import GPT
 
 B, N = 4, 7
@@ -113,71 +113,16 @@ def test_ablate_heads_resample_uses_another_sequence_for_each():
     assert len(seen) > 1
 
 
-# --- paths ----------------------------------------------------------------------------------------------------------
-
-
-@torch.no_grad()
-def test_path_patch_without_receivers_is_the_direct_effect():
-    """Without feed-forward layers the residual stream changes by the change of the sender's output only."""
-    model, tokens, other, sender = model_of("attention alone"), sequences(), sequences(), (0, 2)
-    stream = []
-    hook = model.norm.register_forward_hook(lambda module, args, out: stream.append(args[0]))
-    model(tokens)
-    hook.remove()
-    change = head_outputs(model, other)[sender] - head_outputs(model, tokens)[sender]
-    expected = model.head(model.norm(stream[0] + change @ output_projection_of(model, sender).T))
-    assert_close(path_patch(model, tokens, other, sender), expected)
-
-
-@torch.no_grad()
-def test_path_patch_to_all_later_heads_omits_only_the_direct_path():
-    model, tokens, other, sender = model_of("llama"), sequences(), sequences(), (0, 2)
-    z = head_outputs(model, other)[sender]
-    with patch_heads(model, {sender: z}):
-        full, outputs = model(tokens), head_outputs(model, tokens)
-    with patch_heads(model, {sender: z} | {head: outputs[head] for head in HEADS if head[0] == 1}):
-        assert_close(model(tokens), full)
-    by_receivers = path_patch(model, tokens, other, sender, [head for head in HEADS if head[0] == 1])
-    with patch_heads(model, {head: outputs[head] for head in HEADS if head[0] == 1}):
-        assert_close(by_receivers, model(tokens))
-    assert (by_receivers - full).abs().max() > 1e-3, "the direct path is not included"
-
-
-@torch.no_grad()
-def test_path_patch_receiver_reads_only_the_patched_sender():
-    """In a model of three layers, heads of the layer between read the sender too and must stay frozen."""
-    model = with_random_weights(GPT(config_of("llama", n_layers=3)))
-    tokens, other, sender, receiver = sequences(), sequences(), (0, 2), (2, 1)
-    frozen = head_outputs(model, tokens)
-    with patch_heads(
-        model, {head: z for head, z in frozen.items() if head[0] < 2} | {sender: head_outputs(model, other)[sender]}
-    ):
-        outputs = head_outputs(model, tokens)[receiver]
-    with patch_heads(model, {receiver: outputs}):
-        expected = model(tokens)
-    assert_close(path_patch(model, tokens, other, sender, [receiver]), expected)
-    with patch_heads(model, {sender: head_outputs(model, other)[sender]}):
-        through_others = head_outputs(model, tokens)[receiver]
-    assert (through_others - outputs).abs().max() > 1e-4, "the layer between would pass on the change"
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("receivers", [[], [(1, 0)], [(1, 0), (1, 4)]], ids=str)
-def test_path_patch_with_the_same_sequences_changes_nothing(receivers):
-    model, tokens = model_of("gpt2"), sequences()
-    assert_close(path_patch(model, tokens, tokens, (0, 1), receivers), model(tokens))
-
-
 @pytest.mark.parametrize("training", [True, False])
 def test_interventions_restore_mode_and_remove_hooks(training):
     model = GPT(config_of("gpt2", dropout=0.5)).train(training)
     tokens = sequences()
-    found = [path_patch(model, tokens, tokens.flip(0), (0, 1), [(1, 0)]) for _ in range(2)]
+    found = [ablate_heads(model, tokens, [(0, 1), (1, 0)], "mean") for _ in range(2)]
     assert_close(*found)  # no dropout
     assert model.training is training
     with pytest.raises(RuntimeError, match="inside"), patch_heads(model, head_outputs(model, tokens)):
         raise RuntimeError("inside")
-    assert not any(layer.w_o._forward_pre_hooks for layer in interventions._attention_layers(model))
+    assert not any(layer.w_o._forward_pre_hooks for layer in interventions.attention_layers(model))
 
 
 def test_patch_heads_passes_gradients_to_the_new_output():
@@ -205,8 +150,6 @@ def test_patch_heads_passes_gradients_to_the_new_output():
         (lambda m, t: ablate_heads(m, t, [3], "zero"), r"heads must be .* got 3"),
         (lambda m, t: ablate_heads(m, t, [(0, 0)], "median"), r"how must be one of .*, got 'median'"),
         (lambda m, t: ablate_heads(m, t[:1], [(0, 0)], "resample"), "at least two sequences to resample from, got one"),
-        (lambda m, t: path_patch(m, t, t[:, 1:], (0, 0)), r"other must have the shape of tokens, \(4, 7\), got"),
-        (lambda m, t: path_patch(m, t, t, (1, 0), [(1, 1)]), r"receivers must be in later layers than the sender"),
     ],
 )
 def test_invalid_arguments_raise(attempt, message):
@@ -223,19 +166,4 @@ def test_patch_heads_wrong_shape_raises_in_the_forward_pass():
             patch_heads(model, {(0, 1): wrong}),
         ):
             model(tokens)
-    assert not any(layer.w_o._forward_pre_hooks for layer in interventions._attention_layers(model))
-
-
-# --- wrong implementations ------------------------------------------------------------------------------------------
-
-
-def test_path_patch_without_frozen_heads_is_caught(monkeypatch):
-    """If the other heads are not frozen, the receiver also reads the sender through them."""
-    real = interventions.patch_heads
-
-    def only_the_sender(model, by):
-        return real(model, {head: z for head, z in by.items() if head == (0, 2)} if len(by) > 2 else by)
-
-    monkeypatch.setattr(interventions, "patch_heads", only_the_sender)
-    with pytest.raises(AssertionError):
-        test_path_patch_receiver_reads_only_the_patched_sender()
+    assert not any(layer.w_o._forward_pre_hooks for layer in interventions.attention_layers(model))
