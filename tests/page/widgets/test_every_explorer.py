@@ -260,11 +260,7 @@ def test_phone_has_no_horizontal_scroll_and_controls_are_at_least_24_pixels(name
 @pytest.mark.parametrize("name", all_but(NAMES, lambda name: name in {"RoutingExplorer", "TilesExplorer"}))
 def test_card_fits_one_screen_of_a_laptop(name, show):
     """With DejaVu Sans, which is wide, the cards are 450 to 850 px high; other fonts may wrap at other words."""
-    explorer = example(name)
-    before_the_answer = {"StretchExplorer": ("guess", ""), "RoutingExplorer": ("balance", "0.1")}
-    if name in before_the_answer:  # an answer adds a figure or a sentence
-        setattr(explorer, *before_the_answer[name])
-    with show(explorer, width=1280) as page:
+    with show(example(name), width=1280) as page:
         assert page.locator("div.explorer").bounding_box()["height"] < 880
 
 

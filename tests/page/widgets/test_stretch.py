@@ -238,20 +238,28 @@ def cells(page):
     return {row.locator("th").inner_text(): row.locator("td").all_inner_texts() for row in rows}
 
 
+def new_angles(page):
+    return page.locator(".x-headline b").inner_text()
+
+
+def open_losses(page):
+    page.get_by_role("button", name="Loss").locator("visible=true").click()
+
+
 @pytest.mark.browser
 def test_methods_scale_the_clocks_and_show_the_factor(show):
     with show(StretchExplorer()) as page:
         method, factor = page.get_by_label("Method"), page.get_by_label("by the factor")
         assert factor.is_disabled()
-        assert shown(page)["clocks with new angles"] == "5 of 8"
+        assert new_angles(page) == "5 of 8"
         assert page.locator("rect.s-new").count() == 5
-        assert page.locator(".s-plain").count() == 1, "the window's losses"
+        assert page.locator(".s-plain").count() == 0
         assert cells(page)["turns made"] == ["0.32", "2.58"]
         assert "As fast as in training; 244° of its angles are new." in page.locator("div.explorer").inner_text()
         method.select_option("interpolation")
         assert factor.is_enabled()
+        assert new_angles(page) == "0 of 8"
         assert shown(page) == {
-            "clocks with new angles": "0 of 8",
             "slower, fastest … slowest": "8.00 … 8.00",
             "neighbours, fastest clock": "57.3° → 7.16°",
             "temperature of the scores": "1.00",
@@ -259,7 +267,7 @@ def test_methods_scale_the_clocks_and_show_the_factor(show):
         assert page.locator("rect.s-new").count() == 0
         assert page.locator("svg .s-plain").count() >= 8
         method.select_option("ntk")
-        assert shown(page)["clocks with new angles"] == "4 of 8"
+        assert new_angles(page) == "4 of 8"
         assert shown(page)["slower, fastest … slowest"] == "1.00 … 8.00"
         assert cells(page)["tokens for a turn"] == ["199", "484"]
         method.select_option("yarn")
@@ -268,7 +276,7 @@ def test_methods_scale_the_clocks_and_show_the_factor(show):
         page.get_by_label("Tokens read").press("Home")
         assert cells(page)["tokens"] == ["64", "16"]
         page.get_by_role("button", name="Reset").click()
-        assert shown(page)["clocks with new angles"] == "5 of 8"
+        assert new_angles(page) == "5 of 8"
 
 
 @pytest.mark.browser
@@ -316,6 +324,8 @@ def test_guess_precedes_the_losses(show):
     with show(StretchExplorer()) as page:
         drawing = page.get_by_label("recorded losses by the number of characters read")
         more = page.get_by_label("40 more steps at 512")
+        open_losses(page)
+        assert drawing.locator(".x-line").count() == 0
         assert not drawing.is_visible()
         assert not more.is_visible()
         page.get_by_role("group", name="your guess").get_by_role("button", name="NTK-aware").press("Enter")
@@ -344,6 +354,17 @@ def test_labels_are_legible_and_do_not_overlap(method, width, show):
         with show(explorer, width=width) as page:
             assert smallest(page) >= 11
             assert not collisions(page)
+            open_losses(page)
+            assert smallest(page) >= 11
+            assert not collisions(page)
+
+
+@pytest.mark.browser
+def test_both_tabs_fit_one_screen_of_a_laptop(show):
+    with show(StretchExplorer(method="yarn", guess="ntk"), width=1280) as page:
+        for name in ("Clocks", "Loss"):
+            page.get_by_role("button", name=name, exact=True).locator("visible=true").click()
+            assert page.locator("div.explorer").bounding_box()["height"] < 800
 
 
 @pytest.mark.browser
@@ -359,6 +380,8 @@ def test_the_extremes_draw_without_a_hole_and_within_their_axes(show):
           return [Math.min(...all.map((b) => b.y)), Math.max(...all.map((b) => b.y + b.height))]; }"""
         for name in ("turns of each clock in training and now", "recorded losses by the number of characters read"):
             for i in range(2):
+                if name.startswith("recorded"):
+                    page.get_by_role("button", name="Loss").locator("visible=true").nth(i).click()
                 top, bottom = page.get_by_label(name).nth(i).evaluate(inside)
                 assert top >= 25.999
                 assert bottom <= 206.001

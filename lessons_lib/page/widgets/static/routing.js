@@ -5,12 +5,12 @@ import {
   button,
   entry,
   fixed,
+  headline,
   html,
   mappedSlider,
   named,
   numbers,
   panel,
-  panels,
   picture,
   select,
   slider,
@@ -34,6 +34,7 @@ import {
   scores,
 } from "./routing.math.js";
 import { querySlider } from "./query_slider.js";
+import { tabs } from "./tabs.js";
 
 /**
  * @typedef {{ balance: string, top_k: number, layer: number, story: number, words: number, query: number,
@@ -74,11 +75,26 @@ function render(context) {
     how,
     hidden: () => scope.read("balance") === "none" && !scope.read("guess"),
   };
-  const shown = panels(["Words", joined(scope, state)], ["Experts", experts(scope, state)]);
+  const shown = tabs(
+    [
+      "Words",
+      [
+        ["Words", joined(scope, state)],
+        ["", beside(scope, state)],
+      ],
+    ],
+    [
+      "Experts",
+      [
+        ["Experts", experts(scope, state)],
+        ["", balance(scope, state)],
+      ],
+    ],
+  ).element;
   const question = guess(scope);
   const style = COLOURS.map((colour, i) => `--of-${i + 1}: ${colour}`).join("; ");
   scope.add(html("div", { class: "r-all", style }, choices(scope), question, calls(scope, state), shown));
-  scope.when(["balance", "guess"], () => (shown.inert = state.hidden()));
+  scope.when(["balance", "guess"], () => (shown.hidden = state.hidden()));
   scope.when(EVERYTHING, () => {
     if (state.hidden()) return scope.announce("First say how many experts will be in use.");
     const { experts: chosen, dropped, asked, balanceLoss } = now;
@@ -100,7 +116,7 @@ function added(scope) {
 
 const count = (/** @type {boolean[]} */ all) => all.filter(Boolean).length;
 
-/** The controls for the router and the story. @param {Scope} scope */
+/** The controls for the router. @param {Scope} scope */
 function choices(scope) {
   return html(
     "div",
@@ -120,17 +136,6 @@ function choices(scope) {
         [1, "one expert"],
         [2, "two experts"],
       ],
-    }),
-    select(scope.value("layer"), {
-      label: "Layer",
-      options: [
-        [1, "first"],
-        [2, "second"],
-      ],
-    }),
-    select(scope.value("story"), {
-      label: "Story",
-      options: TEXTS.map((words, i) => [i, `${words.slice(0, 4).join(" ")} …`]),
     }),
   );
 }
@@ -183,22 +188,19 @@ function calls(scope, { story, query }) {
   );
 }
 
-const [WIDE, TOP, HIGH, LEFT, RIGHT] = [330, 34, 15, 84, 206];
+const [WIDE, TOP, HIGH, LEFT, RIGHT] = [330, 34, 14, 84, 206];
 const PITCH = (HIGH * LENGTH) / EXPERTS;
 
 /** Words on the left, experts on the right. @param {Scope} scope @param {State} state */
-function joined(scope, { story, query, now, rows, how, hidden }) {
+function joined(scope, { story, query, now, hidden }) {
   const frame = html("div");
-  const own = html("p", { class: "x-facts r-own" });
-  const last = html("p", { class: "x-facts r-last" });
   scope.when(EVERYTHING, () => {
     const drawing = picture(WIDE, TOP + HIGH * LENGTH, "words joined to their chosen experts");
-    own.textContent = last.textContent = "";
     frame.replaceChildren(drawing);
     if (hidden()) return;
     const { probabilities, experts: chosen, weights, dropped, asked, load, capacity } = now();
     const q = query();
-    drawing.append(named("word", LEFT, 12, "", "end"), named("expert: kept of routed", RIGHT, 12));
+    drawing.append(named("word", LEFT, 12, "", "end"), named("expert: kept of routed", WIDE, 12, "", "end"));
     drawing.append(named(`gate of ${story()[q]}`, WIDE, 28, "", "end"));
     const y = (/** @type {number} */ word) => TOP + HIGH * (word + 0.5);
     const door = (/** @type {number} */ expert) => TOP + PITCH * (expert + 0.5);
@@ -254,15 +256,44 @@ function joined(scope, { story, query, now, rows, how, hidden }) {
         svg("text", { class: isOwn ? "x-query" : "", x: WIDE, y: b + 4, "text-anchor": "end" }, short(p)),
       );
     });
-    own.textContent = told(story(), now(), q);
-    last.textContent = toldLast(story(), rows(), how());
+  });
+  return panel([frame], "x-tall");
+}
+
+/** The dropped choices, the selected and the last word in words, and what is shown. @param {Scope} scope @param {State} state */
+function beside(scope, { story, query, now, rows, how, hidden }) {
+  const own = html("p", { class: "r-own" });
+  const last = html("p", { class: "r-last" });
+  scope.when(EVERYTHING, () => {
+    own.textContent = hidden() ? "" : told(story(), now(), query());
+    last.textContent = hidden() ? "" : toldLast(story(), rows(), how());
   });
   return panel([
-    frame,
-    "A word has the colour of its first choice; the thickness of a line is the weight of the expert's output. A dashed " +
-      "line is a dropped choice; no expert processes a word that is struck through.",
+    headline(scope, EVERYTHING, () => {
+      if (hidden()) return ["–", ""];
+      const { dropped, capacity } = now();
+      const places = scope.read("capacity") === EXPERTS ? "no limit" : `${capacity} places each`;
+      return [`${count(dropped.flat())} of ${dropped.flat().length}`, `choices dropped; ${places}`];
+    }),
     own,
     last,
+    "A word has the colour of its first choice; the thickness of a line is the weight of the expert's output. A dashed " +
+      "line is a dropped choice; no expert processes a word that is struck through.",
+    html(
+      "div",
+      { class: "r-text" },
+      select(scope.value("story"), {
+        label: "Story",
+        options: TEXTS.map((words, i) => [i, `${words.slice(0, 4).join(" ")} …`]),
+      }),
+      select(scope.value("layer"), {
+        label: "Layer",
+        options: [
+          [1, "first"],
+          [2, "second"],
+        ],
+      }),
+    ),
   ]);
 }
 
@@ -347,31 +378,37 @@ function experts(scope, { now, hidden }) {
       ]),
     ),
     html("div", { class: "x-bench" }, step, none),
+  ]);
+}
+
+/** How evenly the experts are used, here and as trained. @param {Scope} scope @param {State} state */
+function balance(scope, { now, hidden }) {
+  const shown = (/** @type {() => string} */ of) => () => (hidden() ? "–" : of());
+  return panel([
+    headline(scope, EVERYTHING, () => [
+      shown(() => `${fixed(inEffect(now().asked))} of ${EXPERTS}`)(),
+      "experts in effect, this call",
+    ]),
     `Upper bars: the words of the call; striped: ${HELD_OUT.toLocaleString("en")} new words, as trained. The first button ` +
       "lowers the bias of each expert with more words than the average and raises the others’. The model’s predictions " +
       "are not recomputed.",
     numbers(scope, EVERYTHING, [
-      ["experts in effect, this call", () => (hidden() ? "–" : fixed(inEffect(now().asked)))],
-      ["balance loss, this call", () => (hidden() ? "–" : fixed(now().balanceLoss))],
-      ["places an expert", () => (scope.read("capacity") === EXPERTS ? "no limit" : String(now().capacity))],
-      ["choices dropped", () => (hidden() ? "–" : `${count(now().dropped.flat())} of ${now().dropped.flat().length}`)],
+      ["balance loss, this call", shown(() => fixed(now().balanceLoss))],
       [
         "in effect, new words, as trained",
-        () =>
-          hidden()
-            ? "–"
-            : recorded(scope)
-                .map((all) => fixed(inEffect(all), 1))
-                .join(", "),
+        shown(() =>
+          recorded(scope)
+            .map((all) => fixed(inEffect(all), 1))
+            .join(", "),
+        ),
       ],
       [
         "nats above the grammar",
-        () =>
-          hidden()
-            ? "–"
-            : above(scope)
-                .map((x) => fixed(x, 3))
-                .join(", "),
+        shown(() =>
+          above(scope)
+            .map((x) => fixed(x, 3))
+            .join(", "),
+        ),
       ],
       ["you said, without balance", () => (scope.read("guess") ? String(scope.read("guess")) : "–")],
     ]),

@@ -4,6 +4,7 @@ import { questionCard } from "./question.js";
 import {
   checkbox,
   fixed,
+  headline,
   html,
   linear,
   logSlider,
@@ -11,7 +12,6 @@ import {
   named,
   numbers,
   panel,
-  panels,
   picture,
   select,
   slider,
@@ -32,6 +32,7 @@ import {
   temperature,
   unseen,
 } from "./stretch.math.js";
+import { tabs } from "./tabs.js";
 
 /**
  * @typedef {import("./stretch.math.js").Method} Method
@@ -39,7 +40,7 @@ import {
  * @typedef {import("./stretch.math.js").Clock} Clock
  * @typedef {Setting & { clock: number, practised: boolean, guess: "" | Method }} Traits
  * @typedef {import("./kit.js").Scope<Traits>} Scope
- * @typedef {{ all(): Clock[], chosen(): number, words(): string }} Now
+ * @typedef {{ all(): Clock[], chosen(): number, heat(): number, words(): string }} Now
  */
 
 /** @type {(keyof Setting)[]} */
@@ -62,13 +63,13 @@ function render(context) {
   const now = {
     all: () => all,
     chosen: () => Math.min(scope.read("clock"), all.length) - 1,
+    heat: () => temperature(setting()),
     words: () => {
       const method = scope.read("method");
       return NAMES[method] + (method === "none" ? "" : ` by ${fixed(scope.read("factor"), 1)}`);
     },
   };
   const many = () => all.filter(({ isNew }) => isNew).length;
-  const heat = () => temperature(setting());
   const stretch = mappedSlider(scope.value("factor"), {
     label: "by the factor",
     min: 1,
@@ -102,16 +103,45 @@ function render(context) {
         select(scope.value("method"), { label: "Method", options: METHODS }),
         stretch,
       ),
+      headline(scope, SETTING, () => [`${many()} of ${all.length}`, "clocks reach new angles"]),
     ),
-    panels(["All clocks", bars(scope, now)], ["One clock", dial(scope, now)]),
+    tabs(
+      [
+        "Clocks",
+        [
+          ["All clocks", bars(scope, now)],
+          ["One clock", dial(scope, now)],
+          ["", more(scope, now)],
+        ],
+      ],
+      ["Loss", [["Loss", losses(scope)]]],
+    ).element,
+  );
+  scope.when(SETTING, () =>
+    scope.announce(
+      `${scope.read("length")} tokens read, ${now.words()}: ${many()} of ${all.length} clocks show angles that ` +
+        `${TRAINED} tokens never showed; neighbours are ${degrees(all[0].now)} apart on the fastest.`,
+    ),
+  );
+  return scope.dispose;
+}
+
+/** What the method changes in numbers, and the controls of the clocks. @param {Scope} scope @param {Now} now */
+function more(scope, now) {
+  const ends = () => [now.all()[0], now.all()[now.all().length - 1]];
+  return html(
+    "div",
+    { class: "x-panel s-more" },
     numbers(scope, SETTING, [
-      ["clocks with new angles", () => `${many()} of ${all.length}`],
       [
         "slower, fastest … slowest",
-        () => [all[0], all[all.length - 1]].map((c) => fixed(c.trained / c.now)).join(" … "),
+        () =>
+          ends()
+            .map((clock) => fixed(clock.trained / clock.now))
+            .join(" … "),
       ],
-      ["neighbours, fastest clock", () => `${degrees(all[0].trained)} → ${degrees(all[0].now)}`],
-      ["temperature of the scores", () => fixed(heat())],
+      ["neighbours, fastest clock", () => `${degrees(ends()[0].trained)} → ${degrees(ends()[0].now)}`],
+      ["temperature of the scores", () => fixed(now.heat())],
     ]),
     html(
       "div",
@@ -135,15 +165,7 @@ function render(context) {
         toValue: (place) => WIDTHS[place],
       }),
     ),
-    losses(scope),
   );
-  scope.when(SETTING, () =>
-    scope.announce(
-      `${scope.read("length")} tokens read, ${now.words()}: ${many()} of ${all.length} clocks show angles that ` +
-        `${TRAINED} tokens never showed; neighbours are ${degrees(all[0].now)} apart on the fastest.`,
-    ),
-  );
-  return scope.dispose;
 }
 
 /** Three digits at most, thousands as k, millions as M. @param {number} x */
@@ -343,7 +365,8 @@ function losses(scope) {
   scope.when(["length"], () =>
     here.setAttribute("d", `M${x(Math.log2(Math.max(32, scope.read("length"))))} ${top}V${bottom}`),
   );
-  scope.when(["method", "factor", "practised"], () => {
+  scope.when(["method", "factor", "practised", "guess"], () => {
+    if (!scope.read("guess")) return shown.replaceChildren();
     const factor = nearest(scope.read("practised") ? [8] : FACTORS, scope.read("factor"));
     const all = [...METHODS, /** @type {["window", string]} */ (["window", "window of 64"])].map(([method, words]) => {
       const seeds = recorded(method, factor, scope.read("practised"));
@@ -377,7 +400,7 @@ function losses(scope) {
   );
   const curves = panel([drawing]);
   scope.when(["guess"], () => (more.hidden = curves.hidden = !scope.read("guess")));
-  return html("div", { class: "x-panels s-losses" }, html("div", { class: "x-panel" }, guess(scope), more), curves);
+  return html("div", { class: "x-panel s-losses" }, html("div", { class: "x-panel" }, guess(scope), more), curves);
 }
 
 export default { render };
