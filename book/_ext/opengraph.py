@@ -9,11 +9,12 @@ source, and always writes an address; only its list of tags is used here.)
 
 import html
 import re
+from functools import cache
 from pathlib import Path
 from xml.sax.saxutils import escape
 
 from docutils import nodes
-from social_cards import HEIGHT, WIDTH, draw_card
+from social_cards import HEIGHT, PLOTS, WIDTH, draw_card
 
 LONGEST, SHORTEST = 220, 50  # characters of a description; programs cut off longer ones
 LEAD = "You will be able to"
@@ -160,10 +161,15 @@ def page_tags(app, pagename: str, doctree: nodes.document | None, heading: str =
         kind="website" if pagename == root or doctree is None else "article",
         address=base and base + app.builder.get_target_uri(pagename),
         picture=f"{base}_static/{card_name(env, pagename)}",
-        alt=PAGE_ALT.format(
-            title=title_of(env, chapter or (pagename if pagename in env.titles else root)).rstrip(".?!") + "."
-        ),
+        alt=card_alt(env, chapter or (pagename if pagename in env.titles else root)) if base else "",
     )
+
+
+def card_alt(env, docname: str) -> str:
+    """Return in words what the picture of a page shows."""
+    title = title_of(env, docname).rstrip(".?!") + "."
+    plot = plot_of(env, docname) if docname in chapters(env) else None
+    return f"{title} Beside it a plot. {plot.get('alt', '')}".strip() if plot else PAGE_ALT.format(title=title)
 
 
 def card_name(env, docname: str) -> str:
@@ -202,8 +208,21 @@ def card_of(app, docname: str) -> bytes:
         first = description(env.get_doctree(docname)).split(". ")[0].rstrip(".") + "."
         return draw_card(book, first, BELOW)
     if docname in chapters(env):
-        return draw_card(short_title(env, docname), title_of(env, docname), book, docname.rsplit("/", 1)[-1])
+        plot = plot_of(env, docname)
+        svg = Path(app.srcdir, plot["uri"]).read_text(encoding="utf-8") if plot else ""
+        return draw_card(short_title(env, docname), title_of(env, docname), book, svg)
     return draw_card(book, title_of(env, docname), BELOW)
+
+
+@cache
+def plot_of(env, docname: str) -> nodes.image | None:
+    """Return the plot on a chapter's picture: that of ``PLOTS``, or else its first; ``None`` if it has no plot."""
+    plots = {}
+    for figure in env.get_doctree(docname).findall(nodes.figure):
+        image = figure.next_node(nodes.image)
+        if image is not None and image["uri"].endswith(".svg"):
+            plots |= dict.fromkeys(figure["names"], image)
+    return plots.get(PLOTS.get(docname.rsplit("/", 1)[-1])) or next(iter(plots.values()), None)
 
 
 def write_sitemap(app, exception) -> None:

@@ -1,12 +1,11 @@
-"""The picture that a chat program shows beside a link to a page: title, question, and attention weights.
+"""The picture that a chat program shows beside a link to a page: title, question, and a plot of the chapter.
 
-The weights of nine words to nine words are drawn as a matrix and again as arcs between words. Each chapter has a matrix
-that illustrates its subject. The same page always gives the same bytes.
+A page that is not a chapter has attention weights instead: nine words to nine words as a matrix, and again as arcs
+between words. The same page always gives the same bytes.
 """
 
 import io
 import textwrap
-from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Arc, Rectangle
 from PIL import Image
+from plot_svg import draw_plot, size
 
 from lessons_lib.attention.softmax import softmax as attention_softmax
 from lessons_lib.page.palette import KEY, QUERY
@@ -25,6 +25,8 @@ WORDS, CELL, LEFT, TOP = 9, 44, 752, 178  # of the matrix, in pixels
 ARCS_FROM = 0.45  # the least square root of a weight, relative to the largest, that has an arc
 COLOURS = 96  # in the file: shades of two colours, and of grey
 LINES = ((16, 42), (19, 36), (22, 31), (26, 26))  # characters in a line, and the font size at which they fit
+PLOT_WIDTH, PLOT_HEIGHT = 620, 500
+NARROW = ((13, 36), (15, 31), (18, 26), (21, 22))  # beside a plot
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
@@ -33,57 +35,56 @@ def softmax(scores: np.ndarray) -> np.ndarray:
 
 
 I, J = np.indices((WORDS, WORDS))  # noqa: E741
-CAUSAL = np.where(J <= I, 0.0, -np.inf)
 NOISE = np.random.default_rng(7).normal(size=(WORDS, WORDS))
-FEW = softmax(2.2 * NOISE)  # each word attends to few words
-STEPS = softmax(np.where((I + 1) % WORDS == J, 5, 0) + np.where((I + 4) % WORDS == J, 4, 0))
-GRAPH = (abs(I - J) % (WORDS - 1) <= 1) | ((I + J) % 5 == 0)  # a ring with further edges
+WEIGHTS = softmax(1.8 * NOISE + np.where(J <= I, 0.0, -np.inf))
 
-# By the last part of a chapter's path; a chapter that is not here gets ``ANY``.
-ANY = softmax(1.8 * NOISE + CAUSAL)
-WEIGHTS: dict[str, Callable[[], np.ndarray]] = {
-    "why-attention": lambda: np.where(I == WORDS - 1, softmax(NOISE), 0.002),  # the last word attends to all words
-    "information": lambda: softmax(np.sort(NOISE[0])[::-1] / 3.0 ** (I / 2 - 2)),  # rising entropy
-    "geometry": lambda: softmax(4 * np.cos(2 * np.pi * (I - J) / WORDS)),  # by angle
-    "scaling": lambda: softmax(np.where(I < WORDS // 2, 9, 1) * NOISE),  # without and with division by the root
-    "matrix": lambda: STEPS,  # the steps of a random walk
-    "masks": lambda: softmax(0.5 * NOISE + np.where((J <= I) & ((I - J < 4) | (J == 0)), 0, -np.inf)),
-    "multi-head": lambda: 0.85 * ((I - J == 2) * 0.9 + (I - J == 5) * 0.9) + 0.004,  # two heads
-    "positions": lambda: softmax(2.2 * np.cos((I - J) * 1.1) - 0.25 * abs(I - J)),  # by distance
-    "dynamics": lambda: np.stack([np.linalg.matrix_power(FEW, i + 1)[0] for i in range(WORDS)]),  # layer by layer
-    "block": lambda: softmax(CAUSAL + NOISE + 2.5 * (I == J)),  # mostly itself
-    "train-gpt": lambda: softmax(CAUSAL + 0.5 * I * NOISE),  # sharper from row to row
-    "patterns": lambda: softmax(0.3 * NOISE + CAUSAL + 3 * (I - J == 1) + 2 * (J == 0)),  # previous token, and a sink
-    "modern": lambda: softmax(2 * NOISE[I, J // 3 * 3] + CAUSAL),  # keys in groups of three
-    "complexity": lambda: np.where(J <= I, 0.1 + 0.8 * I / WORDS, 0.004),  # each word attends to one word more
-    "sparse-and-linear": lambda: softmax(np.where((abs(I - J) < 2) | (J == 0) | (I == 0), NOISE, -np.inf)),
-    "flash": lambda: softmax(NOISE) * (0.35 + ((I // 3 + J // 3) % 2)),  # by tiles
-    "long-context": lambda: softmax(CAUSAL - 0.6 * (I - J)),  # less weight with distance
-    "vision-and-language": lambda: softmax(-1.5 * (abs(I // 3 - J // 3) + abs(I % 3 - J % 3))),  # nine patches
-    "sequences-graphs-decisions": lambda: softmax(np.where(GRAPH, NOISE, -np.inf)),  # neighbours in a graph
+# The plot on a chapter's picture, by the last part of the chapter's path: one that can be read at half its size, with
+# few lines that are labelled. A chapter that is not here has its first plot.
+PLOTS = {
+    "why-attention": "fig-why-gradient-again",
+    "information": "fig-information-counts",
+    "geometry": "fig-geometry-angles",
+    "scaling": "fig-entropy",
+    "matrix": "fig-matrix-depth",
+    "masks": "fig-masks-forgotten",
+    "multi-head": "fig-rank",
+    "positions": "fig-positions-length",
+    "dynamics": "fig-dynamics-depth",
+    "block": "fig-block-bends",
+    "train-gpt": "fig-train-gpt-over",
+    "patterns": "fig-patterns-six",
+    "modern": "fig-modern-collapse",
+    "complexity": "fig-complexity-share",
+    "sparse-and-linear": "fig-sparse-and-linear-hold",
+    "flash": "fig-traffic",
+    "long-context": "fig-long-break",
+    "vision-and-language": "fig-dates-attention",
+    "sequences-graphs-decisions": "fig-applied-sea",
 }
 
 
-def draw_card(subject: str, question: str, below: str, name: str = "") -> bytes:
-    """Return a PNG of ``WIDTH`` by ``HEIGHT``; ``name`` is the chapter whose matrix is drawn."""
+def draw_card(subject: str, question: str, below: str, plot: str = "") -> bytes:
+    """Return a PNG of ``WIDTH`` by ``HEIGHT``; ``plot`` is an SVG of Matplotlib, drawn in place of the weights."""
     figure = Figure(figsize=(WIDTH / 100, HEIGHT / 100), dpi=100)
     canvas = FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, WIDTH), ylim=(HEIGHT, 0))
     axes.set_axis_off()
     axes.add_patch(Rectangle((0, 0), 14, HEIGHT, color=QUERY, linewidth=0))
-    _weights(axes, WEIGHTS.get(name, lambda: ANY)())
+    if plot:
+        wide, high = size(plot)
+        scale = min(PLOT_WIDTH / wide, PLOT_HEIGHT / high)
+        draw_plot(axes, plot, WIDTH - 36 - scale * wide, (HEIGHT - scale * high) / 2, scale * wide)
+    else:
+        _weights(axes, WEIGHTS)
 
-    broad, size = next(
-        (fit for fit in LINES if len(textwrap.wrap(question, fit[0], break_on_hyphens=False)) <= 4), LINES[-1]
-    )
+    points, lines = _wrapped(question, *((NARROW, 5) if plot else (LINES, 4)))
     say = {"family": "DejaVu Sans", "va": "center_baseline", "parse_math": False}
     axes.text(64, 92, subject, size=19, color=QUERY, weight="bold", **say)
-    lines = textwrap.wrap(question, broad, break_on_hyphens=False)
-    step = 1.75 * size  # in pixels
+    step = 1.75 * points  # in pixels
     top = 325 - step * (len(lines) - 1) / 2
     for i, line in enumerate(lines):
-        axes.text(64, top + i * step, line, size=size, color=INK, weight="bold", **say)
+        axes.text(64, top + i * step, line, size=points, color=INK, weight="bold", **say)
     axes.text(64, 552, below, size=16, color=QUIET, **say)
 
     canvas.draw()
@@ -91,6 +92,16 @@ def draw_card(subject: str, question: str, below: str, name: str = "") -> bytes:
     written = io.BytesIO()
     image.quantize(COLOURS, dither=Image.Dither.NONE).save(written, "PNG", optimize=True)
     return written.getvalue()
+
+
+def _wrapped(text: str, fits: tuple[tuple[int, int], ...], most: int) -> tuple[int, list[str]]:
+    """Return the largest font size at which the text needs at most so many lines, and the lines."""
+    for broad, points in fits:
+        lines = textwrap.wrap(text, broad, break_on_hyphens=False, break_long_words=False)
+        if len(lines) <= most and max(map(len, lines)) <= broad:
+            return points, lines
+    broad, points = fits[-1]
+    return points, textwrap.wrap(text, broad, break_on_hyphens=False)
 
 
 def _weights(axes, weights: np.ndarray) -> None:

@@ -20,7 +20,7 @@ from build_book import ROOT
 from sample_book import sphinx_app
 
 EXTENSIONS = (
-    *("repository_url", "social_cards", "index_redirect", "opengraph"),
+    *("repository_url", "plot_svg", "social_cards", "index_redirect", "opengraph"),
     *("structured_data", "not_found", "touch_icon"),
 )
 # In two pieces, so that ``make repository`` does not replace the address here.
@@ -76,7 +76,8 @@ def site(extensions, tmp_path):
         (source / "icon.svg").write_text(ICON)
         options |= {"extensions": ["myst_nb", *EXTENSIONS[::-1]], "nb_execution_mode": "off"}
         options["myst_enable_extensions"] = ["dollarmath"]
-        options["extensions"].remove("social_cards")
+        for module in ("social_cards", "plot_svg"):
+            options["extensions"].remove(module)
         options |= {"html_theme": "sphinx_book_theme", "html_theme_options": {"repository_url": address}}
         options |= {"root_doc": "intro", "html_title": "A book", "html_favicon": "icon.svg"}
         sphinx_app(source, target, options).build()
@@ -184,31 +185,75 @@ def test_unicode_formula_converts_short_formulas_only(extensions, tex, letters):
     assert unicode_formula(tex) == letters
 
 
-def test_draw_card_is_reproducible_and_has_the_right_size(extensions):
+def plot() -> str:
+    """A plot as the chapters store it."""
+    from matplotlib.figure import Figure
+
+    figure, written = Figure(figsize=(4.5, 2.8)), io.StringIO()
+    figure.subplots().plot([0, 1, 4])
+    figure.savefig(written, format="svg")
+    return written.getvalue()
+
+
+@pytest.mark.parametrize("svg", ["", plot()], ids=["weights", "plot"])
+def test_draw_card_is_reproducible_and_has_the_right_size(extensions, svg):
     draw_card = import_module("social_cards").draw_card
     from PIL import Image
 
-    card = draw_card("Scaling", "Why divide by the square root of the width?", "A book", "scaling")
-    assert card == draw_card("Scaling", "Why divide by the square root of the width?", "A book", "scaling")
-    assert card != draw_card("Scaling", "Why divide by the square root of the width?", "A book", "another")
+    card = draw_card("Scaling", "Why divide by the square root of the width?", "A book", svg)
+    assert card == draw_card("Scaling", "Why divide by the square root of the width?", "A book", svg)
     assert len(card) < 30_000
     image = Image.open(io.BytesIO(card))
     assert image.size == (1200, 630)
-    for question in ("One", "word " * 40):
-        text = Image.open(io.BytesIO(draw_card("S", question, "B"))).convert("L").crop((700, 0, 745, 630))
-        assert text.getextrema() == (255, 255), "the question overlaps the matrix"
+    left, right = (500, 540) if svg else (700, 745)
+    for question in ("One", "word " * 30, "FlashAttention: how can the same attention be faster?"):
+        text = Image.open(io.BytesIO(draw_card("S", question, "B", svg))).convert("L").crop((left, 0, right, 630))
+        assert text.getextrema() == (255, 255), "the question overlaps the picture"
 
 
-def test_every_chapter_has_its_own_matrix(extensions):
+def test_no_word_of_a_question_is_broken(extensions):
+    cards = import_module("social_cards")
+    for fits, most in ((cards.NARROW, 5), (cards.LINES, 4)):
+        points, lines = cards._wrapped("FlashAttention: how can the same attention be faster?", fits, most)
+        assert lines[0].startswith("FlashAttention:")
+        assert points <= fits[0][1]
+
+
+def test_every_chapter_has_a_plot_on_its_picture(extensions):
     import yaml
 
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
     numbered = [part for part in toc["parts"] if part.get("numbered")]
-    weights = import_module("social_cards").WEIGHTS
-    assert list(weights) == [chapter["file"].rsplit("/", 1)[-1] for part in numbered for chapter in part["chapters"]]
-    drawn = {name: draw() for name, draw in weights.items()}
-    assert all(table.shape == (9, 9) and table.min() >= 0 for table in drawn.values())
-    assert len({table.tobytes() for table in drawn.values()}) == len(drawn)
+    files = {chapter["file"].rsplit("/", 1)[-1]: chapter["file"] for part in numbered for chapter in part["chapters"]}
+    plots = import_module("social_cards").PLOTS
+    assert list(plots) == list(files)
+    for chapter, name in plots.items():
+        cells = json.loads((ROOT / f"{files[chapter]}.ipynb").read_text(encoding="utf-8"))["cells"]
+        [about] = [
+            about
+            for cell in cells
+            if name == (about := cell["metadata"].get("mystnb", {})).get("figure", {}).get("name")
+        ]
+        assert about["image"]["alt"]
+
+
+def test_plot_of_a_chapter_is_the_chosen_one_or_the_first(extensions):
+    from docutils import nodes
+
+    opengraph = import_module("opengraph")
+    found = [("fig-drawn", ""), ("fig-ratios", "a.svg"), ("fig-photo", "a.png"), ("fig-entropy", "b.svg")]
+    section = nodes.section()
+    for name, uri in found:
+        section += nodes.figure("", *([nodes.image(uri=uri)] if uri else []), names=[name])
+    doctrees = {"book/scaling": section, "book/mine": section, "book/none": nodes.section()}
+
+    class Environment:
+        get_doctree = staticmethod(doctrees.get)
+
+    env = Environment()
+    assert opengraph.plot_of(env, "book/scaling")["uri"] == "b.svg"
+    assert opengraph.plot_of(env, "book/mine")["uri"] == "a.svg"
+    assert opengraph.plot_of(env, "book/none") is None
 
 
 @pytest.mark.filterwarnings("ignore")
