@@ -43,7 +43,8 @@
     else if (hides(guess)) guess.cell?.classList.add("g-hold");
   });
   document.addEventListener("guess-drawn", () => document.readyState !== "loading" && count());
-  document.addEventListener("DOMContentLoaded", () => {
+  // On the window: one after another (book/_ext/one_by_one.py) would be too late, since results are hidden here.
+  window.addEventListener("DOMContentLoaded", () => {
     for (const guess of all) finish(guess);
     for (const input of modes()) {
       input.checked = input.value === root.dataset.reading;

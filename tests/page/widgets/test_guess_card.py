@@ -122,6 +122,29 @@ def test_click_in_the_middle_of_the_slider_counts(show):
         assert page.locator(".g-commit").inner_text() == "I say 32"
 
 
+ASKED = """window.asked = 0;
+const { get } = Object.getOwnPropertyDescriptor(Element.prototype, "clientWidth");
+Object.defineProperty(Element.prototype, "clientWidth", { get() {
+  if (document.readyState === "loading") asked += 1;
+  return get.call(this);
+} });"""
+
+
+def test_curve_asks_for_no_layout_while_the_page_is_read_and_fits_its_place(browser, tmp_path):
+    """Asking would lay out the page above it, a fifth of a second of a slow phone."""
+    page = browser.new_page(viewport={"width": 620, "height": 800})
+    page.add_init_script(ASKED)
+    (tmp_path / "page.html").write_text(f"<!doctype html>{curve().to_html()}", encoding="utf-8")
+    page.goto((tmp_path / "page.html").as_uri())
+    drawn = "Number(document.querySelector('.g-pad svg').getAttribute('width'))"
+    fits = f"{drawn} === document.querySelector('.g-ask').clientWidth"
+    page.wait_for_function(fits)
+    assert page.evaluate("asked") == 0
+    page.set_viewport_size({"width": 500, "height": 800})
+    page.wait_for_function(fits)
+    page.close()
+
+
 def test_curve_can_be_drawn_by_keyboard(show):
     with show(curve()) as page:
         pen = page.get_by_role("slider")

@@ -227,9 +227,9 @@ function curve(about) {
   const label = (/** @type {number} */ u, /** @type {number} */ v) =>
     `${about.xlabel} ${show(X.value(u))}: ${height(v)}`;
 
-  /** The axes, in pixels, so that text keeps its size on a phone. @param {HTMLElement} place */
-  function frame(place, /** @type {string} */ aria) {
-    const width = Math.max(240, Math.min(place.clientWidth || 560, 720));
+  /** The axes, in pixels, so that text keeps its size on a phone. @param {number} wide the place for them, 0 if unknown */
+  function frame(wide, /** @type {string} */ aria) {
+    const width = Math.max(240, Math.min(wide || 560, 720));
     const tall = Math.round(Math.max(210, Math.min(320, width * 0.52)));
     const box = { left: 44, right: width - 14, top: 30, bottom: tall - 42 };
     const px = linear([0, 1], [box.left, box.right]);
@@ -274,15 +274,20 @@ function curve(about) {
     xs.map((x, i) => /** @type {[number, number]} */ ([X.place(x), Y.place(ys[i])]));
   const even = (/** @type {any} */ at) => sampled(found(at), LAST);
 
-  /** Draw now, and again when the width changes. @param {HTMLElement} body @param {() => void} draw */
+  /**
+   * Draw now, and again when the width changes. While a page is being read its layout is not asked for, since that would
+   * lay out all that was read so far: the observer tells the width before the first frame.
+   * @param {HTMLElement} body @param {(wide: number) => void} draw
+   */
   function asWide(body, draw) {
-    draw();
-    let wide = body.clientWidth;
-    const watch = new ResizeObserver(() => {
-      if (body.clientWidth === wide) return;
-      wide = body.clientWidth;
-      body.parentElement?.classList.remove("g-moves"); // animated once, not at every rotation of a phone
-      draw();
+    let wide = document.readyState === "loading" ? 0 : body.clientWidth;
+    draw(wide);
+    const watch = new ResizeObserver(([{ contentRect }]) => {
+      const now = Math.round(contentRect.width);
+      if (now === wide) return;
+      if (wide) body.parentElement?.classList.remove("g-moves"); // animated once, not at every rotation of a phone
+      wide = now;
+      draw(wide);
     });
     watch.observe(body);
     return () => watch.disconnect();
@@ -316,8 +321,8 @@ function curve(about) {
         pen.focus({ preventScroll: true });
       });
 
-      function lay() {
-        view = frame(body, "empty axes, to be drawn on");
+      function lay(/** @type {number} */ wide) {
+        view = frame(wide, "empty axes, to be drawn on");
         view.drawing.append(line);
         pad.replaceChildren(view.drawing, pen, call);
         follow();
@@ -421,11 +426,11 @@ function curve(about) {
       const pad = html("div", { class: "g-pad g-shown" });
       const truth = answer && even(answer);
       body.append(pad);
-      return asWide(body, () => {
+      return asWide(body, (wide) => {
         const said = [];
         if (value) said.push(`your curve from ${label(0, value[0])} to ${label(1, value[LAST])}`);
         if (truth) said.push("the curve that came out");
-        const view = frame(body, said.join(", and "));
+        const view = frame(wide, said.join(", and "));
         const line = (/** @type {string} */ name, /** @type {string} */ d, more = {}) =>
           view.drawing.append(svg("path", { class: name, d, ...more }));
         if (value && truth) line("g-between", `${path([...columns(value), ...columns(truth).reverse()], view)}Z`);
