@@ -17,6 +17,18 @@
     }
   }
 
+  // On a phone the buttons that start the book are below the switch of the hero's head: in the page, too, so that Tab
+  // reaches them in the order in which they are seen.
+  const [start, act] = [document.querySelector(".start"), document.querySelector(".hero .h-act")];
+  if (start && act) {
+    const home = document.createComment("the buttons that start the book");
+    start.before(home);
+    const phone = matchMedia("(max-width: 576px)");
+    const place = () => (phone.matches ? act : home).after(start);
+    place();
+    phone.addEventListener("change", place);
+  }
+
   /**
    * The address `#explore=scaling&width=1024` has the values that the reader changed in the page's first scaling
    * explorer; `#explore=scaling.2&...` those in the second.

@@ -154,6 +154,28 @@ def test_buttons_are_in_the_first_screen_of_a_phone(visit):
         assert start["y"] + start["height"] <= min(844, formula["y"])
 
 
+# The controls in the order in which Tab reaches them, from the switch of the head on, each with its upper edge.
+REACHED = """() => {
+  const all = [...document.querySelectorAll(".hero :is(button, a), .start a")].filter((e) => !e.disabled);
+  all.splice(0, all.findIndex((e) => e.matches(".h-cut")));
+  return all.map((e) => [e.matches(".start a"), Math.round(e.getBoundingClientRect().top)]); }"""
+
+
+@pytest.mark.browser
+def test_tab_reaches_the_buttons_of_a_phone_in_the_order_in_which_they_are_seen(visit):
+    with visit(INTRO, reduced_motion="reduce") as page:
+        page.set_viewport_size({"width": 390, "height": 844})
+        page.wait_for_function("document.querySelector('.hero .start')")
+        reached = page.evaluate(REACHED)
+        starts = [i for i, (is_start, _) in enumerate(reached) if is_start]
+        assert starts == [starts[0], starts[0] + 1]
+        before, after = ([top for _, top in part] for part in (reached[: starts[0]], reached[starts[1] + 1 :]))
+        assert max(before) < reached[starts[0]][1] <= reached[starts[1]][1] < min(after)
+        page.set_viewport_size({"width": 1440, "height": 900})
+        page.wait_for_function("!document.querySelector('.hero .start')")
+        assert [is_start for is_start, _ in page.evaluate(REACHED)][-2:] == [True, True]
+
+
 def test_paths_have_the_times_of_the_chapters(extension):
     """The times in the page come from the notebooks; none is typed into its source."""
     paths, source = extension("reading_paths"), (ROOT / "book/intro.md").read_text(encoding="utf-8")
