@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 export PYTHONPYCACHEPREFIX := $(CURDIR)/_build/pycache
 
 .DEFAULT_GOAL := help
-.PHONY: help book page book-solutions solutions notebooks slides quiz figures zip serve test test-all test-quick seeds oldest-triton check format assignments chapter explorer wheel bench gpu screenshot repository clean
+.PHONY: help book catalogs page book-solutions solutions notebooks slides quiz figures zip serve test test-all test-quick seeds oldest-triton check format assignments chapter explorer wheel bench gpu screenshot repository clean
 
 help: ## say what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/\t/' | expand -t 16
@@ -20,8 +20,13 @@ $(VENV)/.ready: requirements.txt pyproject.toml
 	$(PY) -m pip install --disable-pip-version-check --progress-bar on -r requirements.txt
 	@touch $@
 
-book: $(VENV)/.ready ## build the site: runs every notebook, warnings are errors
-	$(PY) tools/build_book.py
+# The environment may have a variable LANGUAGE for other programs: only one on the command line counts.
+IN_LANGUAGE = $(if $(filter command line,$(origin LANGUAGE)),$(LANGUAGE))
+book: $(VENV)/.ready ## build the site: runs every notebook, warnings are errors; in another language: make book LANGUAGE=zh_CN
+	$(PY) tools/build_book.py $(IN_LANGUAGE)
+
+catalogs: $(VENV)/.ready ## update the catalogs of the translations (locale/) and report what is missing or fuzzy
+	$(PY) tools/update_catalogs.py
 
 page: $(VENV)/.ready ## one page into the site that is there, in seconds: make page CHAPTER=attention/scaling
 	$(PY) tools/build_page.py "$(CHAPTER)"

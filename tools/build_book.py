@@ -1,10 +1,14 @@
-"""Build the site into _build/html with warnings as errors, running each notebook whose outputs may have changed."""
+"""Build the site into _build/html with warnings as errors, running each notebook whose outputs may have changed.
+
+With the name of a language, build the site in that language beside it (``build_language.py``).
+"""
 
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from build_language import build
 from pin_library import pin_edition
 from runs import BUILD, ROOT, run_notebooks
 from set_repository import defined_address
@@ -36,7 +40,13 @@ def placeholder_notice(root: Path = ROOT) -> str:
 
 
 def main() -> int:
-    """Build the book and print the site's address."""
+    """Build the book, or its translation into the language that is given, and print the site's address."""
+    if len(sys.argv) > 1:
+        try:
+            return build(sys.argv[1])
+        except ValueError as error:
+            print(f"make book: {error}", file=sys.stderr)
+            return 2
     if status := run_jupyter_book(ROOT):
         return status
     notices = pin_edition(BUILD), placeholder_notice()

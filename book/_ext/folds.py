@@ -9,12 +9,18 @@ The paragraph that answers a section's heading begins with ``**So:**`` and gets 
 
 from pathlib import Path
 
+from catalogs import gettext
 from docutils import nodes
 from times import Section, sections
 
 DEEPER = "Going deeper"
 WITHOUT_LEAD = ("Claims you will meet", "Sources")  # folded sections that need no first sentence
 CONCLUSION = "So:"
+
+
+def is_named(section: nodes.section, heading: str) -> bool:
+    """Return whether a section has this heading in English: its anchor is the same in every language."""
+    return section[0].astext() == heading or nodes.make_id(heading) in section["ids"]
 
 
 class folded_section(nodes.section):
@@ -35,7 +41,7 @@ def fold(section: nodes.section, minutes: int) -> None:
     first = lead(minutes=minutes)
     if body and isinstance(body[0], nodes.paragraph):
         first += body.pop(0).children
-    elif title.astext() not in WITHOUT_LEAD:
+    elif not any(is_named(section, heading) for heading in WITHOUT_LEAD):
         raise ValueError(f"the topic {title.astext()!r} must begin with a sentence that says what it shows")
     folded = folded_section("", title, first, *body, **section.attributes)
     folded.source, folded.line = section.source, section.line
@@ -48,21 +54,22 @@ def fold_sections(app, doctree, docname) -> None:
         return
     for paragraph in doctree.findall(nodes.paragraph):
         first = next((child for child in paragraph.children if child.astext()), None)  # MyST begins with an empty text
-        if isinstance(first, nodes.strong) and first.astext() == CONCLUSION:
+        if isinstance(first, nodes.strong) and first.astext() in (CONCLUSION, gettext("So:")):
             paragraph["classes"].append("so")
     if not doctree.children or not isinstance(doctree[0], nodes.section):
         return
     chapters_sections = [one for one in doctree[0].children if isinstance(one, nodes.section)]
-    if not any(one[0].astext() == DEEPER for one in chapters_sections):
+    if not any(is_named(one, DEEPER) for one in chapters_sections):
         return
     timed = sections(path)
     for section in chapters_sections:
-        if section[0].astext() == DEEPER:
+        heading = next((one for one in WITHOUT_LEAD if is_named(section, one)), "")
+        if is_named(section, DEEPER):
             topics = [one for one in section.children if isinstance(one, nodes.section)]
             for topic, minutes in zip(topics, topic_minutes(timed), strict=True):
                 fold(topic, minutes)
-        elif section[0].astext() in WITHOUT_LEAD:
-            fold(section, next(round(one.minutes) for one in timed if one.title == section[0].astext()))
+        elif heading:
+            fold(section, next(round(one.minutes) for one in timed if one.title == heading))
 
 
 def topic_minutes(timed: list[Section]) -> list[int]:
@@ -98,7 +105,8 @@ def visit_lead(self, node) -> None:
 
 def depart_lead(self, node) -> None:
     """Write the reading time and the end of the summary."""
-    minutes = f'<span class="fold-minutes">{node["minutes"]} min</span>' if node["minutes"] else ""
+    time = gettext("{minutes} min").format(minutes=node["minutes"])
+    minutes = f'<span class="fold-minutes">{time}</span>' if node["minutes"] else ""
     self.body.append(f"</span>{minutes}</summary>")
 
 

@@ -9,6 +9,7 @@ import os
 import re
 from pathlib import Path
 
+import catalogs
 from chapters import chapters, markdown_cells, page_filler
 
 PAGE = "book/cheat-sheet"
@@ -50,7 +51,7 @@ def formula_box(label: str, words: str, root: Path, found: Formulas) -> str:
         raise ValueError(f"{PAGE}.md names the formula {label}, which no chapter has")
     formula, title, path = found[label]
     page = os.path.relpath(path.with_suffix(".html"), (root / PAGE).parent)
-    link = f'<a href="{page}#equation-{label}">{html.escape(title)}</a>'
+    link = f'<a href="{page}#equation-{label}">{html.escape(catalogs.title(title))}</a>'
     return f":::{{container}} formula\n{words} {link}\n\n$$\n{without_stop(formula)}\n$$\n:::\n"
 
 

@@ -7,6 +7,7 @@ from ``thumbnails`` if there is one, so that a new chapter or explorer cannot be
 import re
 from html import escape, unescape
 
+from catalogs import gettext, mark
 from docutils import nodes
 from opengraph import chapters, short_title
 from sphinx.util.docutils import SphinxDirective
@@ -18,25 +19,25 @@ EXPLORERS = "book/explorers"
 OWN_PAGE = '<div class="own-page"><a href="{address}">Open this explorer alone, to share or embed it</a></div>'
 # The question of each chapter, in one line. A chapter that is not here is shown with its heading.
 QUESTIONS = {
-    "why-attention": "How does a word collect information from the others?",
-    "information": "Which quantity does a softmax maximise?",
-    "geometry": "Which matters more, a key's length or its angle?",
-    "scaling": "Why divide by the square root of the width?",
-    "matrix": "Where does the content of an output come from?",
-    "masks": "Which keys may each query attend to?",
-    "multi-head": "Why several heads instead of one?",
-    "positions": "How does attention know the order of the words?",
-    "dynamics": "How does training fail, and what keeps it stable?",
-    "block": "What do attention, norms and the feed-forward layer each do?",
-    "train-gpt": "How good can a language model get, and how would you know?",
-    "patterns": "What does an attention map prove about a head?",
-    "modern": "Which of eight changes since 2017 make a measurable difference?",
-    "complexity": "At which length do pairs of words cost more than the words?",
-    "sparse-and-linear": "What can a cheaper attention not do?",
-    "flash": "How can exact attention be faster without fewer operations?",
-    "long-context": "Why does a model fail on texts longer than those it was trained on?",
-    "vision-and-language": "What does attention do in ViT, CLIP, BERT and translation?",
-    "sequences-graphs-decisions": "Where does attention beat each field's own method?",
+    "why-attention": mark("How does a word collect information from the others?"),
+    "information": mark("Which quantity does a softmax maximise?"),
+    "geometry": mark("Which matters more, a key's length or its angle?"),
+    "scaling": mark("Why divide by the square root of the width?"),
+    "matrix": mark("Where does the content of an output come from?"),
+    "masks": mark("Which keys may each query attend to?"),
+    "multi-head": mark("Why several heads instead of one?"),
+    "positions": mark("How does attention know the order of the words?"),
+    "dynamics": mark("How does training fail, and what keeps it stable?"),
+    "block": mark("What do attention, norms and the feed-forward layer each do?"),
+    "train-gpt": mark("How good can a language model get, and how would you know?"),
+    "patterns": mark("What does an attention map prove about a head?"),
+    "modern": mark("Which of eight changes since 2017 make a measurable difference?"),
+    "complexity": mark("At which length do pairs of words cost more than the words?"),
+    "sparse-and-linear": mark("What can a cheaper attention not do?"),
+    "flash": mark("How can exact attention be faster without fewer operations?"),
+    "long-context": mark("Why does a model fail on texts longer than those it was trained on?"),
+    "vision-and-language": mark("What does attention do in ViT, CLIP, BERT and translation?"),
+    "sequences-graphs-decisions": mark("Where does attention beat each field's own method?"),
 }
 
 
@@ -66,7 +67,7 @@ def add_chapter_cards(app, doctree, docname) -> None:
         cards = []
         for number, name in enumerate(chapters(app.env), 1):
             stem, title = name.rsplit("/", 1)[-1], short_title(app.env, name)
-            question = QUESTIONS.get(stem) or app.env.titles[name].astext()
+            question = gettext(QUESTIONS.get(stem, "")) or app.env.titles[name].astext()
             address = app.builder.get_relative_uri(docname, name)
             cards.append(card(address, thumbnail(stem), f"{number}. {title}", question))
         place.replace_self(gallery("chapters", cards))

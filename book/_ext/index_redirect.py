@@ -12,7 +12,7 @@ from urllib.parse import quote
 from opengraph import page_tags, site_address
 
 TEMPLATE = """<!doctype html>
-<html lang="en">
+<html lang="{language}">
 <meta charset="utf-8">
 <title>{title}</title>
 {tags}<link rel="icon" href="{icon}">
@@ -34,7 +34,13 @@ def write_index(app, exception) -> None:
         if base := site_address(app.config):
             tags += f'<link rel="canonical" href="{base}{first}">\n'
         index.write_text(
-            TEMPLATE.format(title=title, tags=tags, icon=f"data:image/svg+xml,{quote(icon)}", first=first),
+            TEMPLATE.format(
+                title=title,
+                tags=tags,
+                icon=f"data:image/svg+xml,{quote(icon)}",
+                first=first,
+                language=(app.config.language or "en").replace("_", "-"),
+            ),
             encoding="utf-8",
         )
 

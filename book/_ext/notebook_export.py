@@ -17,10 +17,10 @@ from pathlib import Path
 
 import nbformat
 from explore_links import without_links
-from myst_parser.mdit_to_docutils.base import default_slugify
 from repository_url import pages_address
 from sphinx.builders import Builder
 from sphinx.util import logging
+from translation import slug
 
 LOG = logging.getLogger(__name__)
 
@@ -240,7 +240,7 @@ def slug_of(heading: str) -> str:
     >>> slug_of("Why $d_k$ matters")
     'why--matters'
     """
-    return default_slugify(re.sub(r"\$.*?\$|[*`]", "", heading.strip()))
+    return slug(re.sub(r"\$.*?\$|[*`]", "", heading.strip()))
 
 
 def plain_tags(metadata: dict) -> dict:

@@ -22,6 +22,7 @@ BELOW = "A book that runs"  # the last line of the pictures of pages that are no
 NO_TEXT = "\0"  # stands for a formula that has no plain text, and for code
 LETTERS = {"infty": "∞", "sqrt": "√", "beta": "β", "lambda": "λ", "pi": "π", "tau": "τ", "theta": "θ"}
 LETTERS |= {"alpha": "α", "gamma": "γ", "sigma": "σ"}  # noqa: RUF001
+CHINESE_STOPS = "\u3002\uff1f\uff01"
 MINUS = "−"  # noqa: RUF001
 SUBSCRIPTS = {"_k": "ₖ", "_v": "ᵥ", "_i": "ᵢ", "_j": "ⱼ", "_n": "ₙ", "_m": "ₘ", "_t": "ₜ"}
 PAGE_ALT = "{title} Beside it a matrix of attention weights, and arcs between words with large attention weights."
@@ -56,8 +57,9 @@ def plain_text(node: nodes.Node) -> str:
 def sentences(paragraph: nodes.Node) -> list[str]:
     """Return the sentences of a paragraph, without an incomplete one at its end."""
     text = re.sub(r"\s+", " ", plain_text(paragraph)).strip()
-    found = re.split(r"(?<=[.?!])(?<!e\.g\.)(?<!i\.e\.) (?=[“(]?[A-Z\0])|(?<=[.?!]”) ", text)
-    return found if re.search(r"[.?!][”)]*$", found[-1]) else found[:-1]
+    found = re.split(rf"(?<=[.?!])(?<!e\.g\.)(?<!i\.e\.) (?=[“(]?[A-Z\0])|(?<=[.?!]”) |(?<=[{CHINESE_STOPS}])", text)
+    found = [one for one in found if one] or [""]
+    return found if re.search(rf"[.?!{CHINESE_STOPS}][”)]*$", found[-1]) else found[:-1]
 
 
 def description(doctree: nodes.document) -> str:

@@ -8,6 +8,7 @@ import math
 import re
 from pathlib import Path
 
+from catalogs import gettext, title
 from chapters import chapters, markdown_cells, page_filler
 from summaries import TITLE, box
 from times import Section, add_text, core, rounded, sections, whole
@@ -74,23 +75,29 @@ def markdown_paths(root: Path) -> str:
 
     def links(names: list[str]) -> str:
         *first, last = (link(path, root) for name, path in found.items() if name in names)
-        return f"{', '.join(first)} and {last}" if first else last
+        return gettext(", ").join(first) + gettext(" and ") + last if first else last
 
     return "\n".join(
         [
-            f"* **Ten minutes.** Read the box *In short* of {len(short)} chapters, {minutes} minutes together: "
-            f"{links(short)}. {{doc}}`in-short` shows the boxes of all chapters.",
-            f"* **One hour.** Then read the core of {links(long)}. With the boxes this takes {in_all} minutes.",
-            f"* **A term.** Read all {len(found)} chapters with everything, and solve their exercises. Reading takes "
-            f"{hours(everything)} and the exercises take {hours(exercises)}. {{doc}}`instructors` has syllabuses.",
+            gettext(
+                "* **Ten minutes.** Read the box *In short* of {count} chapters, {minutes} minutes together: "
+                "{chapters}. {{doc}}`in-short` shows the boxes of all chapters."
+            ).format(count=len(short), minutes=minutes, chapters=links(short)),
+            gettext(
+                "* **One hour.** Then read the core of {chapters}. With the boxes this takes {minutes} minutes."
+            ).format(chapters=links(long), minutes=in_all),
+            gettext(
+                "* **A term.** Read all {count} chapters with everything, and solve their exercises. Reading takes "
+                "{reading} and the exercises take {exercises}. {{doc}}`instructors` has syllabuses."
+            ).format(count=len(found), reading=hours(everything), exercises=hours(exercises)),
         ]
     )
 
 
 def link(chapter: Path, root: Path) -> str:
     """Return a link to a chapter with the part of its title before the colon."""
-    title = TITLE.search(markdown_cells(chapter)[0])["title"].split(":")[0]
-    return f"[{title}](/{chapter.relative_to(root)})"
+    words = TITLE.search(markdown_cells(chapter)[0])["title"].split(":")[0]
+    return f"[{title(words)}](/{chapter.relative_to(root)})"
 
 
 def hours(minutes: float) -> str:
@@ -99,7 +106,7 @@ def hours(minutes: float) -> str:
     >>> hours(605)
     '10 hours'
     """
-    return f"{round(minutes / 60)} hours"
+    return gettext("{number} hours").format(number=round(minutes / 60))
 
 
 def setup(app) -> dict:

@@ -17,7 +17,9 @@ from importlib.metadata import files
 from pathlib import Path
 
 import yaml
+from catalogs import gettext
 from docutils import nodes
+from folds import is_named
 from opengraph import LETTERS, NO_TEXT, chapters, heading_text, sentences, short_title, unicode_formula
 from sphinx import addnodes
 
@@ -99,7 +101,7 @@ def readable(node: nodes.Node) -> str:
 def snippet(section: nodes.section) -> str:
     """Return the sentence that answers the section's heading, or its first sentences that need no formula."""
     paragraphs = [p for p in own(section) for p in p.findall(nodes.paragraph)]
-    answer = next((p for p in paragraphs if p.astext().lstrip().startswith(CONCLUSION)), None)
+    answer = next((p for p in paragraphs if p.astext().lstrip().startswith((CONCLUSION, gettext("So:")))), None)
     short = ""
     for paragraph in ([answer] if answer is not None else []) + paragraphs:
         said = [one for one in sentences(with_formulas(paragraph)) if NO_TEXT not in one]
@@ -130,7 +132,7 @@ def entries(doctree: nodes.document, docname: str, page: str) -> Iterator[dict[s
     top = next(iter(doctree.findall(nodes.section)), None)
     for section in doctree.findall(nodes.section):
         heading = heading_text(section[0])
-        if heading in NOT_FOUND or (docname in WITHOUT_SECTIONS and section is not top):
+        if any(is_named(section, one) for one in NOT_FOUND) or (docname in WITHOUT_SECTIONS and section is not top):
             continue
         yield {
             "address": f"{docname}.html" + ("" if section is top else f"#{section['ids'][0]}"),
@@ -159,7 +161,7 @@ def entries(doctree: nodes.document, docname: str, page: str) -> Iterator[dict[s
 def place_of(section: nodes.section, top: nodes.section | None) -> str:
     """Return where a section stands: ``top``, ``section``, or ``deeper`` for a topic that is folded at first."""
     above = section.parent
-    deeper = isinstance(above, nodes.section) and above[0].astext() == DEEPER
+    deeper = isinstance(above, nodes.section) and is_named(above, DEEPER)
     return "top" if section is top else "deeper" if deeper else "section"
 
 

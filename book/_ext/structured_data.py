@@ -16,7 +16,7 @@ LICENSE = "https://opensource.org/license/mit"
 def common(app) -> dict:
     """Return the properties that the book and its chapters share."""
     return {
-        "inLanguage": "en",
+        "inLanguage": (app.config.language or "en").replace("_", "-"),
         "isAccessibleForFree": True,
         "license": LICENSE,
         "author": {"@type": "Organization", "name": app.config.author},

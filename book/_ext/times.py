@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from catalogs import gettext
 from cell_folding import fold_label
 
 MARK = "<!-- times -->"
@@ -108,7 +109,8 @@ def whole(timed: Iterable[Section]) -> list[Section]:
 
 def sentence(timed: list[Section]) -> str:
     """Return the sentence that replaces ``MARK``."""
-    return f"**Core:** {rounded(core(timed))} minutes. **With everything:** {rounded(whole(timed))} minutes."
+    words = gettext("**Core:** {core} minutes. **With everything:** {whole} minutes.")
+    return words.format(core=rounded(core(timed)), whole=rounded(whole(timed)))
 
 
 def fill_in(app, docname, source) -> None:
@@ -125,5 +127,5 @@ def fill_in(app, docname, source) -> None:
 
 def setup(app) -> dict:
     """Register with Sphinx."""
-    app.connect("source-read", fill_in)
+    app.connect("source-read", fill_in, priority=700)  # after the text around it is translated
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -29,7 +29,7 @@ def test_guide_commands_without_make_agree_with_the_makefile():
     )
     assert set(spelled_out) == {"book", "test"}
     for target, script in spelled_out.items():
-        assert recipe(target) == [script]
+        assert [command.split()[0] for command in recipe(target)] == [script]
         assert (ROOT / script).exists()
 
 

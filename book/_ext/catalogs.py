@@ -1,0 +1,86 @@
+"""Read the catalogs of a translation: ``locale/LANGUAGE/LC_MESSAGES/PAGE.po``, one for each page.
+
+``locale/LANGUAGE/pages.txt`` lists the pages that are translated completely; a test compares them with their sources.
+The environment variable ``BOOK_LANGUAGE`` names the language of a build. Without it the book is English, and no catalog
+is read. ``_toc.po`` has the titles of ``_toc.yml``, and ``site.po`` the words that the extensions write.
+"""
+
+import os
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from babel.messages.catalog import Catalog
+from babel.messages.pofile import read_po
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTENTS, SITE = "_toc", "site"
+
+
+def language() -> str:
+    """Return the language of this build, such as ``zh_CN``, or an empty string for English."""
+    return os.environ.get("BOOK_LANGUAGE", "")
+
+
+def folder(name: str, root: Path = ROOT) -> Path:
+    """Return the folder of a language's catalogs."""
+    return root / "locale" / name / "LC_MESSAGES"
+
+
+def languages(root: Path = ROOT) -> list[str]:
+    """Return the languages that have catalogs."""
+    return sorted(path.parent.name for path in (root / "locale").glob("*/LC_MESSAGES"))
+
+
+def finished(name: str, root: Path = ROOT) -> list[str]:
+    """Return the pages that are translated completely, as ``pages.txt`` lists them."""
+    return (root / "locale" / name / "pages.txt").read_text(encoding="utf-8").split()
+
+
+def read_catalog(path: Path) -> Catalog:
+    """Return the catalog in a file."""
+    with path.open("rb") as file:
+        return read_po(file)
+
+
+def translations(path: Path) -> dict[str, str]:
+    """Return the finished translations of a catalog by their messages: those that are not empty and not fuzzy."""
+    if not path.exists():
+        return {}
+    return {str(one.id): str(one.string) for one in read_catalog(path) if one.id and one.string and not one.fuzzy}
+
+
+@cache
+def of_page(name: str, docname: str) -> dict[str, str]:
+    """Return the translations of one page into the language ``name``."""
+    return translations(folder(name) / f"{docname}.po")
+
+
+@cache
+def of_all_pages(name: str) -> dict[str, str]:
+    """Return the translations of all pages, for pages that are filled with the text of others."""
+    found: dict[str, str] = {}
+    for docname in docnames(name):
+        found |= of_page(name, docname)
+    return found
+
+
+def docnames(name: str) -> Iterator[str]:
+    """Yield the pages that have a catalog."""
+    for path in sorted((folder(name) / "book").rglob("*.po")):
+        yield path.relative_to(folder(name)).with_suffix("").as_posix()
+
+
+def gettext(text: str) -> str:
+    """Return a text of the extensions in the language of this build."""
+    return of_page(language(), SITE).get(text, text) if language() else text
+
+
+def mark(text: str) -> str:
+    """Return the text unchanged; the call marks it for the catalog, and ``gettext`` translates it later."""
+    return text
+
+
+def title(text: str) -> str:
+    """Return a title of ``_toc.yml`` in the language of this build."""
+    return of_page(language(), CONTENTS).get(text, text) if language() else text

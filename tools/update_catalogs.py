@@ -1,0 +1,134 @@
+"""Update the catalogs of all languages from the book, and report what is missing or fuzzy: make catalogs.
+
+A message that has changed keeps its translation as *fuzzy*, which no page shows until a person has removed the mark. A
+message that no longer exists stays at the end of its catalog, commented out.
+
+Only pages whose translation has begun have a catalog. The next page begins with
+
+    python tools/update_catalogs.py --begin attention/masks
+
+and a new language with ``--language fr --begin intro``.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import yaml
+from babel.messages.catalog import Catalog
+from babel.messages.extract import extract_from_dir
+from babel.messages.pofile import write_po
+from build_page import pages
+from runs import ROOT
+
+sys.path.append(str(ROOT / "book" / "_ext"))
+from catalogs import CONTENTS, SITE, folder, languages, read_catalog  # isort: skip
+from messages import messages_of_page  # isort: skip
+
+HEADER = """msgid ""
+msgstr ""
+"Language: {language}\\n"
+"MIME-Version: 1.0\\n"
+"Content-Type: text/plain; charset=UTF-8\\n"
+"Content-Transfer-Encoding: 8bit\\n"
+
+"""
+KEYWORDS = {"gettext": None, "mark": None}
+
+
+def domains(root: Path = ROOT) -> dict[str, list[str]]:
+    """Return the messages of each catalog: of the pages, of the titles in ``_toc.yml`` and of the extensions.
+
+    The reference of the library is not among them: it is made from docstrings.
+    """
+    found = {CONTENTS: titles(root), SITE: words_of_extensions(root)}
+    for path in pages(root).values():
+        if path.suffix != ".rst" and "reference" not in path.parts:
+            found[path.relative_to(root).with_suffix("").as_posix()] = messages_of_page(path)
+    return found
+
+
+def titles(root: Path) -> list[str]:
+    """Return the title of the book, and the captions and titles in ``_toc.yml``."""
+    parts = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))["parts"]
+    book = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))["title"]
+    found = [book, *(part["caption"] for part in parts)]
+    found += [page["title"] for part in parts for page in part["chapters"] if "title" in page]
+    return list(dict.fromkeys(found))
+
+
+def words_of_extensions(root: Path) -> list[str]:
+    """Return the texts that the extensions mark by ``gettext`` or ``mark``."""
+    found = extract_from_dir(root / "book" / "_ext", [("*.py", "python")], keywords=KEYWORDS)
+    return list(dict.fromkeys(str(text) for _, _, text, _, _ in sorted(found, key=lambda one: (one[0], one[1]))))
+
+
+def updated(path: Path, texts: Iterable[str], source: str, language: str) -> Catalog:
+    """Return the catalog of a file, merged with the present messages."""
+    template = Catalog()
+    for text in texts:
+        template.add(text, locations=[(source, 0)])
+    catalog = read_catalog(path) if path.exists() else Catalog(locale=language)
+    catalog.update(template, update_header_comment=False)
+    return catalog
+
+
+def write(catalog: Catalog, path: Path, language: str) -> None:
+    """Write a catalog, without the time at which it was written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        file.write(HEADER.format(language=language).encode())
+        write_po(file, catalog, width=0, omit_header=True, include_lineno=False)
+
+
+def missing_and_fuzzy(catalog: Catalog) -> tuple[int, int]:
+    """Return how many messages have no translation, and how many have a fuzzy one."""
+    real = [one for one in catalog if one.id]
+    return sum(not one.string for one in real), sum(bool(one.string) and one.fuzzy for one in real)
+
+
+def update(language: str, begun: Iterable[str] = (), root: Path = ROOT) -> None:
+    """Update the catalogs of one language, begin those of the pages ``begun``, and print what they lack.
+
+    Raises:
+        ValueError: if ``begun`` names a page that does not exist.
+    """
+    rows, waiting = [], []
+    found = domains(root)
+    begun = {CONTENTS, SITE, *(f"book/{name.removeprefix('book/')}" for name in begun)}
+    if unknown := sorted(begun - found.keys()):
+        raise ValueError(f"--begin must name pages such as attention/masks, got {', '.join(unknown)}")
+    for name, texts in found.items():
+        path = folder(language, root) / f"{name}.po"
+        if not path.exists() and name not in begun:
+            waiting.append(name.removeprefix("book/"))
+            continue
+        catalog = updated(path, texts, name, language)
+        write(catalog, path, language)
+        rows.append((name, len(texts), *missing_and_fuzzy(catalog)))
+    for old in sorted(folder(language, root).rglob("*.po")):
+        if (name := old.relative_to(folder(language, root)).with_suffix("").as_posix()) not in found:
+            print(f"{language}: {name}.po belongs to no page; remove it or rename it with its page")
+    print(f"{language:<52}{'messages':>9}{'missing':>9}{'fuzzy':>9}")
+    for name, total, missing, fuzzy in rows:
+        if missing or fuzzy:
+            print(f"  {name:<50}{total:>9}{missing:>9}{fuzzy:>9}")
+    total, missing, fuzzy = (sum(row[i] for row in rows) for i in (1, 2, 3))
+    print(f"  {'in all':<50}{total:>9}{missing:>9}{fuzzy:>9}")
+    print(f"  not begun, {len(waiting)} pages: {', '.join(waiting)}")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Update every language, or the one that ``--language`` names."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--language", help="only this language, which may be new")
+    parser.add_argument("--begin", nargs="+", default=[], metavar="PAGE", help="pages whose catalogs are begun")
+    wanted = parser.parse_args(arguments)
+    for language in [wanted.language] if wanted.language else languages():
+        update(language, wanted.begin)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
