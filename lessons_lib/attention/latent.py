@@ -14,8 +14,8 @@ from einops import rearrange, repeat
 from jaxtyping import Bool, Float, Num
 from torch import Tensor, nn
 
-from lessons_lib.attention.attention import attention, attention_weights
-from lessons_lib.attention.positions import ROPE_BASE, Pairing, RotaryEmbedding
+from lessons_lib.attention.attention import attention, attention_weights, check_options
+from lessons_lib.attention.positions import ROPE_BASE, Pairing, RotaryEmbedding, RotaryScaling
 from lessons_lib.attention.rules import Rule
 from lessons_lib.foundations.norms import RMSNorm
 from lessons_lib.foundations.validation import check_size, check_vectors
@@ -107,6 +107,22 @@ class LatentAttention(nn.Module):
         >>> [tuple(tensor.shape) for tensor in cache.tensors]
         [(2, 5, 16), (2, 5, 4)]
 
+    **Longer contexts.** Released weights of DeepSeek-V2 and V3 need YaRN for the rotated part, and a factor of the
+    scores besides. If :math:`f(m) = 0.1\, m \ln s + 1` is
+    :func:`~lessons_lib.attention.rope_scaling.yarn_attention_factor`, the setting ``mscale_all_dim`` of a checkpoint
+    multiplies all scores by :math:`f(\text{mscale\_all\_dim})^2`, and the rotated vectors are multiplied by
+    :math:`f(\text{mscale}) / f(\text{mscale\_all\_dim})` instead of :math:`f(1)`. With the numbers of DeepSeek-V3,
+    where both are 1::
+
+        >>> from lessons_lib.attention.rope_scaling import YaRN, yarn_attention_factor
+        >>> of_scores = yarn_attention_factor(40.0, mscale=1.0)
+        >>> of_rotation = yarn_attention_factor(40.0, mscale=1.0) / of_scores
+        >>> yarn = YaRN(40.0, n_trained=4096, attention_factor=of_rotation)
+        >>> sizes = {"d_latent": 16, "d_head": 8, "d_rotary": 4}
+        >>> layer = LatentAttention(64, 8, **sizes, scaling=yarn, scale=of_scores**2 / math.sqrt(8 + 4))
+        >>> layer(torch.randn(2, 5, 64)).shape
+        torch.Size([2, 5, 64])
+
     Args:
         d_model: width of the input and output vectors.
         n_heads: number of heads :math:`h`.
@@ -118,9 +134,12 @@ class LatentAttention(nn.Module):
             weights, but does not make the cache smaller.
         base: base of the rotation, as in :class:`~lessons_lib.attention.positions.RotaryEmbedding`.
         pairing: pairing of the rotated coordinates, as there; DeepSeek's weights are ``"interleaved"``.
+        scaling: a change of the frequencies for longer sequences, as there.
+        scale: multiplier of the scores; ``1 / sqrt(d_head + d_rotary)`` when omitted.
 
     Raises:
-        ValueError: if a size is out of range; when called, if shapes do not fit.
+        ValueError: if a size is out of range, if the scale is not finite, or if a scaling is given to a layer without
+            positions; when called, if shapes do not fit.
 
     .. [1] DeepSeek-AI, *DeepSeek-V2*, 2024, section 2.1. arXiv:2405.04434.
     """
@@ -137,6 +156,8 @@ class LatentAttention(nn.Module):
         d_query_latent: int | None = None,
         base: float = ROPE_BASE,
         pairing: Pairing = "half",
+        scaling: RotaryScaling | None = None,
+        scale: float | None = None,
     ) -> None:
         super().__init__()
         d_value = d_head if d_value is None else d_value
@@ -144,8 +165,12 @@ class LatentAttention(nn.Module):
         for name, size in sizes.items():
             check_size(name, size, at_least=1)
         check_size("d_rotary", d_rotary, at_least=0)
+        check_options(scale)
+        if scaling is not None and not d_rotary:
+            raise ValueError(f"scaling must be None for a layer with d_rotary=0, which rotates nothing, got {scaling}")
         self.n_heads, self.d_head, self.d_rotary = n_heads, d_head, d_rotary
-        self.rotary = RotaryEmbedding(d_rotary, base=base, pairing=pairing) if d_rotary else None
+        self.scale = 1 / math.sqrt(d_head + d_rotary) if scale is None else scale
+        self.rotary = RotaryEmbedding(d_rotary, base=base, scaling=scaling, pairing=pairing) if d_rotary else None
 
         d_query = n_heads * (d_head + d_rotary)
         if d_query_latent is None:
@@ -186,13 +211,11 @@ class LatentAttention(nn.Module):
         if absorbed:
             q = torch.einsum("bhnd,hdc->bhnc", q, self._weight_per_head(self.w_k))
             k = torch.cat([latent, k_rotary], dim=-1)[:, None]
-            latent_averages = attention(torch.cat([q, q_rotary], dim=-1), k, latent[:, None], mask, scale=self._scale)
+            latent_averages = attention(torch.cat([q, q_rotary], dim=-1), k, latent[:, None], mask, scale=self.scale)
             heads = torch.einsum("bhnc,hdc->bhnd", latent_averages, self._weight_per_head(self.w_v))
         else:
             v = rearrange(self.w_v(latent), "b m (h d) -> b h m d", h=self.n_heads)
-            heads = attention(
-                torch.cat([q, q_rotary], dim=-1), self._keys(latent, k_rotary), v, mask, scale=self._scale
-            )
+            heads = attention(torch.cat([q, q_rotary], dim=-1), self._keys(latent, k_rotary), v, mask, scale=self.scale)
         return self.w_o(rearrange(heads, "b h n d -> b n (h d)"))
 
     def weights(
@@ -205,13 +228,7 @@ class LatentAttention(nn.Module):
     ) -> Float[Tensor, "b h n m"]:
         """Return the attention weights of each head in ``forward``; nothing is appended to the cache."""
         latent, k_rotary, q, q_rotary = self._project(x, copy(cache), positions)
-        return attention_weights(
-            torch.cat([q, q_rotary], dim=-1), self._keys(latent, k_rotary), mask, scale=self._scale
-        )
-
-    @property
-    def _scale(self) -> float:
-        return 1 / math.sqrt(self.d_head + self.d_rotary)
+        return attention_weights(torch.cat([q, q_rotary], dim=-1), self._keys(latent, k_rotary), mask, scale=self.scale)
 
     def _project(
         self, x: Tensor, cache: LatentCache | None, positions: Tensor | None

@@ -188,6 +188,8 @@ def yarn_attention_factor(factor: float, mscale: float = 1.0) -> float:
 
     Scores are multiplied by its square, which acts like a temperature below one: otherwise the softmax over more keys
     would become more diffuse. Checkpoints with ``mscale`` and ``mscale_all_dim`` use the quotient of the two factors.
+    Those of DeepSeek also multiply all scores by the square of the second one, see
+    :class:`~lessons_lib.attention.latent.LatentAttention`.
 
     >>> round(yarn_attention_factor(4.0), 4)
     1.1386

@@ -9,6 +9,7 @@ from torch.testing import assert_close
 from lessons_lib.attention.attention import attention
 from lessons_lib.attention.latent import LatentAttention, LatentCache
 from lessons_lib.attention.positions import RotaryEmbedding
+from lessons_lib.attention.rope_scaling import YaRN, yarn_attention_factor
 from lessons_lib.attention.rules import Causal, Window
 
 B, N, D, H, LATENT, HEAD, ROTARY, VALUE = 2, 7, 24, 3, 10, 5, 4, 6
@@ -33,9 +34,8 @@ def layer_of(kind: str) -> LatentAttention:
 # --- parity ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("d_query_latent", [None, 9])
-@pytest.mark.parametrize("pairing", ["half", "interleaved"])
-def test_layer_matches_deepseek(d_query_latent, pairing):
+def deepseek_and_ours(d_query_latent, pairing, dtype, rope=None, **options):
+    """Return DeepSeek-V3's layer and ours with the same weights, and a function of both to their hidden rows."""
     v3 = pytest.importorskip("transformers.models.deepseek_v3.modeling_deepseek_v3")
     config = v3.DeepseekV3Config(
         hidden_size=D,
@@ -48,24 +48,104 @@ def test_layer_matches_deepseek(d_query_latent, pairing):
         v_head_dim=VALUE,
         rope_interleave=pairing == "interleaved",
         attn_implementation="eager",
+        **({} if rope is None else {"rope_parameters": rope, "max_position_embeddings": 160}),
     )
-    theirs = v3.DeepseekV3Attention(config, 0).double()
+    theirs = v3.DeepseekV3Attention(config, 0).to(dtype)
     for name, parameter in theirs.named_parameters():
         torch.nn.init.uniform_(parameter, 0.5, 2) if "norm" in name else torch.nn.init.normal_(parameter, std=0.4)
     kinds = {"d_latent": LATENT, "d_head": HEAD, "d_rotary": ROTARY, "d_value": VALUE}
-    ours = LatentAttention(D, H, **kinds, d_query_latent=d_query_latent, pairing=pairing).double()
+    ours = LatentAttention(D, H, **kinds, d_query_latent=d_query_latent, pairing=pairing, **options).to(dtype)
     ours.load_state_dict(as_ours(theirs.state_dict(), ours.state_dict()))
     ours.norm.eps = theirs.kv_a_layernorm.variance_epsilon
     if isinstance(ours.w_q, torch.nn.Sequential):
         ours.w_q[1].eps = theirs.q_a_layernorm.variance_epsilon
+    embedding = v3.DeepseekV3RotaryEmbedding(config).to(dtype)
 
+    def attend(x):
+        n = x.shape[1]
+        hidden = torch.full((n, n), -torch.inf, dtype=dtype).triu(1)[None, None]
+        return theirs(x, embedding(x, torch.arange(n)[None]), hidden)[0]
+
+    return attend, ours
+
+
+@pytest.mark.parametrize("d_query_latent", [None, 9])
+@pytest.mark.parametrize("pairing", ["half", "interleaved"])
+def test_layer_matches_deepseek(d_query_latent, pairing):
+    theirs, ours = deepseek_and_ours(d_query_latent, pairing, torch.float64)
     x = torch.randn(B, N, D)
-    embedding = v3.DeepseekV3RotaryEmbedding(config).double()
-    positions = torch.arange(N)[None]
-    hidden = torch.full((N, N), -torch.inf).triu(1)[None, None]
-    expected, _ = theirs(x, embedding(x, positions), hidden)
     # Theirs computes angles and softmax in float32; the largest difference in 20 draws was 3e-6.
+    assert_close(ours(x, Causal()), theirs(x), rtol=1e-5, atol=1e-5)
+
+
+MSCALES = {
+    "DeepSeek-V3": (1.0, 1.0),
+    "DeepSeek-V2": (0.707, 0.707),
+    "unequal": (1.3, 0.4),
+    "not given": (None, None),
+}
+
+
+def yarn_settings(mscale: float | None, mscale_all_dim: float | None) -> tuple[dict, dict]:
+    """Return a checkpoint's settings, and ours."""
+    rope = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 40.0, "original_max_position_embeddings": 4}
+    rope |= {"beta_fast": 0.5, "beta_slow": 0.01}  # so that the ramp is inside the two pairs
+    width = HEAD + ROTARY
+    if mscale_all_dim is None:
+        return rope, {"scaling": YaRN(40.0, n_trained=4, beta_fast=0.5, beta_slow=0.01)}
+    of_scores = yarn_attention_factor(40.0, mscale_all_dim)
+    of_rotation = yarn_attention_factor(40.0, mscale) / of_scores
+    yarn = YaRN(40.0, n_trained=4, beta_fast=0.5, beta_slow=0.01, attention_factor=of_rotation)
+    both = {"mscale": mscale, "mscale_all_dim": mscale_all_dim}
+    return rope | both, {"scaling": yarn, "scale": of_scores**2 / width**0.5}
+
+
+@pytest.mark.parametrize("mscales", MSCALES.values(), ids=MSCALES)
+@pytest.mark.parametrize("d_query_latent", [None, 9])
+def test_layer_with_yarn_matches_deepseek_step_by_step(d_query_latent, mscales):
+    rope, options = yarn_settings(*mscales)
+    theirs, ours = deepseek_and_ours(d_query_latent, "interleaved", torch.float32, rope, **options)
+    x = torch.randn(B, 11, D, dtype=torch.float32)
+    expected = theirs(x)
     assert_close(ours(x, Causal()), expected, rtol=1e-5, atol=1e-5)
+    for absorbed in (False, True):
+        cache = LatentCache()
+        rows = [ours(row, Causal(), cache, absorbed=absorbed) for row in x.split([3, 1, 1, 4, 2], dim=1)]
+        assert_close(torch.cat(rows, dim=1), expected, rtol=1e-5, atol=1e-5)
+
+
+WRONG_SETTINGS = {
+    "no scaling": {"scaling": None},
+    "the default scale": {"scale": None},
+    "the scale's factor not squared": {"scale": yarn_attention_factor(40.0, 0.4) / (HEAD + ROTARY) ** 0.5},
+    "the paper's magnitude": {"scaling": YaRN(40.0, n_trained=4, beta_fast=0.5, beta_slow=0.01)},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_SETTINGS.values(), ids=WRONG_SETTINGS)
+def test_other_settings_do_not_match_deepseek(wrong):
+    rope, options = yarn_settings(*MSCALES["unequal"])
+    theirs, ours = deepseek_and_ours(None, "interleaved", torch.float32, rope, **options | wrong)
+    x = torch.randn(B, 11, D, dtype=torch.float32)
+    assert (ours(x, Causal()) - theirs(x)).abs().max() > 1e-2
+
+
+def test_scale_multiplies_scores_in_both_ways_and_in_weights():
+    torch.manual_seed(1)
+    layer = LatentAttention(D, H, d_latent=LATENT, d_head=HEAD, d_rotary=ROTARY, scale=0.0).double()
+    x = torch.randn(B, N, D)
+    assert_close(layer.weights(x), torch.full((B, H, N, N), 1 / N))
+    assert_close(layer(x), layer(x, absorbed=True))
+    assert_close(layer(x), layer(x.flip(1)))
+
+
+@pytest.mark.rejects
+def test_invalid_scale_and_scaling_raise():
+    sizes = {"d_latent": LATENT, "d_head": HEAD}
+    with pytest.raises(ValueError, match="scale must be finite, got inf"):
+        LatentAttention(D, H, **sizes, d_rotary=ROTARY, scale=float("inf"))
+    with pytest.raises(ValueError, match="scaling must be None for a layer with d_rotary=0"):
+        LatentAttention(D, H, **sizes, d_rotary=0, scaling=YaRN(4.0, n_trained=4))
 
 
 def as_ours(theirs: dict[str, torch.Tensor], ours: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
