@@ -30,11 +30,14 @@ ADDED = re.compile(
     re.DOTALL,
 )
 STYLE = "align-self: center; padding: 0 0.6rem; color: inherit; white-space: nowrap"
-# Open the section that is at the top of the window: sections have the same anchors in both languages.
+# Open the section that the address names if it is in the window, or else the one at the top of the window. Sections
+# have the same anchors in both languages.
 SAME_PLACE = (
-    "const above = [...document.querySelectorAll('article section[id]')]"
-    ".filter((one) => one.getBoundingClientRect().top < 150);"
-    "this.hash = location.hash.startsWith('#explore=') ? location.hash : above.length > 1 ? above.at(-1).id : '';"
+    "const top = (one) => one ? one.getBoundingClientRect().top : -1;"
+    "const named = top(document.getElementById(location.hash.slice(1)));"
+    "const above = [...document.querySelectorAll('article section[id]')].filter((one) => top(one) < 150);"
+    "const keeps = location.hash.startsWith('#explore=') || (named >= 0 && named < innerHeight);"
+    "this.hash = keeps ? location.hash : above.length > 1 ? above.at(-1).id : '';"
 )
 
 

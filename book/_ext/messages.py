@@ -196,7 +196,7 @@ def parts(text: str) -> Counter[str]:
     The title of a role, ``{doc}`title <target>```, may differ.
 
     >>> sorted(parts("The [width](#width) $d$ {eq}`eq-scale` [2]."))
-    ['$d$', '](#width)', '[2]', '{eq}`eq-scale`']
+    ['$d$', '[2]', '](#width)', '{eq}`eq-scale`']
     """
     found: Counter[str] = Counter()
 
