@@ -9,7 +9,8 @@ Files in reading order: each imports only from files above it and from earlier r
     sdpa          the same function computed by PyTorch's ``scaled_dot_product_attention``
     positions     sinusoidal, learned, rotary and ALiBi positions
     rope_scaling  rotary positions beyond the trained length
-    cache         KV caches, of growing and of fixed size
+    cache         KV caches: of all positions, or of the first and the last ones
+    fixed_cache   KV caches in tensors that are allocated once, for compiled decoding
     multihead     multi-head and grouped-query attention
     latent        multi-head latent attention: one short vector for the keys and values of all heads
 """
@@ -25,6 +26,7 @@ from lessons_lib.attention.attention import (
     get_weights_function,
 )
 from lessons_lib.attention.cache import KVCache, StreamingCache
+from lessons_lib.attention.fixed_cache import FixedCache, RingCache
 from lessons_lib.attention.latent import LatentAttention, LatentCache
 from lessons_lib.attention.multihead import AddPositions, MultiHeadAttention
 from lessons_lib.attention.positions import (
@@ -82,6 +84,7 @@ __all__ = [
     "Dilated",
     "Documents",
     "DynamicNTK",
+    "FixedCache",
     "Full",
     "GlobalTokens",
     "KVCache",
@@ -97,6 +100,7 @@ __all__ = [
     "PositionInterpolation",
     "Prefix",
     "Random",
+    "RingCache",
     "RotaryEmbedding",
     "RotaryScaling",
     "Rule",

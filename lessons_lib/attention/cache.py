@@ -7,9 +7,10 @@ layer, a :class:`~lessons_lib.attention.multihead.MultiHeadAttention`, and to on
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from lessons_lib.attention.rules import Rule
 from lessons_lib.foundations.validation import check_size, values_can_be_read
 
 
@@ -93,6 +94,21 @@ class KVCache:
     def n_bytes(self) -> int:
         """The memory of the keys and values in bytes, without the free rows of the buffer."""
         return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors or ())
+
+    def next_positions(self, n: int, *, device: torch.device | None = None) -> Int[Tensor, "{n}"]:
+        """Return the positions of the next ``n`` rows, which follow those in the cache.
+
+        >>> KVCache().next_positions(3)
+        tensor([0, 1, 2])
+        """
+        return torch.arange(len(self), len(self) + n, device=device)
+
+    def resolve_mask(self, mask: Rule | Bool[Tensor, "..."] | None, n: int) -> Rule | Bool[Tensor, "..."] | None:
+        """Return the mask for the next ``n`` queries and the keys that ``append`` returns: unchanged.
+
+        A cache with free places hides these, see :mod:`lessons_lib.attention.fixed_cache`.
+        """
+        return mask
 
     def append(
         self, k: Float[Tensor, "b g n d_head"], v: Float[Tensor, "b g n d_head"]

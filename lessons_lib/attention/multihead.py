@@ -145,7 +145,9 @@ class MultiHeadAttention(nn.Module):
                 ``process_qk``, if positions are given to a layer without ``process_qk``, or if ``process_qk`` changes a
                 shape.
         """
-        q, k, v = self._heads(x, context, mask, cache, positions)
+        self._check_inputs(x, context, mask, cache, positions)
+        mask = mask if cache is None else cache.resolve_mask(mask, x.shape[1])
+        q, k, v = self._heads(x, context, cache, positions)
         dropout_p = self.dropout if self.training else 0.0
         mask = mask_for_implementation(self.implementation, mask, q.shape[2], k.shape[2], device=x.device)
         out = self.implementation(q, k, v, mask, bias=bias, dropout_p=dropout_p)
@@ -171,14 +173,15 @@ class MultiHeadAttention(nn.Module):
                 :func:`lessons_lib.attention.attention.get_weights_function`.
         """
         compute_weights = get_weights_function(self.implementation)
-        q, k, _ = self._heads(x, context, mask, copy(cache), positions)
+        self._check_inputs(x, context, mask, cache, positions)
+        mask = mask if cache is None else cache.resolve_mask(mask, x.shape[1])
+        q, k, _ = self._heads(x, context, copy(cache), positions)
         return compute_weights(q, k, mask, bias=bias).weights
 
     def _heads(
         self,
         x: Tensor,
         context: Tensor | None,
-        mask: Rule | Tensor | None,
         cache: KVCache | None,
         positions: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
@@ -186,15 +189,13 @@ class MultiHeadAttention(nn.Module):
 
         ``process_qk`` has been applied. The new keys and values are appended to the cache, and all of it is returned.
         """
-        self._check_inputs(x, context, mask, cache, positions)
         source = x if context is None else context
         q = rearrange(self.w_q(x), "b n (h d) -> b h n d", h=self.n_heads)
         k = rearrange(self.w_k(source), "b m (g d) -> b g m d", g=self.n_kv_heads)
         v = rearrange(self.w_v(source), "b m (g d) -> b g m d", g=self.n_kv_heads)
         if self.process_qk is not None:
             if positions is None:
-                start = 0 if cache is None else len(cache)
-                positions = torch.arange(start, start + x.shape[1], device=x.device)
+                positions = (KVCache() if cache is None else cache).next_positions(x.shape[1], device=x.device)
             positions = rearrange(positions, "... n -> ... 1 n") if positions.ndim == 2 else positions
             shapes = q.shape, k.shape
             q, k = self.process_qk(q, k, positions)

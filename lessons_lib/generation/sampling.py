@@ -25,6 +25,7 @@ def generate(
     pad: int | None = None,
     stop: Callable[[Tensor], bool | Tensor] | None = None,
     use_cache: bool = True,
+    cache_size: int | None = None,
     lengths: Int[Tensor, "b"] | None = None,
     window: int | None = None,
 ) -> Int[Tensor, "b total"]:
@@ -65,6 +66,9 @@ def generate(
             returns True if all rows are to end, or a Boolean tensor over ``(b,)``. If it ends a row while others go
             on, and there is no ``eos``, then ``pad`` must be given.
         use_cache: whether to keep keys and values between steps.
+        cache_size: for a compiled model (``model.compile(fullgraph=True)``): number of positions of a cache that is
+            allocated once, at least ``n + n_new - 1``, so that all steps are one graph; calls with the same size and
+            batch share it. See :meth:`~lessons_lib.transformer.gpt.GPT.new_caches`. None for a cache that grows.
         lengths: for prompts of different lengths, padded on the *left*: the number of real tokens at the end of each
             row. Positions start at the first real token, and the padding is masked, whatever tokens of the vocabulary
             it holds. Each row then continues as it would alone.
@@ -92,6 +96,7 @@ def generate(
         pad=pad,
         stop=stop,
         use_cache=use_cache,
+        cache_size=cache_size,
         lengths=lengths,
         window=window,
     )

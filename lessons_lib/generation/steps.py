@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
+from lessons_lib.attention.cache import KVCache
 from lessons_lib.attention.rope_scaling import DynamicNTK
 from lessons_lib.attention.rules import LeftPadding
 from lessons_lib.foundations.eval_mode import eval_mode
@@ -41,6 +42,7 @@ def generation_steps(
     pad: int | None = None,
     stop: Callable[[Tensor], bool | Tensor] | None = None,
     use_cache: bool = True,
+    cache_size: int | None = None,
     lengths: Int[Tensor, "b"] | None = None,
     window: int | None = None,
 ) -> Iterator[GenerationStep]:
@@ -56,6 +58,8 @@ def generation_steps(
     """
     temperature = float(temperature)  # users often write the integer 0
     _check(model, tokens, n_new, temperature, use_cache, lengths, window)
+    if cache_size is not None:
+        _check_cache_size(cache_size, tokens.shape[1], n_new, use_cache, window)
     check_above("repetition_penalty", repetition_penalty, 0)
     end = TextEnd.of(eos, pad, vocab_size=model.config.vocab_size)
     if pad is not None and eos is None and stop is None:
@@ -63,7 +67,8 @@ def generation_steps(
     n_padding = None if lengths is None else tokens.shape[1] - lengths.to(tokens.device)  # of each row
     probs = partial(next_token_probs, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     sample = partial(_sample, probs, is_greedy=temperature == 0, penalty=repetition_penalty, generator=generator)
-    return _steps(model, tokens, n_new, sample, end, stop, use_cache, n_padding, window)
+    caches = model.new_caches(cache_size, batch=len(tokens)) if use_cache else None
+    return _steps(model, tokens, n_new, sample, end, stop, caches, n_padding, window)
 
 
 def check_prompts(tokens: Tensor) -> None:
@@ -100,12 +105,11 @@ def _steps(
     sample: Callable[[Tensor, Tensor, Tensor | None], Tensor],
     end: TextEnd,
     stop: Callable[[Tensor], bool | Tensor] | None,
-    use_cache: bool,
+    caches: list[KVCache] | None,
     n_padding: Tensor | None,
     window: int | None,
 ) -> Iterator[GenerationStep]:
     """Yield the steps; ``text`` is what the model receives: a row that has ended goes on there, without padding."""
-    caches = model.new_caches() if use_cache else None
     tokens, has_ended = text, torch.zeros(len(text), dtype=torch.bool, device=text.device)
     for m in range(text.shape[1], text.shape[1] + n_new):
         first = 0 if window is None else max(0, m - window)
@@ -119,7 +123,9 @@ def _steps(
             positions = torch.arange(start, m, device=text.device) - n_padding[:, None].clamp(min=first)
             positions = positions.clamp(min=0)
         with torch.no_grad(), eval_mode(model):
-            logits = model(text[:, start:], caches=caches, positions=positions, mask=mask)[:, -1]
+            # In memory of its own, since compiled code depends on strides, and those of a part change with the length.
+            part = text[:, start:].clone(memory_format=torch.contiguous_format)
+            logits = model(part, caches=caches, positions=positions, mask=mask)[:, -1]
             new_tokens = sample(logits, text[:, first:], hidden).to(text.dtype)
         text = torch.cat([text, new_tokens], dim=1)
         shown = new_tokens if end.pad is None else new_tokens.masked_fill(has_ended[:, None], end.pad)
@@ -203,4 +209,17 @@ def _check(
         raise ValueError(
             f"beyond {scaling.n_trained} tokens dynamic rotary scaling changes the rotation of all positions: "
             "use_cache must be False, and all rows equally long"
+        )
+
+
+def _check_cache_size(size: int, n: int, n_new: int, use_cache: bool, window: int | None) -> None:
+    check_size("cache_size", size, at_least=1)
+    if not use_cache:
+        raise ValueError(f"cache_size must be None without a cache, got {size}")
+    if window is not None:
+        raise ValueError(f"cache_size must be None with a window, beyond which no cache is used, got {size}")
+    if size < n + n_new - 1:
+        raise ValueError(
+            f"cache_size must be at least {n + n_new - 1}: {n} tokens and n_new={n_new}, the last of which is not "
+            f"cached, got {size}"
         )

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from lessons_lib.attention.attention import attention
 from lessons_lib.attention.cache import KVCache
+from lessons_lib.attention.fixed_cache import FixedCache, RingCache
 from lessons_lib.attention.multihead import MultiHeadAttention, mask_for_layers
 from lessons_lib.attention.positions import (
     ROPE_BASE,
@@ -452,34 +453,61 @@ class GPT(nn.Module):
         break the graph. The lookup then raises its own error. (Outside of tracing the check costs a GPU one
         synchronisation.)
         """
-        n_cached = self._check(tokens, caches, positions)
-        n = tokens.shape[1]
-        rule = self._mask_rule(mask, tokens, n_cached)
-        rules = {window: rule if window is None else rule & Window(window) for window in self.config.windows}
-        allowed = {
-            window: mask_for_layers(self.blocks, rule, n, n_cached + n, tokens.device) for window, rule in rules.items()
-        }
+        self._check(tokens, caches, positions)
+        layer_caches = [KVCache() for _ in self.blocks] if caches is None else caches
+        rule, table = self._mask_rule(mask, tokens, layer_caches[0])
         if positions is None:
-            positions = torch.arange(n_cached, n_cached + n, device=tokens.device)
+            positions = layer_caches[0].next_positions(tokens.shape[1], device=tokens.device)
         x = self.embedding(tokens)
         if self.embedding_scale != 1:
             x = x * torch.tensor(self.embedding_scale, dtype=x.dtype, device=x.device)
         if self.positions is not None:
             x = x + self.positions(positions).to(x.dtype)
         x = self.dropout(x)
-        bias = None
-        if self.alibi is not None:
-            bias = self.alibi(positions, _with_cached_positions(positions, n_cached), dtype=x.dtype)
+        of_window: dict[int | None, tuple[Rule | Tensor | None, Tensor | None]] = {}
+        for window, cache in zip(self.config.windows, layer_caches, strict=True):
+            if window not in of_window:
+                allowed = self._allowed(rule if window is None else rule & Window(window), table, cache, tokens)
+                of_window[window] = allowed, self._bias(positions, cache, x.dtype)
         of_layers = zip(self.blocks, self.config.windows, caches or [None] * len(self.blocks), strict=True)
         for block, window, cache in of_layers:
-            x = block(x, allowed[window], cache, positions=positions if _takes_positions(block) else None, bias=bias)
+            allowed, bias = of_window[window]
+            x = block(x, allowed, cache, positions=positions if _takes_positions(block) else None, bias=bias)
         logits = self.head(self.norm(x))
         cap = self.config.logit_softcap
         return logits if cap is None else cap * (logits / cap).tanh()
 
-    def new_caches(self) -> list[KVCache]:
-        """Return an empty KV cache for each layer."""
-        return [KVCache() for _ in self.blocks]
+    def new_caches(self, size: int | None = None, *, batch: int = 1) -> list[KVCache]:
+        """Return an empty KV cache for each layer.
+
+        With a ``size`` the caches are allocated for ``batch`` sequences of at most so many positions
+        (:class:`~lessons_lib.attention.fixed_cache.FixedCache`), so that ``torch.compile(model, fullgraph=True)`` makes
+        one graph for all decoding steps. A layer with a window keeps as many positions as its window
+        (:class:`~lessons_lib.attention.fixed_cache.RingCache`), and if all layers do, there is no largest length. These
+        caches are used inside ``torch.no_grad()``.
+
+        >>> model = GPT(GPTConfig(vocab_size=13, n_context=11, d_model=8, n_layers=2, n_heads=2))
+        >>> caches = model.new_caches(11, batch=3)
+        >>> with torch.no_grad():
+        ...     model(torch.randint(13, (3, 7)), caches=caches).shape, len(caches[0]), caches[0].tensors[0].shape
+        (torch.Size([3, 7, 13]), 7, torch.Size([3, 2, 11, 4]))
+
+        Raises:
+            ValueError: if a size is not a positive integer; with dynamic rotary scaling, if ``size`` exceeds the
+                trained length, or a layer has a window, since its texts have no largest length.
+        """
+        config = self.config
+        if size is None:
+            return [KVCache() for _ in self.blocks]
+        check_size("size", size, at_least=1)
+        weight = self.embedding.weight
+        like = {"dtype": weight.dtype, "device": weight.device}
+        caches: list[KVCache] = []
+        for window in config.windows:
+            kind, n = (FixedCache, size) if window is None or window >= size else (RingCache, window)
+            caches.append(kind(batch, config.key_value_heads, n, config.head_width, **like))
+        self._check_dynamic_scaling(caches)
+        return caches
 
     # --- files ---
 
@@ -552,8 +580,8 @@ class GPT(nn.Module):
 
     # --- parts ---
 
-    def _check(self, tokens: Tensor, caches: Sequence[KVCache] | None, positions: Tensor | None) -> int:
-        """Check the arguments of ``forward`` and return the number of cached positions."""
+    def _check(self, tokens: Tensor, caches: Sequence[KVCache] | None, positions: Tensor | None) -> None:
+        """Check the arguments of ``forward``."""
         config = self.config
         check_tensor("tokens", tokens)
         if tokens.ndim != 2 or tokens.dtype not in (torch.int32, torch.int64) or not tokens.numel():
@@ -567,15 +595,11 @@ class GPT(nn.Module):
                 f"got {tokens.min().item()} .. {tokens.max().item()}"
             )
         b, n = tokens.shape
-        lengths = [0] * len(self.blocks) if caches is None else [len(cache) for cache in caches]
-        if len(lengths) != len(self.blocks) or any(length != lengths[0] for length in lengths):
-            raise ValueError(
-                f"caches must be one for each of the {len(self.blocks)} layers, all equally long, "
-                f"got lengths {lengths}; start with new_caches()"
-            )
-        n_cached = lengths[0]
         if positions is not None and positions.shape not in ((n,), (1, n), (b, n)):
             raise ValueError(f"positions must be (n,) or (b, n) for tokens over {(b, n)}, got {tuple(positions.shape)}")
+        n_cached = 0 if caches is None else self._check_caches(caches)
+        if n_cached is None:  # the number of cached positions cannot be read
+            return
         if positions is None and config.position == "learned" and n_cached + n > config.n_context:
             raise ValueError(
                 f"a sequence must not be longer than the n_context={config.n_context} learned positions, "
@@ -588,22 +612,85 @@ class GPT(nn.Module):
                     f"beyond {config.rope_scaling.n_trained} tokens dynamic rotary scaling changes the rotation of all "
                     f"positions, so cached keys would be wrong, got {length}; leave the caches out (use_cache=False)"
                 )
-        return n_cached
 
-    def _mask_rule(self, mask: Rule | Tensor | None, tokens: Tensor, n_cached: int) -> Rule:
-        """Return the causal rule, combined with the mask if there is one."""
+    def _check_caches(self, caches: Sequence[KVCache]) -> int | None:
+        """Check the caches, and return the number of positions in them if it can be read."""
+        is_fixed = [isinstance(cache, FixedCache) for cache in caches]
+        if any(is_fixed):
+            if not all(is_fixed) or len(caches) != len(self.blocks):
+                raise ValueError(
+                    f"caches must be one for each of the {len(self.blocks)} layers, all of fixed size or none, got "
+                    f"{[type(cache).__name__ for cache in caches]}; start with new_caches()"
+                )
+            for window, cache in zip(self.config.windows, caches, strict=True):
+                if isinstance(cache, RingCache) and (window is None or window > cache.window):
+                    raise ValueError(
+                        f"a RingCache must hold the window of its layer, {window}, got {cache.window}; "
+                        "start with new_caches()"
+                    )
+            self._check_dynamic_scaling(caches)
+            if not all(isinstance(cache, FixedCache) and values_can_be_read(cache.length) for cache in caches):
+                return None
+        lengths = [len(cache) for cache in caches]
+        if len(lengths) != len(self.blocks) or any(length != lengths[0] for length in lengths):
+            raise ValueError(
+                f"caches must be one for each of the {len(self.blocks)} layers, all equally long, "
+                f"got lengths {lengths}; start with new_caches()"
+            )
+        return lengths[0]
+
+    def _check_dynamic_scaling(self, caches: Sequence[KVCache]) -> None:
+        """Check that no cache of fixed size can exceed the length that dynamic rotary scaling was trained with."""
+        scaling = self.config.rope_scaling
+        if isinstance(scaling, DynamicNTK):
+            for cache in caches:
+                if isinstance(cache, RingCache) or (isinstance(cache, FixedCache) and cache.size > scaling.n_trained):
+                    raise ValueError(
+                        f"beyond {scaling.n_trained} tokens dynamic rotary scaling changes the rotation of all "
+                        f"positions: a cache must hold at most so many, got a {type(cache).__name__} of {cache.size}"
+                    )
+
+    def _mask_rule(
+        self, mask: Rule | Tensor | None, tokens: Tensor, cache: KVCache
+    ) -> tuple[Rule, Bool[Tensor, "..."] | None]:
+        """Return the causal rule combined with the mask, except a table beside caches of fixed size."""
         if mask is None:
-            return Causal()
+            return Causal(), None
         b, n = tokens.shape
-        score_shape = (b, self.config.n_heads, n, n_cached + n)
+        is_fixed = isinstance(cache, FixedCache)
+        score_shape = (b, self.config.n_heads, n, cache.size if is_fixed else len(cache) + n)
         if isinstance(mask, Rule):
-            check_fits_scores(mask, score_shape)
-        elif mask.dtype != torch.bool or mask.ndim == 3 or not broadcasts_to(mask.shape, score_shape):
+            if not is_fixed:  # else each cache checks the rule
+                check_fits_scores(mask, score_shape)
+            return Causal() & mask, None
+        if mask.dtype != torch.bool or mask.ndim == 3 or not broadcasts_to(mask.shape, score_shape):
             raise ValueError(
                 f"mask must be Boolean over (n, m) or (b, h, n, m) = {score_shape}, where each may be 1, "
                 f"got {mask.dtype} over {tuple(mask.shape)}"
             )
-        return Causal() & as_rule(mask, n_cached + n)
+        return (Causal(), mask) if is_fixed else (Causal() & as_rule(mask, score_shape[-1]), None)
+
+    def _allowed(self, rule: Rule, table: Tensor | None, cache: KVCache, tokens: Tensor) -> Rule | Tensor | None:
+        """Return what the layers with this cache receive as their mask."""
+        n = tokens.shape[1]
+        if not isinstance(cache, FixedCache):
+            return mask_for_layers(self.blocks, rule, n, len(cache) + n, tokens.device)
+        if table is not None and isinstance(cache, RingCache):
+            raise ValueError("mask must be a rule beside a RingCache, whose places have no fixed position, got a table")
+        allowed = cache.resolve_mask(rule, n)
+        return allowed if table is None else allowed & table
+
+    def _bias(self, positions: Tensor, cache: KVCache, dtype: torch.dtype) -> Tensor | None:
+        """Return the bias of ALiBi, if the model has it, for these queries and the keys that the cache returns."""
+        if self.alibi is None:
+            return None
+        if not isinstance(cache, FixedCache):
+            return self.alibi(positions, _with_cached_positions(positions, len(cache)), dtype=dtype)
+        # Keys of this call have the given positions, and those before them stand directly before the first.
+        n = positions.shape[-1]
+        step = cache.key_positions(n) - cache.length
+        given = positions[..., step.clamp(0, n - 1)]
+        return self.alibi(positions, torch.where(step < 0, positions[..., :1] + step, given), dtype=dtype)
 
 
 # --- parts of the model ---------------------------------------------------------------------------------------------
