@@ -1,4 +1,4 @@
-"""Text generation: sampling, beam search, speculative decoding.
+"""Text generation: sampling, streams, beam search, speculative decoding.
 
 Files in reading order: each imports only from files above it and from earlier rooms.
 
@@ -6,6 +6,7 @@ Files in reading order: each imports only from files above it and from earlier r
     stopping     end-of-sequence tokens and the padding after them
     steps        the loop of autoregressive sampling, one step at a time
     sampling     autoregressive sampling and greedy decoding
+    streaming    tokens and text as they are generated
     beam         beam search
     speculation  speculative decoding with a draft model
 """
@@ -15,11 +16,14 @@ from lessons_lib.generation.next_token import next_token_probs, penalise_repetit
 from lessons_lib.generation.sampling import generate
 from lessons_lib.generation.speculation import Acceptance, Speculation, accept_draft, speculate
 from lessons_lib.generation.stopping import count_new_tokens
+from lessons_lib.generation.streaming import IncrementalDecoder, Streamed, stream_generate
 
 __all__ = [
     "Acceptance",
     "Beams",
+    "IncrementalDecoder",
     "Speculation",
+    "Streamed",
     "accept_draft",
     "beam_search",
     "count_new_tokens",
@@ -27,5 +31,6 @@ __all__ = [
     "next_token_probs",
     "penalise_repetition",
     "speculate",
+    "stream_generate",
     "top_k_top_p_mask",
 ]
