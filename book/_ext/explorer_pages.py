@@ -15,9 +15,9 @@ from docutils import nodes
 from gallery import EXPLORERS, explorer_sections, output_html
 from opengraph import (
     NO_TEXT,
-    PAGE_ALT,
     SHORTEST,
-    chapter_of,
+    alt_of,
+    plot_svg,
     sentences,
     short_title,
     shorten,
@@ -170,18 +170,17 @@ def add_tags(app, pagename, templatename, context, doctree) -> None:
         kind="article",
         address=base and f"{base}{page.docname}.html",
         picture=f"{base}_static/{page.picture}",
-        alt=PAGE_ALT.format(title=page.question),
+        alt=alt_of(app.env, page.question, page.chapter) if base else "",
     )
 
 
 def draw_pictures(app, exception) -> None:
-    """Draw the picture of each page: its question, beside the matrix of its chapter."""
+    """Draw the picture of each page: its question, beside the plot of its chapter."""
     if exception is not None or app.builder.name != "html" or app.config.one_page not in ("", EXPLORERS):
         return
     for page in explorer_pages(app):
-        chapter = chapter_of(app.env, page.chapter) or page.chapter
         below = f"{app.config.html_title}: an explorer"
-        picture = draw_card(page.title, page.question, below, chapter.rsplit("/", 1)[-1])
+        picture = draw_card(page.title, page.question, below, plot_svg(app, page.chapter))
         path = Path(app.outdir, "_static", page.picture)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(picture)

@@ -169,8 +169,13 @@ def page_tags(app, pagename: str, doctree: nodes.document | None, heading: str =
 
 def card_alt(env, docname: str) -> str:
     """Return in words what the picture of a page shows."""
-    title = title_of(env, docname).rstrip(".?!") + "."
-    plot = plot_of(env, docname) if docname in chapters(env) else None
+    return alt_of(env, title_of(env, docname).rstrip(".?!") + ".", docname)
+
+
+def alt_of(env, title: str, docname: str) -> str:
+    """Return in words what a picture with this title shows, for a page that belongs to a chapter or to none."""
+    chapter = chapter_of(env, docname)
+    plot = plot_of(env, chapter) if chapter else None
     return f"{title} Beside it a plot. {plot.get('alt', '')}".strip() if plot else PAGE_ALT.format(title=title)
 
 
@@ -210,9 +215,7 @@ def card_of(app, docname: str) -> bytes:
         first = description(env.get_doctree(docname)).split(". ")[0].rstrip(".") + "."
         return draw_card(book, first, BELOW)
     if docname in chapters(env):
-        plot = plot_of(env, docname)
-        svg = Path(app.srcdir, plot["uri"]).read_text(encoding="utf-8") if plot else ""
-        return draw_card(short_title(env, docname), title_of(env, docname), book, svg)
+        return draw_card(short_title(env, docname), title_of(env, docname), book, plot_svg(app, docname))
     return draw_card(book, title_of(env, docname), BELOW)
 
 
@@ -225,6 +228,13 @@ def plot_of(env, docname: str) -> nodes.image | None:
         if image is not None and image["uri"].endswith(".svg"):
             plots |= dict.fromkeys(figure["names"], image)
     return plots.get(PLOTS.get(docname.rsplit("/", 1)[-1])) or next(iter(plots.values()), None)
+
+
+def plot_svg(app, docname: str) -> str:
+    """Return the SVG of the plot of the chapter to which a page belongs, or an empty string if there is none."""
+    chapter = chapter_of(app.env, docname)
+    plot = plot_of(app.env, chapter) if chapter else None
+    return Path(app.srcdir, plot["uri"]).read_text(encoding="utf-8") if plot else ""
 
 
 def write_sitemap(app, exception) -> None:

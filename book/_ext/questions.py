@@ -34,7 +34,7 @@ from chapters import chapters, markdown_cells, page_filler
 from docutils import nodes
 from formulas import labelled_formulas, without_stop
 from notebook_export import slug_of
-from opengraph import PAGE_ALT, description, site_address, tags
+from opengraph import alt_of, description, plot_svg, site_address, tags
 from social_cards import draw_card
 from summaries import LOCAL_LINK, box
 
@@ -313,7 +313,9 @@ def write_shared_pages(app, exception) -> None:
     titles = {path.stem: title for title, path in chapters(root).items()}
     for one in questions((root / f"{PAGE}.md").read_text(encoding="utf-8")):
         name = one.options["section"].partition("#")[0].rsplit("/", 1)[-1]
-        (cards / f"{one.anchor}.png").write_bytes(draw_card(titles[name], one.title, config.html_title, name))
+        (cards / f"{one.anchor}.png").write_bytes(
+            draw_card(titles[name], one.title, config.html_title, plot_svg(app, name))
+        )
         text = description(shown[one.anchor])
         meta = tags(
             one.title,
@@ -322,7 +324,7 @@ def write_shared_pages(app, exception) -> None:
             kind="article",
             address=base and f"{base}{PAGE}/{one.anchor}.html",
             picture=f"{base}_static/cards/questions/{one.anchor}.png",
-            alt=PAGE_ALT.format(title=one.title),
+            alt=alt_of(app.env, one.title, name) if base else "",
         )
         filled_in = SHARED.format(
             title=html.escape(one.title),

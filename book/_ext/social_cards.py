@@ -6,6 +6,7 @@ between words. The same page always gives the same bytes.
 
 import io
 import textwrap
+from functools import cache
 
 import numpy as np
 import torch
@@ -71,11 +72,7 @@ def draw_card(subject: str, question: str, below: str, plot: str = "") -> bytes:
     axes.set(xlim=(0, WIDTH), ylim=(HEIGHT, 0))
     axes.set_axis_off()
     axes.add_patch(Rectangle((0, 0), 14, HEIGHT, color=QUERY, linewidth=0))
-    if plot:
-        wide, high = size(plot)
-        scale = min(PLOT_WIDTH / wide, PLOT_HEIGHT / high)
-        draw_plot(axes, plot, WIDTH - 36 - scale * wide, (HEIGHT - scale * high) / 2, scale * wide)
-    else:
+    if not plot:
         _weights(axes, WEIGHTS)
 
     points, lines = _wrapped(question, *((NARROW, 5) if plot else (LINES, 4)))
@@ -89,9 +86,27 @@ def draw_card(subject: str, question: str, below: str, plot: str = "") -> bytes:
 
     canvas.draw()
     image = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
+    if plot:
+        drawn = _plot(plot)
+        image.paste(drawn, (WIDTH - 36 - drawn.width, (HEIGHT - drawn.height) // 2))
     written = io.BytesIO()
     image.quantize(COLOURS, dither=Image.Dither.NONE).save(written, "PNG", optimize=True)
     return written.getvalue()
+
+
+@cache
+def _plot(svg: str) -> Image.Image:
+    """Return a picture of the plot, as large as there is room for it; several pages have the same."""
+    scale = min(PLOT_WIDTH / size(svg)[0], PLOT_HEIGHT / size(svg)[1])
+    wide, high = (round(scale * length) for length in size(svg))
+    figure = Figure(figsize=(wide / 100, high / 100), dpi=100)
+    canvas = FigureCanvasAgg(figure)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, wide), ylim=(high, 0))
+    axes.set_axis_off()
+    draw_plot(axes, svg, 0, 0, wide)
+    canvas.draw()
+    return Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
 
 
 def _wrapped(text: str, fits: tuple[tuple[int, int], ...], most: int) -> tuple[int, list[str]]:
