@@ -5,7 +5,7 @@
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from jaxtyping import Int
 from torch import Tensor
@@ -17,6 +17,7 @@ from lessons_lib.transformer.gpt import GPT
 INCOMPLETE = "\ufffd"  # what bytes are decoded to that are no whole character
 
 
+@runtime_checkable
 class Decodes(Protocol):
     """Anything that converts tokens to text, for instance a tokenizer of ``tokenizers`` or ``transformers``."""
 
