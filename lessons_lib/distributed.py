@@ -116,7 +116,7 @@ def ring_attention(
     is_masked = is_causal or mask is not None
 
     def facts() -> list[float]:
-        check_inputs(q, k, v, scale, None, backend)
+        check_inputs(q, k, v, scale, None, backend, equal_widths=True)
         if is_masked and q.shape[2] != k.shape[2]:
             raise ValueError(f"masked, q and k must be equally long on a rank, got {q.shape[2]} and {k.shape[2]}")
         if is_masked and zigzag and k.shape[2] < 2:
@@ -174,7 +174,7 @@ def split_kv_attention(
     group = _group_of(group)
 
     def facts() -> list[float]:
-        check_inputs(q, k, v, scale, key_lengths, backend)
+        check_inputs(q, k, v, scale, key_lengths, backend, equal_widths=True)
         if torch.is_grad_enabled() and any(x.requires_grad for x in (q, k, v)):
             raise ValueError("split_kv_attention has no backward pass; call it under torch.no_grad()")
         return _facts(q, k, scale, backend, n_queries=q.shape[2])

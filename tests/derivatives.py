@@ -50,14 +50,34 @@ def _forward_mode(energy: Callable[[Tensor], Tensor], x: Tensor) -> None:
         energy(forward_ad.make_dual(x.detach(), torch.ones_like(x)))
 
 
-TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], object]] = {
+FORWARD_MODE: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], object]] = {
     "forward mode": _forward_mode,
-    "torch.func.grad": lambda energy, x: torch.func.grad(energy)(x),
-    "torch.func.vjp": lambda energy, x: torch.func.vjp(energy, x),
     "torch.func.jvp": lambda energy, x: torch.func.jvp(energy, (x,), (torch.ones_like(x),)),
     "torch.func.hessian": lambda energy, x: torch.func.hessian(energy)(x),
+}
+TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], object]] = {
+    "torch.func.grad": lambda energy, x: torch.func.grad(energy)(x),
+    "torch.func.vjp": lambda energy, x: torch.func.vjp(energy, x),
     "vmap": lambda energy, x: torch.func.vmap(energy)(torch.stack([x, x])),
 }
+TWICE = {
+    "grad of grad": lambda energy, x: torch.func.grad(_squared_gradient(energy))(x),
+    "vjp of grad": lambda energy, x: torch.func.vjp(torch.func.grad(energy), x)[1](x),
+    "jacrev of grad": lambda energy, x: torch.func.jacrev(torch.func.grad(energy))(x),
+    "vmap of grad of grad": lambda energy, x: vmap_one(torch.func.grad(_squared_gradient(energy)), x),
+    "grad of vmap of grad": lambda energy, x: torch.func.grad(
+        lambda x: vmap_one(torch.func.grad(energy), x).square().sum()
+    )(x),
+}
+
+
+def _squared_gradient(energy: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    return lambda x: torch.func.grad(energy)(x).square().sum()
+
+
+def vmap_one(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Return the function of two copies of ``x``, by ``torch.func.vmap``."""
+    return torch.func.vmap(function)(torch.stack([x, x]))
 
 
 @pytest.mark.filterwarnings("ignore:Using backward.. with create_graph=True:UserWarning")  # expected here
@@ -73,14 +93,27 @@ class Refusals:
         with pytest.raises(NotImplementedError, match=f"{name} must be differentiated only once.*; use lessons_lib"):
             differentiate(lambda x: energy(attend, x), x)
 
-    @pytest.mark.parametrize("differentiate", TRANSFORMS.values(), ids=TRANSFORMS)
+    supports_transforms = False
+
+    @pytest.mark.parametrize("differentiate", (FORWARD_MODE | TRANSFORMS).values(), ids=FORWARD_MODE | TRANSFORMS)
     def test_forward_mode_and_transforms_raise(self, step, differentiate):
+        if self.supports_transforms and differentiate in TRANSFORMS.values():
+            differentiate(lambda x: linear(step[0], x), torch.randn(1, 1, 4, 3))
+            return
         attend, name = step
         x = torch.randn(1, 1, 4, 3, dtype=torch.float32, requires_grad=True)
         with pytest.raises(
             NotImplementedError, match=f"{name} must not be .* lessons_lib.attention.attention.attention instead"
         ):
             differentiate(lambda x: linear(attend, x), x)
+
+    @pytest.mark.parametrize("energy", [residual, linear], ids=["residual", "linear"])
+    @pytest.mark.parametrize("differentiate", TWICE.values(), ids=TWICE)
+    def test_second_derivatives_of_transforms_raise(self, step, differentiate, energy):
+        attend, name = step
+        message = "differentiated only once" if self.supports_transforms else "called inside a transform"
+        with pytest.raises(NotImplementedError, match=f"{name} must (not )?be {message}.*; use"):
+            differentiate(lambda x: energy(attend, x), torch.randn(1, 1, 4, 3, dtype=torch.float32))
 
     def test_first_derivatives_with_create_graph_are_the_same(self, step):
         attend, _ = step

@@ -20,18 +20,33 @@ The files, in reading order::
     validation          checks of the arguments, for all backends
     score_mods          scale, soft cap, ALiBi slopes and sinks
     band                a band and key lengths, as the kernels take them
-    tiled               the optimised loop over tiles in PyTorch, forward and backward
+    tile_shapes         tiles in memory: sizes, buffers, views
+    tile_scores         the scores of a tile: slopes, bias, sinks, mask
+    dropout             which weights are kept, as a function of the seed and the place
+    tile_loops          the optimised loops over tiles in PyTorch, forward and backward
+    tiled               these loops as one differentiable function, also under ``vmap``
     configurations      tile sizes by device, type and head width
     block_mask          any other rule as a table of tiles
     triton_kernels      the loop over tiles in Triton, for bands
     block_mask_kernels  the same for any rule, with a table of tiles
     autograd            the kernels as one differentiable function
     sdpa                PyTorch's fused kernels with the same semantics
+    call                a call with all its arguments checked
+    backends            the choice of a backend, with the reason
     interface           the public functions, which dispatch to a backend
 
 .. [1] Dao et al., *FlashAttention*, 2022. arXiv:2205.14135.
 """
 
-from lessons_lib.flash.interface import Choice, FlashImplementation, as_implementation, chosen_backend, flash_attention
+from lessons_lib.flash.backends import Choice
+from lessons_lib.flash.dropout import dropout_mask
+from lessons_lib.flash.interface import FlashImplementation, as_implementation, chosen_backend, flash_attention
 
-__all__ = ["Choice", "FlashImplementation", "as_implementation", "chosen_backend", "flash_attention"]
+__all__ = [
+    "Choice",
+    "FlashImplementation",
+    "as_implementation",
+    "chosen_backend",
+    "dropout_mask",
+    "flash_attention",
+]

@@ -1,40 +1,29 @@
 """The public functions of the room: :func:`flash_attention`, which dispatches to a backend, and the choice it makes."""
 
-import importlib.util
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
-import torch
+import torch  # noqa: F401 (in the examples)
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from lessons_lib.attention.attention import WeightsAndMask, attention_weights_and_mask, with_positive_scale
 from lessons_lib.attention.rules import Rule
-from lessons_lib.flash.band import KernelBand, kernel_band, padding_lengths
-from lessons_lib.flash.block_mask import TileTable, cached_tile_table, make_tile_table
+from lessons_lib.flash.backends import Choice, choose_backend, tile_table, why_backend_cannot_run
+from lessons_lib.flash.band import padding_lengths
+from lessons_lib.flash.call import Call
+from lessons_lib.flash.dropout import seed_tensor
 from lessons_lib.flash.score_mods import Scores
-from lessons_lib.flash.sdpa import (
-    memory_efficient_kernel_runs,
-    needs_mask,
-    torch_attention,
-    torch_attention_in_linear_memory,
-)
-from lessons_lib.flash.tiled import tiled_attention
-from lessons_lib.flash.validation import (
-    cast_for_autocast,
-    check_backend,
-    check_cache_lengths,
-    check_inputs,
-    combine_masks,
-    options_as_rule,
-    read_lengths,
-)
+from lessons_lib.flash.sdpa import torch_attention, torch_attention_in_linear_memory
+from lessons_lib.flash.tile_scores import ScoreTerms
+from lessons_lib.flash.tiled import TiledOptions, tiled_attention
+from lessons_lib.flash.validation import cast_for_autocast, check_backend, combine_masks, options_as_rule
 
 
 def flash_attention(
     q: Float[Tensor, "b h n d_k"],
     k: Float[Tensor, "b g m d_k"],
-    v: Float[Tensor, "b g m d_k"],
+    v: Float[Tensor, "b g m d_v"],
     mask: Rule | Bool[Tensor, "*#batch #n #m"] | None = None,
     *,
     is_causal: bool = False,
@@ -42,12 +31,16 @@ def flash_attention(
     scale: float | None = None,
     key_lengths: Int[Tensor, " b"] | None = None,
     softcap: float | None = None,
-    alibi_slopes: Float[Tensor, " h"] | None = None,
+    alibi_slopes: Float[Tensor, "*sequences h"] | None = None,
     sinks: Float[Tensor, " h"] | None = None,
+    bias: Float[Tensor, "*#batch #n #m"] | None = None,
+    dropout_p: float = 0.0,
+    dropout_seed: int | Int[Tensor, ""] | None = None,
     cache_lengths: Int[Tensor, " b"] | None = None,
+    cache_starts: Int[Tensor, " b"] | None = None,
     backend: str = "auto",
     return_lse: bool = False,
-) -> Float[Tensor, "b h n d_k"] | tuple[Float[Tensor, "b h n d_k"], Float[Tensor, "b h n"]]:
+) -> Float[Tensor, "b h n d_v"] | tuple[Float[Tensor, "b h n d_v"], Float[Tensor, "b h n"]]:
     r"""Return the output of :func:`lessons_lib.attention.attention.attention` without storing the attention weights.
 
     .. math:: O = \operatorname{softmax}(S)\, V, \qquad \ell_i = \log \sum_{j \text{ visible to } i} e^{s_{ij}}, \qquad
@@ -72,9 +65,20 @@ def flash_attention(
     :math:`p_i = i + L_b - n`. The rule for sequence ``b`` is therefore
     ``rule.shifted(L_b - m, 0) & Padding(cache_lengths)``. Keys and values behind the first :math:`L_b` are not read.
 
-    **Scores.** ``scale``, ``softcap``, ``alibi_slopes`` and ``sinks`` are described in
+    ``cache_starts`` are for sequences that begin at different places of the cache, as after left padding
+    (FlashAttention's ``cache_leftpad``): sequence ``b`` is attention over its keys from ``cache_starts[b]`` on. They
+    are counted from 0 by the mask: position 0 is the first key of the sequence. Other keys and values are not read.
+
+    **Scores.** ``scale``, ``softcap``, ``alibi_slopes``, ``sinks`` and ``bias`` are described in
     :func:`lessons_lib.attention.attention.attention_weights`. A sink takes part in :math:`\ell`; for a query that may
-    attend to no key, :math:`\ell` is the sink.
+    attend to no key, :math:`\ell` is the sink. A bias is read tile by tile, and its gradient is added up tile by tile
+    over the axes that it shares. So a bias over ``(1, h, n, m)`` (T5 [2]_, Swin [3]_) takes its own memory, twice with
+    a gradient, and no more. With cached keys its columns are the places in the cache.
+
+    **Dropout.** Each weight is set to zero with probability ``dropout_p``, and the others are divided by ``1 -
+    dropout_p``; :math:`\ell` is that of all weights. Which weights are kept is a function of the seed, sequence, head,
+    query and key, :func:`lessons_lib.flash.dropout.dropout_mask`, and is not stored. The function does not know whether
+    a model is trained: pass 0 in evaluation, as :class:`~lessons_lib.attention.multihead.MultiHeadAttention` does.
 
     **Precision and memory layout.** Half-precision tensors are multiplied as they are (``tiled``: in float32), and the
     products are added up in float32. ``triton`` lays out its results and gradients as their inputs: heads that are a
@@ -83,9 +87,13 @@ def flash_attention(
 
     **Derivatives**::
 
-        tiled, triton   First derivatives in reverse mode. Second derivatives, forward mode and the transforms of
-                        ``torch.func`` raise ``NotImplementedError``, with a message of this library; a batch of
-                        upstream gradients (``vectorize=True``) raises an error of PyTorch.
+        tiled           First derivatives in reverse mode, also by ``torch.func.grad``, ``vjp`` and ``jacrev``, and
+                        ``vmap``, also of gradients (per-sample gradients). Second derivatives and forward mode raise
+                        ``NotImplementedError``, with a message of this library; so does a mask that differs between
+                        the entries of an axis of ``vmap``. A batch of upstream gradients (``vectorize=True``) raises
+                        an error of PyTorch.
+        triton          First derivatives in reverse mode. The transforms of ``torch.func`` raise
+                        ``NotImplementedError``, too; ``auto`` takes another backend inside them.
         torch           First derivatives in reverse mode, ``torch.func.grad`` and ``vmap``. The others raise an error
                         of PyTorch wherever it takes a fused kernel, on a CPU and on a GPU. Where it takes none, as for
                         sinks or slopes that require gradients, they are available.
@@ -100,14 +108,32 @@ def flash_attention(
 
     **Not supported.** An argument for one of these is refused with an error message:
 
-    * dropout, and additive biases other than ALiBi slopes; keys and values of different widths, ``d_v != d_k``;
     * paged caches; 8-bit numbers;
-    * on ``triton`` also float64, heads wider than 256, and GPUs of other makers than NVIDIA (ROCm); ``auto`` takes
-      another backend there.
+    * on all but ``tiled``: dropout, ``alibi_slopes`` of each sequence, ``cache_starts``;
+    * on ``triton`` also a ``bias``, values of another width than the keys, float64, heads wider than 256, and GPUs of
+      other makers than NVIDIA (ROCm).
+
+    ``auto`` takes another backend there, and :func:`chosen_backend` says why.
 
     >>> q, k = torch.randn(2, 8, 100, 64), torch.randn(2, 2, 120, 64)  # four query heads share a key/value head
     >>> flash_attention(q, k, k, is_causal=True, window=30).shape
     torch.Size([2, 8, 100, 64])
+
+    A bias that all sequences share, as in T5, with dropout, for values of another width:
+
+    >>> bias, v = torch.randn(1, 8, 100, 120, requires_grad=True), torch.randn(2, 2, 120, 32)
+    >>> out = flash_attention(q, k, v, bias=bias, dropout_p=0.1, dropout_seed=3)
+    >>> out.shape, torch.autograd.grad(out.sum(), bias)[0].shape
+    (torch.Size([2, 8, 100, 32]), torch.Size([1, 8, 100, 120]))
+
+    One gradient for each of three inputs, and a step of decoding for sequences that begin at different places:
+
+    >>> loss = lambda q: flash_attention(q, k, k, window=30, backend="tiled").square().sum()
+    >>> torch.func.vmap(torch.func.grad(loss))(torch.randn(3, 2, 8, 100, 64)).shape
+    torch.Size([3, 2, 8, 100, 64])
+    >>> starts, lengths = torch.tensor([0, 70]), torch.tensor([120, 90])
+    >>> flash_attention(q[:, :, -1:], k, k, is_causal=True, cache_starts=starts, cache_lengths=lengths).shape
+    torch.Size([2, 8, 1, 64])
 
     Args:
         q, k, v: queries, keys and values, of one type on one device; any strides. Under ``torch.autocast`` they are
@@ -121,8 +147,13 @@ def flash_attention(
             CPU are checked. ``triton`` uses lengths on the GPU without reading them on the host (a length below 0
             counts as 0, one above ``m`` as ``m``), so a decoding step whose lengths grow in place can be captured in a
             CUDA graph.
-        softcap, alibi_slopes, sinks: see **Scores**.
+        softcap, alibi_slopes, sinks, bias: see **Scores**. Slopes may also be over ``(b, h)``, for each sequence.
+        dropout_p: see **Dropout**; in ``[0, 1)``.
+        dropout_seed: an integer of 64 bits, or a tensor of one. When omitted, PyTorch's generator for the CPU draws
+            one. With probability 0 every seed gives the same result.
         cache_lengths: the number of keys in each sequence's cache, 0 to ``m``, checked as ``key_lengths`` are.
+        cache_starts: the place of each sequence's first key in the cache, 0 to ``cache_lengths``, or to ``m`` when
+            these are omitted.
         backend: ``auto`` takes the fastest backend whose memory is linear in ``n`` and ``m``, see
             :func:`chosen_backend`. ``torch``, if requested by name, may make an ``n x m`` mask.
         return_lse: return the pair ``(out, lse)``, which :func:`~lessons_lib.attention.softmax.merge_attention` takes.
@@ -133,47 +164,63 @@ def flash_attention(
         ValueError: if shapes, types or devices do not fit, if an argument is out of range, or if the backend cannot
             compute this call here; the message says why.
         NotImplementedError: for derivatives that are not available, as above.
+
+    .. [2] Raffel et al., *Exploring the Limits of Transfer Learning* (T5), 2019. arXiv:1910.10683.
+    .. [3] Liu et al., *Swin Transformer*, 2021. arXiv:2103.14030.
     """
     q, k, v = cast_for_autocast(q, k, v)
-    check_inputs(q, k, v, scale, key_lengths, backend)
-    rule = combine_masks(q, k, mask, is_causal=is_causal, window=window, key_lengths=key_lengths)
-    scores = Scores.checked(q, k, scale, softcap, alibi_slopes, sinks)
-    call = _resolve_call(q, k, rule, scores, key_lengths, cache_lengths, return_lse)
-    problem = _why_backend_cannot_run(backend, q, call)
+    call = Call.checked(
+        q,
+        k,
+        v,
+        mask,
+        is_causal=is_causal,
+        window=window,
+        scale=scale,
+        key_lengths=key_lengths,
+        softcap=softcap,
+        alibi_slopes=alibi_slopes,
+        sinks=sinks,
+        bias=bias,
+        dropout_p=dropout_p,
+        cache_lengths=cache_lengths,
+        cache_starts=cache_starts,
+        backend=backend,
+        return_lse=return_lse,
+    )
+    seed = seed_tensor(dropout_seed, q.device) if dropout_p or dropout_seed is not None else None
+    problem = why_backend_cannot_run(backend, q, call)
     if problem is not None:
         raise ValueError(f"backend={backend!r} cannot run here: {problem}")
-    q, scale = with_positive_scale(q, scores.scale)
-    scores = Scores(scale, *scores[1:])  # torch.compile of PyTorch 2.11 loses fields in ``_replace``
+    q, scale = with_positive_scale(q, call.scores.scale)
+    scores = Scores(scale, *call.scores[1:])  # torch.compile of PyTorch 2.11 loses fields in ``_replace``
 
-    chosen = _choose_backend(q, k, v, call).backend if backend == "auto" else backend
+    chosen = choose_backend(q, k, v, call).backend if backend == "auto" else backend
     if chosen == "torch":
-        return (torch_attention_in_linear_memory if backend == "auto" else torch_attention)(q, k, v, rule, scores)
+        if backend == "auto":
+            return torch_attention_in_linear_memory(q, k, v, call.rule, scores)
+        return torch_attention(q, k, v, call.rule, scores, bias)
     if chosen == "triton":
         from lessons_lib.flash.autograd import triton_attention  # needs triton
 
         if call.band is None:
-            kernel_mask, lengths = _tile_table(q, k, call), padding_lengths(rule, len(q))
+            kernel_mask, lengths = tile_table(q, k, call), padding_lengths(call.rule, len(q))
         else:
             kernel_mask, lengths = call.band
         at_end = cache_lengths is not None
         out, lse = triton_attention(q, k, v, kernel_mask, scores, cache_lengths if at_end else lengths, at_end=at_end)
     else:
-        rule.check_sizes(q.shape[2], k.shape[2])
-        out, lse = tiled_attention(q, k, v, rule, scores, cache_lengths)
+        call.rule.check_sizes(q.shape[2], k.shape[2])
+        options = TiledOptions(call.rule, scale, call.spans(k), softcap, dropout_p)
+        terms = ScoreTerms.of(alibi_slopes, sinks, bias)
+        out, lse = tiled_attention(q, k, v, options, terms, seed if dropout_p else None)
     return (out, lse) if return_lse else out
-
-
-class Choice(NamedTuple):
-    """What :func:`chosen_backend` returns: the name of a backend and the reason for the choice."""
-
-    backend: str
-    reason: str
 
 
 def chosen_backend(
     q: Float[Tensor, "b h n d_k"],
     k: Float[Tensor, "b g m d_k"],
-    v: Float[Tensor, "b g m d_k"],
+    v: Float[Tensor, "b g m d_v"],
     mask: Rule | Bool[Tensor, "*#batch #n #m"] | None = None,
     *,
     is_causal: bool = False,
@@ -181,9 +228,12 @@ def chosen_backend(
     scale: float | None = None,
     key_lengths: Int[Tensor, " b"] | None = None,
     softcap: float | None = None,
-    alibi_slopes: Float[Tensor, " h"] | None = None,
+    alibi_slopes: Float[Tensor, "*sequences h"] | None = None,
     sinks: Float[Tensor, " h"] | None = None,
+    bias: Float[Tensor, "*#batch #n #m"] | None = None,
+    dropout_p: float = 0.0,
     cache_lengths: Int[Tensor, " b"] | None = None,
+    cache_starts: Int[Tensor, " b"] | None = None,
     return_lse: bool = False,
 ) -> Choice:
     """Return the backend that :func:`flash_attention` takes for this call with ``backend="auto"``, and the reason.
@@ -196,7 +246,7 @@ def chosen_backend(
       an NVIDIA GPU. Without a mask over ``n x m`` they can compute full attention and a causal square only;
     * ``tiled``, which can compute every call on every device.
 
-    Arguments are those of :func:`flash_attention`.
+    Arguments are those of :func:`flash_attention`. The seed of a dropout has no influence.
 
     ::
 
@@ -210,10 +260,26 @@ def chosen_backend(
         ValueError: as :func:`flash_attention`.
     """
     q, k, v = cast_for_autocast(q, k, v)
-    check_inputs(q, k, v, scale, key_lengths, "auto")
-    rule = combine_masks(q, k, mask, is_causal=is_causal, window=window, key_lengths=key_lengths)
-    scores = Scores.checked(q, k, scale, softcap, alibi_slopes, sinks)
-    return _choose_backend(q, k, v, _resolve_call(q, k, rule, scores, key_lengths, cache_lengths, return_lse))
+    call = Call.checked(
+        q,
+        k,
+        v,
+        mask,
+        is_causal=is_causal,
+        window=window,
+        scale=scale,
+        key_lengths=key_lengths,
+        softcap=softcap,
+        alibi_slopes=alibi_slopes,
+        sinks=sinks,
+        bias=bias,
+        dropout_p=dropout_p,
+        cache_lengths=cache_lengths,
+        cache_starts=cache_starts,
+        backend="auto",
+        return_lse=return_lse,
+    )
+    return choose_backend(q, k, v, call)
 
 
 def as_implementation(
@@ -237,8 +303,7 @@ def as_implementation(
     ``n x m`` bytes.
 
     Raises:
-        ValueError: if ``window`` is not positive or ``backend`` is unknown; when called, as :func:`flash_attention`,
-            and for a bias or dropout, which flash attention does not support.
+        ValueError: if ``window`` is not positive or ``backend`` is unknown; when called, as :func:`flash_attention`.
     """
     return FlashImplementation(is_causal, window, backend)
 
@@ -260,7 +325,7 @@ class FlashImplementation:
         self,
         query: Float[Tensor, "b h n d_k"],
         key: Float[Tensor, "b g m d_k"],
-        value: Float[Tensor, "b g m d_k"],
+        value: Float[Tensor, "b g m d_v"],
         mask: Rule | Bool[Tensor, "*#batch #n #m"] | None = None,
         *,
         scale: float | None = None,
@@ -271,12 +336,9 @@ class FlashImplementation:
         sinks: Float[Tensor, " h"] | None = None,
     ) -> Tensor:
         """Return the output of :func:`flash_attention` with the fixed settings and these arguments."""
-        _refuse_bias(bias)
-        if dropout_p:
-            raise ValueError(f"dropout_p must be 0, flash attention keeps every weight, got {dropout_p}")
         settings = {"is_causal": self.is_causal, "window": self.window, "backend": self.backend}
-        score_mods = {"scale": scale, "softcap": softcap, "alibi_slopes": alibi_slopes, "sinks": sinks}
-        out = flash_attention(query, key, value, mask, **settings, **score_mods)
+        terms = {"softcap": softcap, "alibi_slopes": alibi_slopes, "sinks": sinks, "bias": bias}
+        out = flash_attention(query, key, value, mask, scale=scale, dropout_p=dropout_p, **settings, **terms)
         assert isinstance(out, Tensor)
         return out
 
@@ -294,118 +356,7 @@ class FlashImplementation:
     ) -> WeightsAndMask:
         """Return the weights that a call averages with, see
         :func:`lessons_lib.attention.attention.declare_weights`."""
-        _refuse_bias(bias)
         rule = combine_masks(query, key, mask, is_causal=self.is_causal, window=self.window, key_lengths=None)
         return attention_weights_and_mask(
-            query, key, rule, scale=scale, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks
+            query, key, rule, scale=scale, bias=bias, softcap=softcap, alibi_slopes=alibi_slopes, sinks=sinks
         )
-
-
-# --- parts ----------------------------------------------------------------------------------------------------------
-
-
-def _refuse_bias(bias: Tensor | None) -> None:
-    if bias is not None:
-        raise ValueError(
-            "bias must be None, flash attention adds only ALiBi slopes to the scores; use attention instead"
-        )
-
-
-class _Call(NamedTuple):
-    """A checked call of :func:`flash_attention`."""
-
-    rule: Rule  # the mask and the options is_causal, window and key_lengths as one rule
-    band: tuple[KernelBand, Tensor | None] | None  # the rule as a band with key lengths, if it has this form
-    scores: Scores
-    cache_lengths: Tensor | None
-    return_lse: bool
-
-
-def _resolve_call(
-    q: Tensor,
-    k: Tensor,
-    rule: Rule,
-    scores: Scores,
-    key_lengths: Tensor | None,
-    cache_lengths: Tensor | None,
-    return_lse: bool,
-) -> _Call:
-    """Check the cache lengths, and look for a band in the rule."""
-    if cache_lengths is not None:
-        check_cache_lengths(cache_lengths, len(q), k.shape[2], rule, key_lengths)
-    return _Call(rule, kernel_band(rule, q.shape[0], q.shape[2], k.shape[2]), scores, cache_lengths, return_lse)
-
-
-def _tile_table(q: Tensor, k: Tensor, call: _Call) -> TileTable:
-    """Return the tiles that the kernels visit under a rule that is no band. The host reads cache lengths."""
-    n, m = q.shape[2], k.shape[2]
-    if call.cache_lengths is None:
-        call.rule.check_sizes(n, m)
-        return cached_tile_table(call.rule, n, m, q.device)
-    lengths = torch.tensor(read_lengths(call.cache_lengths, m))
-    return make_tile_table(call.rule, n, m, cache_lengths=lengths, device=q.device)
-
-
-def _choose_backend(q: Tensor, k: Tensor, v: Tensor, call: _Call) -> Choice:
-    """Return the fastest backend whose memory is linear."""
-    no_kernel = _why_backend_cannot_run("triton", q, call) if q.is_cuda else None
-    if q.is_cuda and no_kernel is None:
-        return Choice("triton", f"the kernels can do this on {torch.cuda.get_device_name(q.device)}")
-    instead = "" if no_kernel is None else f"; not triton: {no_kernel}"
-    missing = _why_torch_is_not_linear(call)
-    if missing is not None:
-        return Choice("tiled", missing + instead)
-    if q.device.type == "cpu":
-        return Choice("torch", "PyTorch's fused kernel for the CPU can do this")
-    if q.is_cuda and memory_efficient_kernel_runs(q, k, v):
-        return Choice("torch", "PyTorch's memory-efficient kernel can do this" + instead)
-    return Choice(
-        "tiled", f"PyTorch's memory-efficient kernel does not take {q.dtype} here, {q.shape[-1]} wide" + instead
-    )
-
-
-def _why_torch_is_not_linear(call: _Call) -> str | None:
-    """Return why PyTorch's fused kernels cannot compute this call in linear memory, or None if they can."""
-    if call.return_lse:
-        return "PyTorch's fused kernel does not return the log-sum-exp"
-    if call.cache_lengths is not None:
-        return "PyTorch's fused kernel does not support cache_lengths"
-    if not call.scores.plain:
-        return f"PyTorch's fused kernel does not support {' and '.join(call.scores.score_mods)}"
-    if call.band is None or needs_mask(*call.band):
-        return "PyTorch's fused kernel would need a mask over n x m"
-    return None
-
-
-def _why_backend_cannot_run(backend: str, q: Tensor, call: _Call) -> str | None:
-    """Return why the backend cannot compute this call on this device, or None if it can."""
-    if backend == "torch":
-        return _why_torch_cannot_run(call)
-    if backend != "triton":
-        return None
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed; on Linux, pip install 'lessons-lib[gpu]'"
-    if q.dtype == torch.float64:
-        return "the kernels add up in float32, got float64; use backend='tiled'"
-    if q.shape[-1] > 256:
-        return f"the kernels take heads at most 256 wide, got {q.shape[-1]}; use backend='tiled'"
-    from lessons_lib.flash.autograd import IS_INTERPRETED, interpreter_fault  # needs triton
-
-    if IS_INTERPRETED:
-        return interpreter_fault()
-    if not q.is_cuda or torch.version.cuda is None:
-        return f"the kernels need an NVIDIA GPU, got tensors on {q.device}; use backend='tiled'"
-    capability = torch.cuda.get_device_capability(q.device)
-    if capability < (8, 0):
-        return f"the kernels need compute capability 8.0, {torch.cuda.get_device_name(q.device)} has {capability}"
-    return None
-
-
-def _why_torch_cannot_run(call: _Call) -> str | None:
-    if call.return_lse:
-        return "PyTorch's function does not return the log-sum-exp; use backend='tiled'"
-    if call.scores.softcap is not None:
-        return "PyTorch's function does not support softcap; use backend='tiled'"
-    if call.cache_lengths is not None:
-        return "PyTorch's function has one number of keys for all sequences; use backend='tiled' for cache_lengths"
-    return None

@@ -20,10 +20,12 @@ def needs_mask(band: KernelBand, key_lengths: Tensor | None) -> bool:
     return key_lengths is not None or band.left is not None or not (band.right is None or is_causal_square)
 
 
-def torch_attention(query: Tensor, key: Tensor, value: Tensor, rule: Rule, scores: Scores) -> Tensor:
+def torch_attention(
+    query: Tensor, key: Tensor, value: Tensor, rule: Rule, scores: Scores, bias: Tensor | None = None
+) -> Tensor:
     """Return the output of the kernel that PyTorch chooses. Arguments are those of ``flash_attention``, checked."""
     return fused_attention(
-        query, key, value, rule, scale=scores.scale, alibi_slopes=scores.alibi_slopes, sinks=scores.sinks
+        query, key, value, rule, scale=scores.scale, bias=bias, alibi_slopes=scores.alibi_slopes, sinks=scores.sinks
     )
 
 

@@ -5,10 +5,11 @@ from operator import and_
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_batchedtensor
 
 from lessons_lib.attention.attention import check_options
 from lessons_lib.attention.rules import Causal, Full, Padding, Rule, Table, Window, conjuncts, rule_for_scores
-from lessons_lib.foundations.validation import check_floating
+from lessons_lib.foundations.validation import check_floating, check_same_device
 
 BACKENDS = ("auto", "triton", "tiled", "torch")
 
@@ -20,8 +21,12 @@ def check_inputs(
     scale: float | None,
     key_lengths: Tensor | None,
     backend: str,
+    *,
+    equal_widths: bool = False,
 ) -> None:
     """Raise an error for tensors, lengths, a scale or a backend that no backend accepts.
+
+    With ``equal_widths``, values must be as wide as keys.
 
     Raises:
         ValueError: as :func:`lessons_lib.flash.interface.flash_attention`.
@@ -34,11 +39,11 @@ def check_inputs(
             raise ValueError(
                 f"{name} must be (batch, heads, sequence, width), each at least 1, got {tuple(heads.shape)}"
             )
-    if k.shape != v.shape or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
-        raise ValueError(
-            "k and v must have one shape, and q their batch and width, "
-            f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
-        )
+    shapes = f"got q {tuple(q.shape)}, k {tuple(k.shape)}, v {tuple(v.shape)}"
+    if k.shape[:3] != v.shape[:3] or q.shape[0] != k.shape[0] or q.shape[3] != k.shape[3]:
+        raise ValueError(f"k and v must have one shape but for the width, and q their batch and k's width, {shapes}")
+    if equal_widths and k.shape != v.shape:
+        raise ValueError(f"k and v must have one shape here, {shapes}")
     if q.shape[1] % k.shape[1]:
         raise ValueError(f"the heads of k must divide those of q, got {k.shape[1]} and {q.shape[1]}")
     check_options(scale)
@@ -89,23 +94,65 @@ def combine_masks(
     return mask if rule == Full() else mask & rule
 
 
-def check_cache_lengths(cache_lengths: Tensor, b: int, m: int, rule: Rule, key_lengths: Tensor | None) -> None:
-    """Raise an error for invalid cache lengths, or for arguments that cannot be combined with cache lengths.
+def check_cache_lengths(
+    cache_lengths: Tensor | None,
+    cache_starts: Tensor | None,
+    b: int,
+    m: int,
+    rule: Rule,
+    key_lengths: Tensor | None,
+) -> None:
+    """Raise an error for invalid cache lengths or starts, or for arguments that cannot be combined with them.
 
     Raises:
         ValueError: as :func:`lessons_lib.flash.interface.flash_attention`.
     """
+    name = "cache_lengths" if cache_starts is None else "cache_starts"
     if key_lengths is not None:
         raise ValueError(
-            "key_lengths and cache_lengths must not both be given: key_lengths hide keys and move no query, "
-            "cache_lengths move the queries to the end of each sequence's keys"
+            f"key_lengths and {name} must not both be given: key_lengths hide keys and move no query, "
+            f"{name} move the queries to the end of each sequence's keys"
         )
-    _check_lengths("cache_lengths", cache_lengths, b, m)
+    for each, lengths in {"cache_lengths": cache_lengths, "cache_starts": cache_starts}.items():
+        if lengths is not None:
+            _check_lengths(each, lengths, b, m)
+    if all(x is None or _is_on_host(x) for x in (cache_lengths, cache_starts)):
+        read_spans(cache_starts, cache_lengths, b, m)
     if rule.device is not None:
         raise ValueError(
-            "with cache_lengths the mask must be a rule about positions, such as Causal() & Window(256): a rule made "
+            f"with {name} the mask must be a rule about positions, such as Causal() & Window(256): a rule made "
             f"from a tensor fits one number of keys only, got {rule_names(rule)}"
         )
+
+
+def check_slopes_of_sequences(q: Tensor, alibi_slopes: Tensor) -> None:
+    """Check that slopes over two axes are one floating-point number for each head of each sequence.
+
+    Raises:
+        ValueError: if they are not, or are on another device than the queries.
+    """
+    if not alibi_slopes.is_floating_point() or alibi_slopes.shape != q.shape[:2]:
+        raise ValueError(
+            "alibi_slopes must be one floating-point number for each head, over (h,) or "
+            f"(b, h) = {tuple(q.shape[:2])}, got {alibi_slopes.dtype} over {tuple(alibi_slopes.shape)}"
+        )
+    check_same_device(q=q, alibi_slopes=alibi_slopes)
+
+
+def read_spans(cache_starts: Tensor | None, cache_lengths: Tensor | None, b: int, m: int) -> list[tuple[int, int]]:
+    """Return the first key of each sequence and the end of its keys as Python integers.
+
+    >>> read_spans(torch.tensor([2, 0]), torch.tensor([5, 3]), b=2, m=8)
+    [(2, 5), (0, 3)]
+
+    Raises:
+        ValueError: if a number is negative or above the number of keys, or a start above the length.
+    """
+    starts = [0] * b if cache_starts is None else read_lengths(cache_starts, m, "cache_starts")
+    stops = [m] * b if cache_lengths is None else read_lengths(cache_lengths, m)
+    if any(start > stop for start, stop in zip(starts, stops, strict=True)):
+        raise ValueError(f"cache_starts must be at most cache_lengths, got {starts} and {stops}")
+    return list(zip(starts, stops, strict=True))
 
 
 def read_lengths(lengths: Tensor, m: int, name: str = "cache_lengths") -> list[int]:
@@ -144,6 +191,8 @@ def _check_lengths(name: str, lengths: Tensor, b: int, m: int) -> None:
         raise ValueError(
             f"{name} must be integers over (batch,) = ({b},), got {lengths.dtype} over {tuple(lengths.shape)}"
         )
+    if is_batchedtensor(lengths):
+        raise ValueError(f"{name} must be the same for all entries of an axis of torch.func.vmap, got a batched tensor")
     if _is_on_host(lengths):
         read_lengths(lengths, m, name)
 

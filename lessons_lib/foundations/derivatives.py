@@ -6,7 +6,7 @@ such a function would silently lack the contribution of the function.
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -75,14 +75,48 @@ def check_backward_only(function_name: str, *tensors: Tensor | None) -> None:
     Raises:
         NotImplementedError: if a tensor has a tangent, or if this is called inside a transform.
     """
+    if not torch.compiler.is_compiling():
+        _raise_inside_transforms(function_name)
+        check_no_tangents(function_name, *tensors)
+
+
+def check_no_tangents(function_name: str, *tensors: Tensor | None) -> None:
+    """Check that a function is not differentiated in forward mode.
+
+    Raises:
+        NotImplementedError: if a tensor has a tangent.
+    """
     if torch.compiler.is_compiling():
         return
-    _raise_inside_transforms(function_name)
     if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors if x is not None):
-        raise NotImplementedError(
-            f"{function_name} must not be differentiated in forward mode, got a tensor with a tangent; use "
-            "lessons_lib.attention.attention.attention instead"
-        )
+        raise_on_forward_mode(function_name)
+
+
+def is_inside_transform() -> bool:
+    """Return whether a transform of ``torch.func`` is active; False while ``torch.compile`` traces.
+
+    >>> is_inside_transform()
+    False
+    """
+    if torch.compiler.is_compiling():  # the compiler cannot trace the call below
+        return False
+    return torch._C._are_functorch_transforms_active()  # the same check as in torch.autograd.Function
+
+
+def raise_on_forward_mode(function_name: str) -> NoReturn:
+    """Raise the error of a function that is differentiated in forward mode."""
+    raise NotImplementedError(
+        f"{function_name} must not be differentiated in forward mode, got a tensor with a tangent; use "
+        "lessons_lib.attention.attention.attention instead"
+    )
+
+
+def raise_on_second_derivative(function_name: str) -> NoReturn:
+    """Raise the error of a function whose gradients are differentiated again."""
+    raise NotImplementedError(
+        f"{function_name} must be differentiated only once, got a derivative of its gradients to compute (a "
+        "Hessian, a penalty on a gradient); use lessons_lib.attention.attention.attention instead"
+    )
 
 
 # --- helpers --------------------------------------------------------------------------------------------------------
@@ -98,14 +132,11 @@ class _NonDifferentiable(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *_: Tensor | None) -> Any:
-        raise NotImplementedError(
-            f"{ctx.function_name} must be differentiated only once, got a derivative of its gradients to compute (a "
-            "Hessian, a penalty on a gradient); use lessons_lib.attention.attention.attention instead"
-        )
+        raise_on_second_derivative(ctx.function_name)
 
 
 def _raise_inside_transforms(function_name: str) -> None:
-    if torch._C._are_functorch_transforms_active():  # the same check as in torch.autograd.Function
+    if is_inside_transform():
         raise NotImplementedError(
             f"{function_name} must not be called inside a transform of torch.func (grad, vmap, jvp, …); use "
             ".backward(), torch.autograd.grad, or lessons_lib.attention.attention.attention instead"

@@ -178,11 +178,12 @@ def test_dropout_fixed_by_partial_does_not_change_weights():
     assert_close(get_weights_function(partial(attention, dropout_p=0.5))(q, k, None).weights, attention_weights(q, k))
 
 
-def test_weights_of_flash_with_bias_raise():
-    layer, x = layer_with(as_implementation()), torch.randn(B, N, D)
-    for method in (layer, layer.weights):
-        with pytest.raises(ValueError, match="bias must be None"):
-            method(x, bias=torch.zeros(N, N))
+def test_weights_of_flash_include_the_bias():
+    layer, x, bias = layer_with(as_implementation()), torch.randn(B, N, D), torch.randn(H, N, N)
+    exact = layer_with(attention)
+    exact.load_state_dict(layer.state_dict())
+    assert_close(layer.weights(x, bias=bias), exact.weights(x, bias=bias))
+    assert_close(layer(x, bias=bias), exact(x, bias=bias))
 
 
 # --- pickling and copying -------------------------------------------------------------------------------------------

@@ -219,6 +219,7 @@ def test_split_kv_attention_with_one_rank_equals_flash_attention(alone):
         ([(2, 3, 4), (2, 3, 4), (2, 3, 4)], {}, r"q must be \(batch, heads, sequence, width\)"),
         ([(1, 4, 6, 2), (1, 3, 6, 2), (1, 3, 6, 2)], {}, "heads of k must divide those of q, got 3 and 4"),
         ([(1, 2, 6, 2), (1, 2, 6, 2), (1, 2, 5, 2)], {}, "k and v must have one shape"),
+        ([(1, 2, 6, 2), (1, 2, 6, 2), (1, 2, 6, 3)], {}, "k and v must have one shape here"),
         ([(1, 2, 4, 2), (1, 2, 6, 2), (1, 2, 6, 2)], {"is_causal": True}, "equally long on a rank, got 4 and 6"),
         ([(1, 2, 1, 2)] * 3, {"is_causal": True, "zigzag": True}, "at least 2 positions on a rank.*got 1"),
         ([(1, 2, 4, 2)] * 3, {"scale": float("inf")}, "scale must be finite"),

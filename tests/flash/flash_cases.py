@@ -1,5 +1,6 @@
 """Shared by the tests of the flash path: cases, the float64 reference, and inputs surrounded by NaN in memory."""
 
+import importlib
 import importlib.util
 import math
 import sys
@@ -237,3 +238,40 @@ def mutated(original: ModuleType, old: str, new: str, folder: Path) -> ModuleTyp
     finally:
         del sys.modules[path.stem]
     return module
+
+
+TILED_FILES = ("tile_shapes", "tile_scores", "dropout", "tile_loops", "tiled")
+
+
+def mutated_tiled(old: str, new: str, folder: Path) -> ModuleType:
+    """Import a copy of ``lessons_lib.flash.tiled`` and its files with ``new`` in place of ``old``, in small tiles."""
+    originals = [importlib.import_module(f"lessons_lib.flash.{name}") for name in TILED_FILES]
+    sources = [Path(module.__file__).read_text() for module in originals]
+    assert any(old in source for source in sources), f"{old!r} is in no file of tiled: the mutant is out of date"
+    names = [f"{name}_mutant" for name in TILED_FILES]
+    sys.path.insert(0, str(folder))
+    try:
+        for name, source in zip(names, sources, strict=True):
+            source = source.replace(old, new)
+            for of in TILED_FILES:
+                source = source.replace(f"from lessons_lib.flash.{of} import", f"from {of}_mutant import")
+                source = source.replace(f"from lessons_lib.flash import {of}\n", f"import {of}_mutant as {of}\n")
+            (folder / f"{name}.py").write_text(source)
+        importlib.invalidate_caches()
+        modules = [importlib.import_module(name) for name in names]
+    finally:
+        sys.path.remove(str(folder))
+        for name in names:
+            sys.modules.pop(name, None)
+    shapes, mutant = modules[0], modules[-1]
+    shapes.ROWS, shapes.MASKED_ROWS, shapes.KEYS, shapes.TILE_SCORES = 16, 16, 16, 2 * 16 * 16
+    return mutant
+
+
+def attend_with(mutant: ModuleType, q: Tensor, k: Tensor, v: Tensor, rule: Rule, scale: float, **options):
+    """Call ``tiled_attention`` of a mutant with the arguments of ``flash_attention``; return the output and the lse."""
+    names = "alibi_slopes", "sinks", "bias"
+    terms = mutant.ScoreTerms.of(*(options.get(name) for name in names))
+    spans = options.get("spans") or [(0, k.shape[2])] * len(k)
+    more = options.get("softcap"), options.get("dropout_p", 0.0)
+    return mutant.tiled_attention(q, k, v, mutant.TiledOptions(rule, scale, spans, *more), terms, options.get("seed"))

@@ -17,7 +17,7 @@ from lessons_lib.attention.attention import attention
 from lessons_lib.attention.cache import KVCache
 from lessons_lib.attention.multihead import MultiHeadAttention
 from lessons_lib.attention.rules import Causal, Documents, Full, Prefix, Rule, Window
-from lessons_lib.flash import as_implementation, chosen_backend, flash_attention, sdpa, validation
+from lessons_lib.flash import as_implementation, backends, chosen_backend, flash_attention, sdpa, validation
 from lessons_lib.flash import interface as flash
 from lessons_lib.flash.band import KernelBand
 from lessons_lib.flash.configurations import AMPERE, FLOAT32, HOPPER, OTHER_DEVICES, configuration
@@ -222,7 +222,7 @@ def test_triton_without_gpu_raises_with_reason():
 
 
 def test_triton_not_installed_raises(monkeypatch):
-    monkeypatch.setattr(flash.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(backends.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"triton is not installed; on Linux, pip install 'lessons-lib\[gpu\]'"):
         flash_attention(*heads(), backend="triton")
 
@@ -289,7 +289,7 @@ def pretend_gpu(monkeypatch):
         monkeypatch.setattr(torch.version, "cuda", "12.8")
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {capability}")
-        monkeypatch.setattr(flash, "memory_efficient_kernel_runs", lambda *qkv: has_kernel)
+        monkeypatch.setattr(backends, "memory_efficient_kernel_runs", lambda *qkv: has_kernel)
         with FakeTensorMode():
             return [torch.empty(2, heads, 13, d, dtype=dtype, device="cuda") for heads in (4, g, g)]
 
@@ -323,6 +323,8 @@ def pretend_gpu(monkeypatch):
         ),
         ((9, 0), {"d": 320}, {}, "torch", "not triton: the kernels take heads at most 256 wide"),
         ((9, 0), {}, {"softcap": 2.0}, "triton", "the kernels can do this"),
+        ((9, 0), {}, {"dropout_p": 0.1}, "tiled", "not triton: the kernels do not support dropout"),
+        ((9, 0), {}, {"cache_starts": torch.tensor([3, 2])}, "tiled", "the kernels do not support cache_starts"),
         ((9, 0), {}, {"mask": Prefix(3) | Window(2)}, "triton", "the kernels can do this"),
     ],
 )
@@ -331,6 +333,16 @@ def test_chosen_backend_on_a_gpu(capability, gpu, options, backend, reason, pret
     choice = chosen_backend(*pretend_gpu(capability, **gpu), **options)
     assert choice.backend == backend
     assert reason in choice.reason
+
+
+@pytest.mark.skipif(os.environ.get("TRITON_INTERPRET") == "1", reason="there the kernels are interpreted on the CPU")
+def test_auto_takes_no_kernel_inside_a_transform(pretend_gpu, monkeypatch):
+    pytest.importorskip("triton")
+    q, k, v = pretend_gpu((9, 0))
+    monkeypatch.setattr(backends, "is_inside_transform", lambda: True)
+    choice = chosen_backend(q, k, v, window=3)
+    assert choice.backend == "tiled"
+    assert "not triton: the kernels cannot be called inside a transform of torch.func" in choice.reason
 
 
 def test_old_gpu_uses_the_memory_efficient_kernel(pretend_gpu, monkeypatch):
@@ -401,9 +413,9 @@ def zeros(*shape: int) -> torch.Tensor:
             r"q must be \(batch, heads, sequence, width\), each at least 1, got \(2, 4, 13\)",
         ),
         ({"k": zeros(2, 2, 0, 3), "v": zeros(2, 2, 0, 3)}, r"k must be .* got \(2, 2, 0, 3\)"),
-        ({"k": zeros(2, 2, 12, 3)}, "k and v must have one shape"),
-        ({"q": zeros(3, 4, 13, 3)}, "and q their batch and width"),
-        ({"q": zeros(2, 4, 13, 5)}, "and q their batch and width"),
+        ({"k": zeros(2, 2, 12, 3)}, "k and v must have one shape but for the width"),
+        ({"q": zeros(3, 4, 13, 3)}, "and q their batch and k's width"),
+        ({"q": zeros(2, 4, 13, 5)}, "and q their batch and k's width"),
         ({"q": zeros(2, 3, 13, 3)}, "the heads of k must divide those of q, got 2 and 3"),
         ({"q": zeros(2, 4, 13, 3).float()}, "q and k must have the same dtype"),
         ({"q": torch.ones(2, 4, 13, 3, dtype=torch.int64)}, "q must hold floating-point numbers"),
@@ -519,13 +531,13 @@ def test_rules_select_the_fastest_backend(ran):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"bias": torch.zeros(13, 13)}, "bias must be None, flash attention adds only ALiBi slopes to the scores"),
-        ({"dropout_p": 0.1}, "dropout_p must be 0, flash attention keeps every weight, got 0.1"),
+        ({"bias": zeros(12, 13)}, r"bias must broadcast to the scores, \(2, 4, 13, 13\)"),
+        ({"dropout_p": 1.0}, r"dropout_p must be in \[0, 1\), got 1.0"),
         ({"mask": torch.zeros(13, 13)}, "mask must be Boolean"),
         ({"mask": masks.bidirectional(12)}, "mask must broadcast to the scores"),
     ],
 )
-def test_implementation_unsupported_arguments_raise(more, message):
+def test_implementation_invalid_arguments_raise(more, message):
     with pytest.raises(ValueError, match=message):
         as_implementation()(*heads(), **more)
 

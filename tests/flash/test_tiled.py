@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 import torch
-from flash_cases import Case, assert_right, errors, mutated
+from flash_cases import Case, assert_right, attend_with, errors, mutated_tiled
 from torch.testing import assert_close
 
 from lessons_lib.attention import rules
@@ -29,9 +29,10 @@ from lessons_lib.attention.rules import (
     Table,
     Window,
 )
-from lessons_lib.flash import flash_attention, tiled
+from lessons_lib.flash import flash_attention, tile_scores, tile_shapes
 from lessons_lib.flash.band import KernelBand, kernel_band
-from lessons_lib.flash.score_mods import Scores
+from lessons_lib.flash.tile_scores import Scorer
+from lessons_lib.flash.tile_shapes import TileBuffer
 
 HALF = [torch.float16, torch.bfloat16]
 # The gradient of a slope is a sum over all pairs, of terms that cancel in each row.
@@ -41,10 +42,10 @@ SLOPES = 5.0
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Use blocks of 16, so that small cases have edge, inner and partial tiles; two heads at once, or one group."""
-    monkeypatch.setattr(tiled, "ROWS", 16)
-    monkeypatch.setattr(tiled, "MASKED_ROWS", 16)
-    monkeypatch.setattr(tiled, "KEYS", 16)
-    monkeypatch.setattr(tiled, "TILE_SCORES", 2 * 16 * 16)
+    monkeypatch.setattr(tile_shapes, "ROWS", 16)
+    monkeypatch.setattr(tile_shapes, "MASKED_ROWS", 16)
+    monkeypatch.setattr(tile_shapes, "KEYS", 16)
+    monkeypatch.setattr(tile_shapes, "TILE_SCORES", 2 * 16 * 16)
 
 
 def tiled_attention(case: Case, scale: float | None = None):
@@ -100,24 +101,24 @@ def test_small_and_large_scores_equal_attention(scale, mask):
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize("unit", [tiled.NATS, tiled.BITS], ids=["nats", "bits"])
+@pytest.mark.parametrize("unit", [tile_scores.NATS, tile_scores.BITS], ids=["nats", "bits"])
 @pytest.mark.parametrize("mask", MASKS, ids=str)
 @pytest.mark.parametrize("scale", [0.01, 1.0])
 def test_small_scores_in_either_unit_equal_attention(scale, mask, unit, monkeypatch):
-    monkeypatch.setattr(tiled, "UNIT_OF_SMALL_SCORES", unit)
+    monkeypatch.setattr(tile_scores, "UNIT_OF_SMALL_SCORES", unit)
     case = Case(b=2, h=4, g=2, n=53, m=61, d=5, key_lengths=(61, 40), **mask)
     assert_right(errors(tiled_attention(case, scale), case, torch.float64, scale=scale), torch.float64)
 
 
-@pytest.mark.parametrize("unit", [tiled.NATS, tiled.BITS], ids=["nats", "bits"])
+@pytest.mark.parametrize("unit", [tile_scores.NATS, tile_scores.BITS], ids=["nats", "bits"])
 @pytest.mark.parametrize("size", [29.5, 30.5, 1e3])
 def test_very_negative_scores_keep_their_precision(size, unit, monkeypatch):
     """Keys opposite to the queries: the lowest scores that count as small, and lower ones."""
-    monkeypatch.setattr(tiled, "UNIT_OF_SMALL_SCORES", unit)
+    monkeypatch.setattr(tile_scores, "UNIT_OF_SMALL_SCORES", unit)
     q = torch.full((1, 1, 5, 4), 0.5, dtype=torch.float32)
     k = -size * q[:, :, :1] + torch.tensor([0.0, 1e-3, -2e-3, 5e-3])[:, None].float()
     v = 1e-20 * torch.randn(1, 1, 4, 4, dtype=torch.float32)
-    assert (tiled._score_bound(q[0][:, None], k[0], Full(), 1.0) < tiled.MAX_SMALL_SCORE) == (size < 30)
+    assert (tile_scores.score_bound(q[0][:, None], k[0], Full(), 1.0) < tile_scores.MAX_SMALL_SCORE) == (size < 30)
     out, lse = flash_attention(q, k, v, scale=1.0, backend="tiled", return_lse=True)
     exact = attention(*(x.double() for x in (q, k, v)), scale=1.0)
     # The error of a score, 6e-8 of its size, becomes an error of its weight; up to 4e-7 of the size was measured.
@@ -126,7 +127,9 @@ def test_very_negative_scores_keep_their_precision(size, unit, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("exp_", "is_slow"), [(tiled.UNIT_OF_ANY_SCORES.exp_, False), (tiled.BITS.exp_, True)], ids=["ours", "bare"]
+    ("exp_", "is_slow"),
+    [(tile_scores.UNIT_OF_ANY_SCORES.exp_, False), (tile_scores.BITS.exp_, True)],
+    ids=["ours", "bare"],
 )
 def test_weights_are_never_subnormal(exp_, is_slow, monkeypatch):
     """Products with subnormal numbers can take hundreds of times as long, so such weights are zero."""
@@ -137,7 +140,7 @@ def test_weights_are_never_subnormal(exp_, is_slow, monkeypatch):
         found.extend(weights[weights > 0].tolist())
         return weights
 
-    monkeypatch.setattr(tiled, "UNIT_OF_ANY_SCORES", tiled.UNIT_OF_ANY_SCORES._replace(exp_=watched))
+    monkeypatch.setattr(tile_scores, "UNIT_OF_ANY_SCORES", tile_scores.UNIT_OF_ANY_SCORES._replace(exp_=watched))
     q, k, v, grad_out = torch.randn(4, 1, 2, 60, 16, dtype=torch.float32).unbind()
     q.mul_(30).requires_grad_()
     out = flash_attention(q, k, v, is_causal=True, backend="tiled")
@@ -228,13 +231,13 @@ def test_lse_of_a_query_without_keys_is_its_sink():
 def test_gradient_of_slopes_is_not_computed_if_not_needed(monkeypatch):
     q = torch.randn(1, 2, 5, 3, requires_grad=True)
     wanted = []
-    for_all_heads = tiled._Scorer.for_all_heads
+    for_all_heads = Scorer.for_all_heads
     monkeypatch.setattr(
-        tiled._Scorer, "for_all_heads", lambda *arguments: (wanted.append(arguments[2:]), for_all_heads(*arguments))[1]
+        Scorer, "for_all_heads", lambda *arguments: (wanted.append(arguments[4:]), for_all_heads(*arguments))[1]
     )
     alibi_slopes, sinks = torch.rand(2), torch.rand(2, requires_grad=True)
     flash_attention(q, q, q, alibi_slopes=alibi_slopes, sinks=sinks, backend="tiled").sum().backward()
-    assert wanted == [(), ((False, True),)]
+    assert wanted == [(), ((False, True, False),)]
 
 
 # --- cache lengths --------------------------------------------------------------------------------------------------
@@ -479,7 +482,7 @@ def test_rules_are_evaluated_in_tiles_only(monkeypatch):
     ids = torch.arange(1100) // 300
     for rule in (Causal() & Documents(ids), Prefix(400), Window(100) | GlobalTokens([0])):
         flash_attention(q, q, q, rule)
-    assert max(largest) <= max(tiled.MASKED_ROWS, tiled.KEYS)
+    assert max(largest) <= max(tile_shapes.MASKED_ROWS, tile_shapes.KEYS)
 
 
 @pytest.mark.rejects
@@ -531,13 +534,13 @@ def test_memory_is_linear_in_the_sequence(direction):
 
 def test_tiles_outside_the_band_are_never_visited(monkeypatch, small_blocks):
     visited = []
-    tile = tiled._Buffer.tile
+    tile = TileBuffer.tile
 
     def record(buffer, q, keys):
         visited.append(keys.start)
         return tile(buffer, q, keys)
 
-    monkeypatch.setattr(tiled._Buffer, "tile", record)
+    monkeypatch.setattr(TileBuffer, "tile", record)
     q = torch.randn(1, 1, 64, 4)
     flash_attention(q, q, q, is_causal=True, backend="tiled")
     assert visited == [j for i in range(0, 64, 16) for j in range(0, i + 1, 16)]
@@ -566,7 +569,7 @@ MUTANTS = {
         "(row_maxima + unit.log(row_sums)) / unit.per_nat",
         "row_maxima + unit.log(row_sums)",
     ),
-    "ignores the gradient of the log-sum-exp": ("keepdim=True) - _flatten_group(grad_lse)", "keepdim=True)"),
+    "ignores the gradient of the log-sum-exp": ("keepdim=True) - flatten_group(grad_lse)", "keepdim=True)"),
     "returns the gradient of the keys in bits": ("alpha=scorer.scale / prescale", "alpha=scorer.scale"),
     "does not scale the gradient of the queries": ("right, alpha=scorer.scale", "right"),
     "does not apply the row's factor for small scores": ("grads_out *= unit.exp_(-row_lse)", "pass"),
@@ -574,7 +577,10 @@ MUTANTS = {
         "float(size.is_masked or block.start > 0)",
         "float(size.is_masked)",
     ),
-    "uses the first sequence's rule for all": ("rules = [rule.for_sequence(b)", "rules = [rule.for_sequence(0)"),
+    "uses the first sequence's rule for all": (
+        "rules = [options.rule.for_sequence(b)",
+        "rules = [options.rule.for_sequence(0)",
+    ),
     "aligns the first query with the first key": ("offset = key.shape[1] - n", "offset = 0"),
     "divides by a sum of zero": ("row_sum.clamp_min(torch.finfo(row_sum.dtype).tiny)", "row_sum"),
     "treats large scores as small": ("bound < MAX_SMALL_SCORE", "bound < 1e9"),
@@ -586,7 +592,10 @@ MUTANTS = {
     ),
     "assumes that there is no NaN": ("not bound < torch.inf", "bound < 0"),
     "uses the mask of the first heads for all": ("group))[self.heads]", "group))[: len(tile)]"),
-    "uses the slopes of the first heads for all": ("else x[heads] for", "else x[: len(x[heads])] for"),
+    "uses the slopes of the first heads for all": (
+        "else part.entry(x)[part.heads] for",
+        "else part.entry(x)[: len(part.entry(x)[part.heads])] for",
+    ),
     "applies another cap": ("self.softcap * self.unit.per_nat", "self.softcap"),
     "ignores the cap in the backward pass": ("grad_scores.mul_(cap_grad_buffer", "(cap_grad_buffer"),
     "ignores the distance": (".addcmul_(self.alibi_slopes, _distances", ".addcmul_(0 * self.alibi_slopes, _distances"),
@@ -598,7 +607,7 @@ MUTANTS = {
         "self.grad_slopes -= (view",
         "self.grad_slopes += (view",
     ),
-    "does not convert sinks to bits": ("UNIT_OF_ANY_SCORES.per_nat * of_heads", "of_heads"),
+    "does not convert sinks to bits": ("UNIT_OF_ANY_SCORES.per_nat * numbers", "numbers"),
     "ignores the sink": ("row_sums += unit.exp_(sinks - row_maxima)", "pass"),
     "returns a wrong gradient of the sinks": ("row_lse) * delta)", "row_lse) * (delta + 1))"),
     "pairs query heads with key heads in turn": (
@@ -611,14 +620,13 @@ MUTANTS = {
 @pytest.mark.one_case
 @pytest.mark.parametrize(("old", "new"), MUTANTS.values(), ids=MUTANTS)
 def test_cases_fail_for_a_wrong_implementation(old, new, tmp_path):
-    mutant = mutated(tiled, old, new, tmp_path)
-    mutant.ROWS, mutant.MASKED_ROWS, mutant.KEYS, mutant.TILE_SCORES = 16, 16, 16, 2 * 16 * 16
+    mutant = mutated_tiled(old, new, tmp_path)
     plain = Case(b=3, h=4, g=2, n=40, m=24, d=5, is_causal=True, key_lengths=(24, 0, 13))
     rule = Causal() & Padding(torch.tensor(plain.key_lengths))
 
     def check(case, scale=5**-0.5, rule=rule):
         def function(q, k, v, **learnt):
-            return mutant.tiled_attention(q, k, v, rule, Scores(scale, case.softcap, **learnt))
+            return attend_with(mutant, q, k, v, rule, scale, softcap=case.softcap, **learnt)
 
         assert_right(errors(function, case, torch.float64, scale=scale), torch.float64, times=SLOPES)
 
@@ -630,12 +638,10 @@ def test_cases_fail_for_a_wrong_implementation(old, new, tmp_path):
         check(Case(b=1, h=4, g=2, n=40, m=24, d=5), rule=Full())
         table = torch.rand(1, 4, 40, 24, generator=torch.Generator().manual_seed(6)) < 0.5
         q, k, v = (torch.randn(1, heads, rows, 5) for heads, rows in ((4, 40), (2, 24), (2, 24)))
-        assert_close(
-            mutant.tiled_attention(q, k, v, Table(table), Scores(1.0))[0], attention(q, k, v, table, scale=1.0)
-        )
+        assert_close(attend_with(mutant, q, k, v, Table(table), 1.0)[0], attention(q, k, v, table, scale=1.0))
 
         def attend(q, k, v, rule):
-            return mutant.tiled_attention(q, k, v, rule, Scores(1.0))
+            return attend_with(mutant, q, k, v, rule, 1.0)
 
         assert_hidden_key_has_no_effect(attend, Causal(), 22, torch.nan, {})
 

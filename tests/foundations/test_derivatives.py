@@ -29,6 +29,8 @@ def tiled(*qkv):
 class TestTiled(Refusals):
     """Flash attention with the tiled backend."""
 
+    supports_transforms = True
+
     @pytest.fixture
     def step(self):
         return tiled, TILED
