@@ -7,6 +7,7 @@ import torch
 from test_cache import MODES, B, D, H, N, rows
 from test_gpt import CONTEXT, FLAVOURS, tokens_and_model
 from thorough import all_but
+from torch._dynamo.exc import Unsupported
 from torch.testing import assert_close
 
 from lessons_lib.attention import fixed_cache, masks
@@ -325,9 +326,12 @@ def test_generate_with_unsuitable_cache_size_raises(given, message):
 
 @no_shapes
 def test_graph_test_catches_growing_caches(monkeypatch):
-    """A number of positions in Python, or keys whose shape changes, needs a graph for each step."""
+    """A number of positions in Python, or keys whose shape changes, needs a graph for each step.
+
+    Torch 2.11 refuses to compile them.
+    """
     monkeypatch.setattr(gpt_file.GPT, "new_caches", lambda model, *_, **__: [KVCache() for _ in model.blocks])
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, Unsupported)):
         test_one_graph_computes_all_decoding_steps("llama", False)
 
 
