@@ -88,7 +88,10 @@ class FixedCache(KVCache):
         self.length.fill_(n)
 
     def select(self, rows: Int[Tensor, "rows"]) -> None:
-        """Keep these rows of the batch, in this order, as in :meth:`KVCache.select`; this makes new tensors."""
+        """Keep these rows of the batch, in this order; this makes new tensors.
+
+        The rows are those of :meth:`~lessons_lib.attention.cache.KVCache.select`.
+        """
         self._buffer = self.tensors
         super().select(rows)
         assert self._buffer is not None

@@ -46,7 +46,9 @@ def generation_steps(
     lengths: Int[Tensor, "b"] | None = None,
     window: int | None = None,
 ) -> Iterator[GenerationStep]:
-    """Return an iterator over the steps of :func:`generate`, whose arguments and errors these are.
+    """Return an iterator over the steps of :func:`~lessons_lib.generation.sampling.generate`.
+
+    The arguments and errors are those of that function.
 
     The arguments are checked at once; the first step is computed when it is asked for. Between two steps the model is
     in its own mode.
