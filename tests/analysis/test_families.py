@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from test_gpt import FLAVOURS, H, L, V, config_of, with_random_weights
+from test_gpt import FLAVOURS, H, L, V, config_of
 from test_huggingface import FAMILIES, build
+from test_interventions import model_of
 from thorough import all_but
 from torch.testing import assert_close
 
@@ -12,7 +13,6 @@ from lessons_lib.analysis.diagnostics import attention_entropy, observe
 from lessons_lib.analysis.interventions import ablate_heads, head_outputs, patch_heads
 from lessons_lib.attention.rules import LeftPadding
 from lessons_lib.generation.sampling import generate
-from lessons_lib.transformer.gpt import GPT
 from lessons_lib.transformer.huggingface import gpt_from_huggingface
 
 B, N = 4, 9
@@ -70,10 +70,6 @@ def test_ablate_heads_zero_equals_transformers_without_the_columns_of_the_output
 
 
 # --- left-padded batches --------------------------------------------------------------------------------------------
-
-
-def model_of(flavour: str) -> GPT:
-    return with_random_weights(GPT(config_of(flavour)))
 
 
 def alone(tokens):

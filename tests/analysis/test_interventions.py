@@ -14,8 +14,8 @@ HEADS = [(layer, head) for layer in range(L) for head in range(H)]
 each_flavour = pytest.mark.parametrize("flavour", FLAVOURS)
 
 
-def model_of(flavour: str) -> GPT:
-    return with_random_weights(GPT(config_of(flavour)))
+def model_of(flavour: str, **changes) -> GPT:
+    return with_random_weights(GPT(config_of(flavour, **changes)))
 
 
 def sequences() -> torch.Tensor:

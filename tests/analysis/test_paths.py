@@ -4,7 +4,8 @@ from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
-from test_gpt import FLAVOURS, H, L, V, config_of, with_random_weights
+from test_gpt import FLAVOURS, H, L, config_of, with_random_weights
+from test_interventions import HEADS, N, model_of, output_projection_of, sequences
 from thorough import all_but
 from torch.testing import assert_close
 
@@ -16,8 +17,6 @@ from lessons_lib.attention.attention import attention
 from lessons_lib.attention.rules import LeftPadding
 from lessons_lib.transformer.gpt import GPT
 
-B, N = 4, 7
-HEADS = [(layer, head) for layer in range(L) for head in range(H)]
 INPUTS = ("queries", "keys", "values")
 # One flavour for each kind of block, position and attention; the others differ in sizes and scalings alone.
 KINDS = ["gpt2", "llama", "alibi", "qk norm", "experts", "parallel, partly rotated", "norms of outputs", "gemma"]
@@ -26,21 +25,6 @@ each_flavour = pytest.mark.parametrize("flavour", all_but(FLAVOURS, lambda flavo
 CASES = [([], INPUTS), ([(2, 1)], INPUTS), ([(1, 0), (1, 1), (2, 5)], INPUTS)]  # receivers, and what they read
 CASES += [([(1, 0), (2, 5)], [name]) for name in INPUTS]
 FIRST = ([(1, 0), (2, 5)], ["keys"])
-
-
-def model_of(flavour: str, **changes) -> GPT:
-    return with_random_weights(GPT(config_of(flavour, **changes)))
-
-
-def sequences() -> torch.Tensor:
-    return torch.randint(V, (B, N))
-
-
-def output_projection_of(model: GPT, head: tuple[int, int]) -> torch.Tensor:
-    """The columns of the output projection that belong to a head, over ``(d_model, d_head)``."""
-    layer, number = head
-    width = model.config.head_width
-    return model.blocks[layer].attention.sublayer.w_o.weight[:, number * width : (number + 1) * width]
 
 
 # --- by hand --------------------------------------------------------------------------------------------------------
