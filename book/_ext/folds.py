@@ -9,13 +9,18 @@ The paragraph that answers a section's heading begins with ``**So:**`` and gets 
 
 from pathlib import Path
 
-from catalogs import gettext
+from catalogs import gettext, mark
 from docutils import nodes
 from times import Section, sections
 
 DEEPER = "Going deeper"
 WITHOUT_LEAD = ("Claims you will meet", "Sources")  # folded sections that need no first sentence
-CONCLUSION = "So:"
+CONCLUSION = mark("So:")
+
+
+def conclusions() -> tuple[str, str]:
+    """Return the words that begin a conclusion, in English and in the language of this build."""
+    return CONCLUSION, gettext(CONCLUSION)
 
 
 def is_named(section: nodes.section, heading: str) -> bool:
@@ -54,7 +59,7 @@ def fold_sections(app, doctree, docname) -> None:
         return
     for paragraph in doctree.findall(nodes.paragraph):
         first = next((child for child in paragraph.children if child.astext()), None)  # MyST begins with an empty text
-        if isinstance(first, nodes.strong) and first.astext() in (CONCLUSION, gettext("So:")):
+        if isinstance(first, nodes.strong) and first.astext() in conclusions():
             paragraph["classes"].append("so")
     if not doctree.children or not isinstance(doctree[0], nodes.section):
         return

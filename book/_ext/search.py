@@ -17,9 +17,8 @@ from importlib.metadata import files
 from pathlib import Path
 
 import yaml
-from catalogs import gettext
 from docutils import nodes
-from folds import is_named
+from folds import DEEPER, conclusions, is_named
 from opengraph import LETTERS, NO_TEXT, chapters, heading_text, sentences, short_title, unicode_formula
 from sphinx import addnodes
 
@@ -27,8 +26,6 @@ WORDS = "book/search.yml"
 LUNR = "mkdocs/contrib/search/templates/search/lunr.js"
 FIRST_WORDS = 60  # words of a section in the index, beside its captions and its terms in bold
 SNIPPET = 230  # characters
-CONCLUSION = "So:"
-DEEPER = "Going deeper"
 NOT_FOUND = ("Sources", "Exercises", "Remember")  # sections of every chapter, which no one looks for by name
 WITHOUT_SECTIONS = ("book/in-short",)  # pages that repeat what stands elsewhere: found by their titles only
 SYMBOLS = LETTERS | {
@@ -101,7 +98,7 @@ def readable(node: nodes.Node) -> str:
 def snippet(section: nodes.section) -> str:
     """Return the sentence that answers the section's heading, or its first sentences that need no formula."""
     paragraphs = [p for p in own(section) for p in p.findall(nodes.paragraph)]
-    answer = next((p for p in paragraphs if p.astext().lstrip().startswith((CONCLUSION, gettext("So:")))), None)
+    answer = next((p for p in paragraphs if p.astext().lstrip().startswith(conclusions())), None)
     short = ""
     for paragraph in ([answer] if answer is not None else []) + paragraphs:
         said = [one for one in sentences(with_formulas(paragraph)) if NO_TEXT not in one]
