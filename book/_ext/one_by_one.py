@@ -3,6 +3,7 @@
 A browser runs all deferred scripts and all listeners for ``DOMContentLoaded`` in one task, in which a slow phone
 answers no tap. Here each listener that is added to the document runs in a task of its own, in the same order; those of
 the window still run at once. The theme's scripts are changed so that what they do at once becomes such a listener.
+When all have run, which may be after ``load``, the document has its own ``addEventListener`` no more.
 """
 
 from pathlib import Path
@@ -14,10 +15,9 @@ SCRIPT = """(() => {
     else EventTarget.prototype.addEventListener.call(this, type, listener, ...options);
   };
   addEventListener("DOMContentLoaded", (event) => {
-    delete document.addEventListener;
     const soon = (f) => (self.scheduler?.postTask ? void scheduler.postTask(f) : setTimeout(f));
     const next = () => {
-      if (!waiting.length) return;
+      if (!waiting.length) return void delete document.addEventListener;
       const listener = waiting.shift();
       soon(next);
       if (typeof listener === "function") listener.call(document, event);

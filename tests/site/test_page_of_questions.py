@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl
 
 import pytest
 from built_site import HTML
+from visits import STARTED
 
 PAGE = "book/questions.html"
 SHARED = sorted(path.stem for path in HTML.glob("book/questions/*.html"))
@@ -61,6 +62,7 @@ def test_copy_link_copies_the_address_of_the_question(browser, site):
     context = browser.new_context(permissions=["clipboard-read", "clipboard-write"])
     page = context.new_page()
     page.goto(f"{site}/{PAGE}")
+    page.wait_for_function(STARTED)
     link = page.locator("#kv-cache a.question-link")
     link.click()
     page.locator("#kv-cache a.question-link", has_text="Link copied").wait_for()

@@ -9,6 +9,7 @@ from built_site import HTML
 from docutils import nodes, utils
 from fonts import wide_serif
 from thorough import all_but
+from visits import STARTED
 
 CHAPTER = "book/attention/scaling.html"
 
@@ -237,6 +238,7 @@ def test_search_index_loads_only_for_a_search(browser, site):
     page.on("request", lambda request: asked.append(request.url))
     page.goto(f"{site}/{CHAPTER}")
     page.wait_for_load_state("load")
+    page.wait_for_function(STARTED)
     assert not any("search-index" in url or "lunr" in url for url in asked)
     page.keyboard.press("Control+k")
     page.keyboard.type("entropy")

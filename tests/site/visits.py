@@ -57,6 +57,8 @@ OPEN_FOLDS = "document.querySelectorAll('details.fold').forEach((fold) => { fold
 # The colours of an explorer's text, and of the background that the theme gives to an output.
 COLOURS = """() => [...document.querySelectorAll('div.explorer')].map((e) => [
   getComputedStyle(e).color, getComputedStyle(e.closest('.output') ?? e).backgroundColor])"""
+# book/_ext/one_by_one.py: the page's scripts may start after ``load``; until then no key and no button has a listener.
+STARTED = "!Object.hasOwn(document, 'addEventListener')"
 TWO_FRAMES = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 # Finish animations immediately; the hint beside a curve to draw takes five seconds.
 FADED = "document.getAnimations().forEach((animation) => animation.finish())"
@@ -132,6 +134,7 @@ def open_and_settle(page, seen: Seen, address: str, *, with_scripts: bool = True
     if with_scripts:
         page.wait_for_function("!document.querySelector('meta[http-equiv=refresh]')")  # a page that redirects
         page.wait_for_load_state("load")
+        page.wait_for_function(STARTED)
         page.evaluate("window.MathJax?.startup?.promise")
         page.evaluate("document.fonts.ready")
         page.evaluate(TWO_FRAMES)
