@@ -2,6 +2,7 @@
 
 Files in reading order: each imports only from files above it and from earlier rooms.
 
+    language  the language of the words that code writes
     notebook  tables and glued values of a chapter
     palette   the colours of the book
     labels    labels at the ends of curves
