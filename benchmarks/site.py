@@ -21,6 +21,7 @@ from playwright.sync_api import Browser, Page, Request, sync_playwright
 ROOT = Path(__file__).resolve().parents[1]
 HTML = ROOT / "_build" / "html"
 RUNS = 3
+LEFT_OUT = {"exercises", "questions"}  # folders: of pages that are alike, and of pages that redirect
 # An explorer is live once its own code has replaced the fallback by controls; one with a trained model may still wait.
 LIVE = """() => [...document.querySelectorAll('div.explorer')].every(
   (e) => e.querySelector('input, select, button, script[data-later]'))"""
@@ -97,7 +98,7 @@ def measure(browser: Browser, address: str) -> dict[str, float]:
 def main(chosen: list[str]) -> None:
     """Measure every page of the book and write the results, or print those of the chosen pages."""
     pages = chosen or [
-        str(page.relative_to(HTML)) for page in sorted(HTML.glob("book/**/*.html")) if "exercises" not in page.parts
+        str(page.relative_to(HTML)) for page in sorted(HTML.glob("book/**/*.html")) if not LEFT_OUT & {*page.parts}
     ]
     with sync_playwright() as playwright, serve(HTML) as address:
         browser = launch(playwright)
