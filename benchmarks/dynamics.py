@@ -22,7 +22,8 @@ from lessons_lib.training import loop as training
 from lessons_lib.training import stories, tasks
 from lessons_lib.transformer import stabilise
 from lessons_lib.transformer.blocks import PostNorm
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
+from lessons_lib.transformer.gpt import GPT
 from lessons_lib.transformer.initialise import initialise, initialise_normal, initialise_xavier, rng_from
 
 CHAPTER = ROOT / "book" / "training" / "dynamics.ipynb"

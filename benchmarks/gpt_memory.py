@@ -22,7 +22,8 @@ from pathlib import Path
 import torch
 
 from lessons_lib.flash import as_implementation
-from lessons_lib.transformer.gpt import GPT, llama_tiny
+from lessons_lib.transformer.configuration import llama_tiny
+from lessons_lib.transformer.gpt import GPT
 
 ROOT = Path(__file__).resolve().parents[1]
 LENGTHS = (4096, 12_288)

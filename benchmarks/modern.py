@@ -22,7 +22,8 @@ from benchmarks.records import ROOT, Job, defined, record
 from lessons_lib.training import stories, tasks
 from lessons_lib.training.loop import evaluate, next_token_losses, train
 from lessons_lib.transformer.blocks import PostNorm
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
+from lessons_lib.transformer.gpt import GPT
 from lessons_lib.transformer.initialise import initialise_normal, rng_from
 
 CHAPTER = ROOT / "book" / "transformer" / "modern.ipynb"

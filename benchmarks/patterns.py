@@ -23,7 +23,8 @@ from lessons_lib.analysis.diagnostics import observe
 from lessons_lib.analysis.interventions import ablate_heads
 from lessons_lib.training import stories, tasks
 from lessons_lib.training.loop import train
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
+from lessons_lib.transformer.gpt import GPT
 from lessons_lib.transformer.initialise import initialise_normal, rng_from
 
 CHAPTER = ROOT / "book" / "transformer" / "patterns.ipynb"

@@ -26,7 +26,8 @@ from benchmarks.records import ROOT, defined, record
 from lessons_lib.training import loop as training
 from lessons_lib.training import stories, tasks
 from lessons_lib.training.datasets import ENGLISH_SHA256
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
+from lessons_lib.transformer.gpt import GPT
 from lessons_lib.transformer.initialise import rng_from
 
 CHAPTER = ROOT / "book" / "transformer" / "train-gpt.ipynb"

@@ -31,7 +31,8 @@ from lessons_lib.attention.attention import attention
 from lessons_lib.attention.sdpa import fused_attention
 from lessons_lib.flash import as_implementation
 from lessons_lib.training.loop import TrainConfig, Training
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
+from lessons_lib.transformer.gpt import GPT
 
 ROOT = Path(__file__).resolve().parents[1]
 VOCABULARY, LENGTH, WIDTH, LAYERS, HEADS, BATCH = 65, 256, 192, 4, 6, 8

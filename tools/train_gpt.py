@@ -29,7 +29,8 @@ from lessons_lib.training import datasets
 from lessons_lib.training.loop import evaluate, train
 from lessons_lib.training.stories import VOCABULARY, StoryBatch, sample_stories
 from lessons_lib.training.tasks import Batch, stream
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
+from lessons_lib.transformer.gpt import GPT
 
 STATIC = Path(__file__).resolve().parents[1] / "lessons_lib" / "page" / "widgets" / "static"
 HEAD = "/** A language model of {}: two layers of four heads, in eight bits. Written by tools/train_gpt.py. */\n"

@@ -10,7 +10,8 @@ from lessons_lib.page.widgets.trained import to_base64
 from lessons_lib.training.loop import train
 from lessons_lib.training.stories import VERBS, VOCABULARY, sample_stories
 from lessons_lib.training.tasks import stream
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
+from lessons_lib.transformer.gpt import GPT
 
 TARGET = Path(__file__).resolve().parents[1] / "lessons_lib" / "page" / "widgets" / "static" / "heads_model.js"
 HEAD = "/** Two layers of four heads each, trained on stories and rounded to eight bits by tools/train_heads.py. */\n"

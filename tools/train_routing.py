@@ -26,8 +26,9 @@ from lessons_lib.training.loop import evaluate, next_token_losses, train
 from lessons_lib.training.stories import VOCABULARY, StoryBatch, sample_stories
 from lessons_lib.training.tasks import stream
 from lessons_lib.transformer.blocks import PreNorm
+from lessons_lib.transformer.configuration import GPTConfig
 from lessons_lib.transformer.feedforward import FeedForward, MixtureOfExperts, Router, Routing, gelu
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.gpt import GPT
 
 TARGET = Path(__file__).resolve().parents[1] / "lessons_lib" / "page" / "widgets" / "static" / SCRIPT
 HEAD = "/** What routers say of some stories, in eight bits. Written by tools/train_routing.py. */\n"

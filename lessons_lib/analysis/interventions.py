@@ -47,7 +47,7 @@ def head_outputs(
 
     ::
 
-        >>> from lessons_lib.transformer.gpt import GPTConfig
+        >>> from lessons_lib.transformer.configuration import GPTConfig
         >>> model = GPT(GPTConfig(11, 7, d_model=12, n_layers=2, n_heads=3))
         >>> z = head_outputs(model, torch.zeros(5, 7, dtype=torch.int64))
         >>> len(z), z[1, 2].shape  # layer 1, head 2
@@ -71,7 +71,7 @@ def record_heads(model: GPT, outputs: dict[Head, Tensor]) -> Iterator[None]:
 
     ::
 
-        >>> from lessons_lib.transformer.gpt import GPTConfig
+        >>> from lessons_lib.transformer.configuration import GPTConfig
         >>> model, outputs = GPT(GPTConfig(11, 7, d_model=12, n_layers=2, n_heads=3)), {}
         >>> with record_heads(model, outputs):
         ...     logits = model(torch.zeros(5, 7, dtype=torch.int64))
@@ -166,7 +166,7 @@ def attention_layers(model: GPT) -> list[MultiHeadAttention]:
 
     ::
 
-        >>> from lessons_lib.transformer.gpt import GPTConfig
+        >>> from lessons_lib.transformer.configuration import GPTConfig
         >>> len(attention_layers(GPT(GPTConfig(11, 7, d_model=12, n_layers=2, n_heads=3))))
         2
     """

@@ -62,7 +62,7 @@ def path_patch(
     ::
 
         >>> import torch
-        >>> from lessons_lib.transformer.gpt import GPTConfig
+        >>> from lessons_lib.transformer.configuration import GPTConfig
         >>> model = GPT(GPTConfig(11, 7, d_model=12, n_layers=2, n_heads=3))
         >>> tokens, other = torch.randint(11, (2, 5, 7))  # five sequences each
         >>> path_patch(model, tokens, other, (0, 2), [(1, 0), (1, 1)], through=["keys"]).shape

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import gelu, rms_norm, scaled_dot_product_attention
 
 from lessons_lib.checks import ask, check, compare, compare_number, normal, parts_to_compare, without_autograd
-from lessons_lib.transformer.gpt import GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
 
 
 @check

@@ -72,7 +72,7 @@ def beam_search(
 
     There is no repetition penalty: a sum of penalised logits would not be the probability of a text.
 
-    >>> from lessons_lib.transformer.gpt import llama_tiny
+    >>> from lessons_lib.transformer.configuration import llama_tiny
     >>> beams = beam_search(GPT(llama_tiny()), torch.randint(256, (2, 5)), 3, n_beams=4)
     >>> beams.tokens.shape, beams.log_probability.shape
     (torch.Size([2, 4, 8]), torch.Size([2, 4]))

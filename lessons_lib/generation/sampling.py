@@ -41,7 +41,7 @@ def generate(
     :func:`~lessons_lib.generation.stopping.count_new_tokens` returns the number of new tokens before the padding. The
     other rows are what they would be if no row had ended.
 
-    >>> from lessons_lib.transformer.gpt import llama_tiny
+    >>> from lessons_lib.transformer.configuration import llama_tiny
     >>> model, prompts = GPT(llama_tiny()), torch.randint(256, (2, 5))
     >>> generate(model, prompts, 3, top_k=10, generator=torch.Generator().manual_seed(0)).shape
     torch.Size([2, 8])

@@ -130,7 +130,7 @@ def speculate(
     Each row is generated separately, because rows accept different numbers of tokens. Both models use KV caches, from
     which rejected tokens are removed. The draft model stops at an end token.
 
-    >>> from lessons_lib.transformer.gpt import llama_tiny
+    >>> from lessons_lib.transformer.configuration import llama_tiny
     >>> model, draft = GPT(llama_tiny()), GPT(llama_tiny())
     >>> result = speculate(model, draft, torch.randint(256, (2, 5)), 6)
     >>> result.tokens.shape, result.n_calls.shape

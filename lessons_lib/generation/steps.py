@@ -16,7 +16,8 @@ from lessons_lib.foundations.eval_mode import eval_mode
 from lessons_lib.foundations.validation import check_above, check_size, check_tensor
 from lessons_lib.generation.next_token import check_logits, next_token_probs, penalise_repetition
 from lessons_lib.generation.stopping import TextEnd
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
+from lessons_lib.transformer.gpt import GPT
 
 
 class GenerationStep(NamedTuple):
@@ -53,7 +54,7 @@ def generation_steps(
     The arguments are checked at once; the first step is computed when it is asked for. Between two steps the model is
     in its own mode.
 
-    >>> from lessons_lib.transformer.gpt import llama_tiny
+    >>> from lessons_lib.transformer.configuration import llama_tiny
     >>> steps = generation_steps(GPT(llama_tiny()), torch.randint(256, (2, 5)), 3)
     >>> [step.tokens.shape[1] for step in steps]
     [6, 7, 8]

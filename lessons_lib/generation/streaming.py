@@ -98,7 +98,7 @@ def stream_generate(
     Between two steps the model is in its own mode.
 
     >>> import torch
-    >>> from lessons_lib.transformer.gpt import llama_tiny
+    >>> from lessons_lib.transformer.configuration import llama_tiny
     >>> class Letters:
     ...     def decode(self, ids):
     ...         return "".join(map(chr, ids))

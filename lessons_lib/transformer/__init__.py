@@ -7,6 +7,7 @@ Files in reading order: each imports only from files above it and from earlier r
     stabilise        QK-norm and sigmaReparam, which bound attention scores
     initialise       initial weights
     checkpoints      atomic writing and reading of safetensors files
+    configuration    the settings of a GPT, and those of known models
     gpt              a decoder-only language model
     huggingface      loads pretrained models: GPT-2, Llama, Mistral, Qwen and others
     encoder_decoder  the encoder-decoder Transformer of 2017
@@ -22,6 +23,7 @@ from lessons_lib.transformer.blocks import (
     TransformerBlock,
 )
 from lessons_lib.transformer.checkpoints import read_tensors, write_tensors
+from lessons_lib.transformer.configuration import GPTConfig, gpt2_medium, gpt2_small, llama3_8b, llama_tiny
 from lessons_lib.transformer.encoder_decoder import Decoder, Encoder, EncoderDecoder, EncoderDecoderConfig
 from lessons_lib.transformer.feedforward import (
     GEGLU,
@@ -35,7 +37,7 @@ from lessons_lib.transformer.feedforward import (
     relu,
     swiglu_width,
 )
-from lessons_lib.transformer.gpt import GPT, GPTConfig, gpt2_medium, gpt2_small, llama3_8b, llama_tiny
+from lessons_lib.transformer.gpt import GPT
 from lessons_lib.transformer.huggingface import gpt_from_huggingface
 from lessons_lib.transformer.initialise import initialise, initialise_normal, initialise_xavier, rng_from
 from lessons_lib.transformer.stabilise import (

@@ -5,7 +5,7 @@ without counterpart here, or a missing or unexpected tensor, raises an error: no
 one function that reads its settings and one table of its tensor names.
 
 ========  ==============================================================================================================
-family    settings of :class:`~lessons_lib.transformer.gpt.GPTConfig` that its members have in common
+family    settings of :class:`~lessons_lib.transformer.configuration.GPTConfig` that its members have in common
 ========  ==============================================================================================================
 GPT-2     the default ones
 GPT-NeoX  ``position="rotary"``, ``d_rotary``, ``parallel=True``; Pythia is a GPT-NeoX
@@ -37,7 +37,8 @@ from lessons_lib.attention.positions import RotaryScaling
 from lessons_lib.attention.rope_scaling import DynamicNTK, Llama3, PositionInterpolation, YaRN, yarn_attention_factor
 from lessons_lib.foundations.validation import promote_half
 from lessons_lib.transformer.checkpoints import tensor_loaders
-from lessons_lib.transformer.gpt import GPT, FeedForwardKind, GPTConfig
+from lessons_lib.transformer.configuration import FeedForwardKind, GPTConfig
+from lessons_lib.transformer.gpt import GPT
 
 
 def gpt_from_huggingface(

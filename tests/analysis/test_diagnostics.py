@@ -18,8 +18,9 @@ from lessons_lib.attention.sdpa import fused_attention
 from lessons_lib.foundations.norms import LayerNorm
 from lessons_lib.transformer import stabilise
 from lessons_lib.transformer.blocks import PostNorm, PreNorm, TransformerBlock
+from lessons_lib.transformer.configuration import GPTConfig
 from lessons_lib.transformer.feedforward import FeedForward, MixtureOfExperts
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.gpt import GPT
 from lessons_lib.transformer.initialise import initialise_normal
 
 LAYERS = ["blocks.0.attention.sublayer", "blocks.1.attention.sublayer", "blocks.2.attention.sublayer"]

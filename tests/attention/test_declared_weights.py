@@ -29,7 +29,8 @@ from lessons_lib.efficient.performer import orthogonal_projection, performer_att
 from lessons_lib.efficient.skipping import skipping_attention
 from lessons_lib.efficient.sliding_window import sliding_window_attention
 from lessons_lib.flash import as_implementation, flash_attention
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
+from lessons_lib.transformer.gpt import GPT
 
 B, N, H, G, D = 2, 7, 4, 2, 12  # batch, tokens, heads, key/value heads, model
 

@@ -17,7 +17,7 @@ from lessons_lib.attention.positions import (
     change_pairing,
     sinusoidal,
 )
-from lessons_lib.transformer.gpt import GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
 
 seeds = st.integers(0, 2**31)
 pairings = st.sampled_from(["half", "interleaved"])

@@ -20,7 +20,8 @@ from lessons_lib.efficient.linear import (
     linear_attention,
     linear_attention_step,
 )
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
+from lessons_lib.transformer.gpt import GPT
 
 
 @pytest.fixture

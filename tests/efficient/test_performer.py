@@ -15,7 +15,8 @@ from lessons_lib.attention.multihead import MultiHeadAttention
 from lessons_lib.efficient import performer, relative_error
 from lessons_lib.efficient.linear import linear_attention
 from lessons_lib.efficient.performer import orthogonal_projection, performer_attention, positive_features
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
+from lessons_lib.transformer.gpt import GPT
 
 
 def generator(seed=0):

@@ -16,7 +16,8 @@ from lessons_lib.attention.rules import Window
 from lessons_lib.efficient import sliding_window
 from lessons_lib.efficient.sliding_window import sliding_window_attention
 from lessons_lib.generation.sampling import generate
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
+from lessons_lib.transformer.gpt import GPT
 
 
 @pytest.fixture

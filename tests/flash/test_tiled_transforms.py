@@ -14,7 +14,8 @@ from torch.testing import assert_close
 from lessons_lib.attention.attention import attention
 from lessons_lib.attention.rules import Causal, Documents, Full, Padding, Rule, Table, Window
 from lessons_lib.flash import as_implementation, flash_attention, tile_shapes
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
+from lessons_lib.transformer.gpt import GPT
 
 N, M, LANES = 21, 37, 3
 RULES = {

@@ -17,7 +17,8 @@ from lessons_lib.attention.attention import attention
 from lessons_lib.distributed import ring_attention
 from lessons_lib.flash import as_implementation, flash_attention
 from lessons_lib.foundations.derivatives import first_derivatives_only
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
+from lessons_lib.transformer.gpt import GPT
 
 TILED = "flash_attention with backend='tiled'"
 

@@ -14,7 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from lessons_lib.training import tasks
 from lessons_lib.training.loop import train
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
+from lessons_lib.transformer.gpt import GPT
 
 N_STEPS = 6
 

@@ -10,7 +10,8 @@ from lessons_lib.analysis import patterns
 from lessons_lib.analysis.diagnostics import entropy_collapse, head_entropies, observe
 from lessons_lib.training import stories, tasks
 from lessons_lib.training.loop import next_token_losses, train
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
+from lessons_lib.transformer.gpt import GPT
 from lessons_lib.transformer.stabilise import apply_qk_norm, apply_sigma_reparam
 
 SEED = 0

@@ -14,7 +14,8 @@ from torch.testing import assert_close
 from lessons_lib.training.loop import TrainConfig, Training, load_training_state
 from lessons_lib.training.tasks import Batch
 from lessons_lib.transformer.checkpoints import RENAMED
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
+from lessons_lib.transformer.gpt import GPT
 
 SAVED = Path(__file__).with_name("saved_before_rooms")
 EXPECTED = load_file(SAVED / "expected.safetensors")

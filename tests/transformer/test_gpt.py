@@ -27,7 +27,8 @@ from lessons_lib.efficient.skipping import skipping_attention
 from lessons_lib.flash import as_implementation
 from lessons_lib.transformer import checkpoints
 from lessons_lib.transformer import gpt as gpt_file
-from lessons_lib.transformer.gpt import GPT, GPTConfig, gpt2_medium, gpt2_small, llama3_8b, llama_tiny
+from lessons_lib.transformer.configuration import GPTConfig, gpt2_medium, gpt2_small, llama3_8b, llama_tiny
+from lessons_lib.transformer.gpt import GPT
 from lessons_lib.transformer.stabilise import apply_qk_norm, apply_sigma_reparam, remove_sigma_reparam
 
 B, N, V, CONTEXT, D, L, H = 3, 7, 13, 11, 24, 2, 6  # batch, tokens, vocabulary, context, model, layers, heads
@@ -443,7 +444,7 @@ module = importlib.util.module_from_spec(spec)
 sys.modules[spec.name] = module
 exec(compile(source.replace("ROPE_BASE = 10_000.0", "ROPE_BASE = 500.0"), spec.origin, "exec"), module.__dict__)
 from dataclasses import replace
-from lessons_lib.transformer.gpt import GPTConfig, gpt2_small, llama_tiny
+from lessons_lib.transformer.configuration import GPTConfig, gpt2_small, llama_tiny
 gpt2_small()
 replace(llama_tiny(), position="learned")
 print(llama_tiny().rotary().base, module.RotaryEmbedding(4).base)

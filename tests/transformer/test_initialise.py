@@ -11,9 +11,10 @@ from torch.testing import assert_close
 from lessons_lib.attention.multihead import MultiHeadAttention
 from lessons_lib.attention.positions import sinusoidal
 from lessons_lib.foundations import norms
+from lessons_lib.transformer.configuration import GPTConfig
 from lessons_lib.transformer.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
 from lessons_lib.transformer.feedforward import FeedForward
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.gpt import GPT
 from lessons_lib.transformer.initialise import initialise, initialise_normal, initialise_xavier, rng_from
 
 

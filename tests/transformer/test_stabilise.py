@@ -12,7 +12,8 @@ from lessons_lib.attention.multihead import MultiHeadAttention
 from lessons_lib.attention.positions import RotaryEmbedding
 from lessons_lib.foundations.norms import LayerNorm
 from lessons_lib.transformer import stabilise
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
+from lessons_lib.transformer.gpt import GPT
 from lessons_lib.transformer.stabilise import QKNorm, SigmaReparam
 
 

@@ -16,8 +16,9 @@ from lessons_lib.attention.rules import Causal, Padding
 from lessons_lib.attention.sdpa import fused_attention
 from lessons_lib.flash import as_implementation
 from lessons_lib.foundations.validation import values_can_be_read
+from lessons_lib.transformer.configuration import GPTConfig, llama3_8b
 from lessons_lib.transformer.encoder_decoder import EncoderDecoder, EncoderDecoderConfig
-from lessons_lib.transformer.gpt import GPT, GPTConfig, llama3_8b
+from lessons_lib.transformer.gpt import GPT
 
 untraced = pytest.mark.skipif(
     hasattr(GPT.forward, "__wrapped__"), reason="where shapes are checked there is no one graph"

@@ -16,7 +16,8 @@ from lessons_lib.page.widgets.drawing import picture, text, weight_map
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.trained import from_base64, script_data, to_base64
 from lessons_lib.page.widgets.traits import Whole
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
+from lessons_lib.transformer.gpt import GPT
 
 SCRIPT = "birth_model.js"
 SYMBOLS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"

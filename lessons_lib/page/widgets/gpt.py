@@ -16,7 +16,8 @@ from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.trained import HEADS, from_base64, load_model, parse_words, script_data
 from lessons_lib.page.widgets.traits import Real, Whole
 from lessons_lib.training.stories import VOCABULARY, encode, next_word_probs
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
+from lessons_lib.transformer.gpt import GPT
 
 LONGEST = 96  # words of a story
 LONGEST_TEXT = 240  # characters of English

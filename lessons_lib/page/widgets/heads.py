@@ -15,7 +15,8 @@ from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.trained import HEADS, from_base64, load_model, parse_words, script_data
 from lessons_lib.page.widgets.traits import Whole
 from lessons_lib.training.stories import encode
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
+from lessons_lib.transformer.gpt import GPT
 
 LONGEST = 16
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from lessons_lib.page.widgets.assemble import read
 from lessons_lib.training.stories import VOCABULARY
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
+from lessons_lib.transformer.gpt import GPT
 
 HEADS = tuple(f"{layer}.{head}" for layer in (1, 2) for head in (1, 2, 3, 4))
 

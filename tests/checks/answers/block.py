@@ -8,8 +8,9 @@ from lessons_lib.attention.rules import Causal
 from lessons_lib.checks import block as check
 from lessons_lib.foundations.norms import RMSNorm
 from lessons_lib.transformer.blocks import PreNorm, TransformerBlock
+from lessons_lib.transformer.configuration import GPTConfig
 from lessons_lib.transformer.feedforward import FeedForward
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.gpt import GPT
 
 # --- correct answers --------------------------------------------------------------------------------------------------
 

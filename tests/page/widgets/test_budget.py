@@ -9,7 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from lessons_lib.attention.attention import attention
 from lessons_lib.page.widgets import BudgetExplorer
 from lessons_lib.page.widgets.budget import GROUPS, HEAD_WIDTHS, HEADS, PRESETS, Config, key_value_heads, parts
-from lessons_lib.transformer.gpt import GPT, GPTConfig, gpt2_medium, gpt2_small, llama3_8b
+from lessons_lib.transformer.configuration import GPTConfig, gpt2_medium, gpt2_small, llama3_8b
+from lessons_lib.transformer.gpt import GPT
 
 SMALL = [
     Config("gpt2", 3, 4, 16, 1, 11, 97, True),

@@ -13,7 +13,8 @@ from lessons_lib.page.widgets import HeadsExplorer
 from lessons_lib.page.widgets.heads import HEADS, story_model
 from lessons_lib.training.loop import evaluate
 from lessons_lib.training.stories import PRONOUNS, VERBS, VOCABULARY, encode, sample_stories
-from lessons_lib.transformer.gpt import GPT, GPTConfig
+from lessons_lib.transformer.configuration import GPTConfig
+from lessons_lib.transformer.gpt import GPT
 
 SENTENCES = [
     ("the queen that these dogs follow", []),
