@@ -10,6 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -34,6 +35,9 @@ TAG = re.compile(r"<!--.*?-->|</?[a-z][^<>]*>", re.DOTALL)
 ENTRY = re.compile(r"^eq-[\w-]+:")  # of the cheat-sheet
 CITATION = re.compile(r"\[\d+(?:, ?\d+)*(?:, [^\d\]][^\]]*)?\](?!\()")
 NUMBER = re.compile(r"\d+(?:[. ,]\d+)*")
+# Chinese counts in ten thousands and in hundred millions: "1.3 million" is "130 万".
+LARGE = re.compile(r"(\d+(?:\.\d+)?) ?(million|billion|万|亿)(?![a-z])")
+UNITS = {"million": 10**6, "billion": 10**9, "万": 10**4, "亿": 10**8}
 
 Lookup = Callable[[str], str | None]
 
@@ -219,10 +223,15 @@ def parts(text: str) -> Counter[str]:
 
 
 def numbers(text: str) -> Counter[str]:
-    """Return the numbers of a text that are written in digits, outside of formulas, code, roles and addresses."""
+    """Return the numbers of a text that are written in digits, outside of formulas, code, roles and addresses.
+
+    >>> numbers("1.3 million pairs of 16") == numbers("16 个中的 130 万对")
+    True
+    """
     for pattern in (ROLE, CODE, FORMULA, TAG, CITATION, ENTRY):
         text = pattern.sub(" ", text)
-    return Counter(NUMBER.findall(TARGET.sub("]", text)))
+    text = LARGE.sub(lambda match: str(int(Decimal(match[1]) * UNITS[match[2]])), TARGET.sub("]", text))
+    return Counter(NUMBER.findall(text))
 
 
 def emphasis(text: str) -> Counter[str]:
