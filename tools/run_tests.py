@@ -3,7 +3,7 @@
     python tools/run_tests.py [--all-else | --quick | --kernels]
 
 ``make test`` runs each kind of test. Tests that only repeat a kind (further seeds, devices, widths, themes, masters)
-are marked ``thorough`` and left to ``make test-all``, which also runs the library without executing its shapes.
+are marked ``thorough`` and left to ``make test-all``, which also executes the shapes in the library's signatures.
 """
 
 import argparse
@@ -56,6 +56,7 @@ NO_TESTS = 5  # pytest's exit status
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "--durations=5", "--durations-min=30")
 FIRST = ("-m", "not thorough", "--hypothesis-profile=few")
 REST = ("-m", "thorough")
+MANY = ("-m", "thorough or hypothesis", "--hypothesis-profile=many")  # Hypothesis marks its tests itself
 # Execute every shape in every signature; an int will do for a float, as for other checkers of types.
 SHAPES = "--jaxtyping-packages=lessons_lib,beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 # Chromium drops an input or a stored answer now and then: what fails is tried once more, and named either way.
@@ -74,7 +75,7 @@ CLASS = ("tests/grading",)
 CHECKS = ("tests/checks",)
 LIBRARY = ("tests",)
 ELSEWHERE = tuple(f"--ignore={path}" for path in (*INTERPRETED, *COMPILED, *SITE, *EXPLORERS, *CLASS))
-# They start other processes, whose shapes nobody executes, or train.
+# They start other processes or train.
 SLOW = (
     "tests/edition",
     "tests/repository/test_build_page.py",
@@ -92,13 +93,14 @@ SLOW = (
     "tests/chapters/test_without_records.py",
 )
 WITHOUT_SLOW = tuple(f"--ignore={path}" for path in SLOW)
+MODELS_TOO = tuple(option for option in WITHOUT_SLOW if not option.endswith("test_huggingface.py"))
 
 # Longest first. The book is built of the runs that were tested (book/conftest.py), and the site is what was built.
 TEST = (
     Lane("notebooks", (*PYTEST, *NBVAL), CHAPTERS[::2]),
     Lane("notebooks, other half", (*PYTEST, *NBVAL), CHAPTERS[1::2]),
-    Lane("exercises and commands", (*PYTEST, *FIRST, SHAPES), (*CHECKS, *SLOW)),
-    Lane("library", (*PYTEST, *FIRST, SHAPES, *ELSEWHERE, *WITHOUT_SLOW, f"--ignore={CHECKS[0]}"), LIBRARY),
+    Lane("exercises and commands", (*PYTEST, *FIRST), (*CHECKS, *SLOW)),
+    Lane("library", (*PYTEST, *FIRST, *ELSEWHERE, *WITHOUT_SLOW, f"--ignore={CHECKS[0]}"), LIBRARY),
     Lane("book", ("tools/build_book.py",), after=("notebooks", "notebooks, other half")),
     Lane("site", (*PYTEST, *FIRST, *AGAIN), SITE, after=("book",)),
     Lane("explorers", (*PYTEST, *FIRST, *AGAIN, f"--ignore={SITE[-1]}"), EXPLORERS),
@@ -107,7 +109,8 @@ TEST = (
     Lane("grading", (*PYTEST, *FIRST), CLASS),
 )
 ALL_ELSE = (
-    Lane("library without shapes", (*PYTEST, "--hypothesis-profile=many", *ELSEWHERE, *WITHOUT_SLOW), LIBRARY),
+    Lane("shapes", (*PYTEST, *FIRST, SHAPES, *ELSEWHERE, *MODELS_TOO), LIBRARY),
+    Lane("library", (*PYTEST, *MANY, *ELSEWHERE, *WITHOUT_SLOW), LIBRARY),
     Lane("site", (*PYTEST, *REST, *AGAIN), SITE),
     Lane("explorers", (*PYTEST, *REST, *AGAIN, f"--ignore={SITE[-1]}"), EXPLORERS),
     Lane("kernels, compiled", (*PYTEST, *REST), COMPILED, may_be_empty=True),

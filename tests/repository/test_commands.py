@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 import run_tests
-from run_tests import ALL_ELSE, CHAPTERS, QUICK, SHAPES, SLOW, TEST, Lane, Running, run
+from hypothesis import HealthCheck, given, settings
+from hypothesis.strategies import integers
+from run_tests import ALL_ELSE, CHAPTERS, MANY, QUICK, SHAPES, SLOW, TEST, Lane, Running, run
 
 ROOT = Path(__file__).resolve().parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text()
@@ -58,9 +60,8 @@ def test_make_repairs_an_environment_without_pip(tmp_path):
 def test_every_test_file_is_in_one_lane_of_each_command(path):
     name = path.relative_to(ROOT).as_posix()
     assert len([lane for lane in TEST if covers(lane, name)]) == 1
-    of_what_is_left = [lane for lane in ALL_ELSE if covers(lane, name)]
-    assert len(of_what_is_left) == 1
-    assert of_what_is_left[0].options.count("-m") == 1 or "thorough" in of_what_is_left[0].options
+    (of_what_is_left,) = [lane for lane in ALL_ELSE if covers(lane, name) and SHAPES not in lane.options]
+    assert "thorough" in of_what_is_left.options or MANY[1] in of_what_is_left.options
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "book").rglob("*.ipynb")), ids=lambda path: path.name)
@@ -82,11 +83,23 @@ def covers(lane: Lane, name: str) -> bool:
     return bool(above & set(lane.paths)) and not any(f"--ignore={folder}" in lane.options for folder in above)
 
 
-def test_library_lanes_check_shapes():
-    shaped = [lane for lane in TEST if SHAPES in lane.options]
-    for path in ("tests/attention/test_attention.py", "tests/flash/test_tiled.py", "tests/checks/test_every_check.py"):
-        assert any(covers(lane, path) for lane in shaped)
-    assert not [option for lane in ALL_ELSE for option in lane.options if option.startswith("--jaxtyping")]
+def test_only_one_lane_of_make_test_all_executes_shapes():
+    (shaped,) = (lane for lane in (*TEST, *ALL_ELSE) if SHAPES in lane.options)
+    assert shaped in ALL_ELSE
+    for path in (
+        "attention/test_attention",
+        "flash/test_tiled",
+        "checks/test_every_check",
+        "transformer/test_huggingface",
+    ):
+        assert covers(shaped, f"tests/{path}.py")
+
+
+@given(integers())
+@settings(max_examples=1, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_hypothesis_marks_its_tests(request, n):
+    """``make test-all`` runs them again, with more examples."""
+    assert request.node.get_closest_marker("hypothesis"), n
 
 
 @pytest.mark.parametrize("path", [*SLOW, *CHAPTERS])
