@@ -17,13 +17,20 @@ from pathlib import Path
 
 import yaml
 from babel.messages.catalog import Catalog
-from babel.messages.extract import extract_from_dir
 from babel.messages.pofile import write_po
 from build_page import pages
 from runs import ROOT
 
 sys.path.append(str(ROOT / "book" / "_ext"))
-from catalogs import CONTENTS, SITE, folder, languages, read_catalog  # isort: skip
+from catalogs import (  # isort: skip
+    CONTENTS,
+    SITE,
+    folder,
+    languages,
+    read_catalog,
+    words_of_extensions,
+    words_of_scripts,
+)
 from messages import messages_of_page  # isort: skip
 
 HEADER = """msgid ""
@@ -34,7 +41,6 @@ msgstr ""
 "Content-Transfer-Encoding: 8bit\\n"
 
 """
-KEYWORDS = {"gettext": None, "mark": None}
 
 
 def domains(root: Path = ROOT) -> dict[str, list[str]]:
@@ -42,7 +48,8 @@ def domains(root: Path = ROOT) -> dict[str, list[str]]:
 
     The reference of the library is not among them: it is made from docstrings.
     """
-    found = {CONTENTS: titles(root), SITE: words_of_extensions(root)}
+    words = dict.fromkeys([*words_of_extensions(root), *words_of_scripts(root)])
+    found = {CONTENTS: titles(root), SITE: list(words)}
     for path in pages(root).values():
         if path.suffix != ".rst" and "reference" not in path.parts:
             found[path.relative_to(root).with_suffix("").as_posix()] = messages_of_page(path)
@@ -56,12 +63,6 @@ def titles(root: Path) -> list[str]:
     found = [book, *(part["caption"] for part in parts)]
     found += [page["title"] for part in parts for page in part["chapters"] if "title" in page]
     return list(dict.fromkeys(found))
-
-
-def words_of_extensions(root: Path) -> list[str]:
-    """Return the texts that the extensions mark by ``gettext`` or ``mark``."""
-    found = extract_from_dir(root / "book" / "_ext", [("*.py", "python")], keywords=KEYWORDS)
-    return list(dict.fromkeys(str(text) for _, _, text, _, _ in sorted(found, key=lambda one: (one[0], one[1]))))
 
 
 def updated(path: Path, texts: Iterable[str], source: str, language: str) -> Catalog:

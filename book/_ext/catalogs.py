@@ -2,19 +2,23 @@
 
 ``locale/LANGUAGE/pages.txt`` lists the pages that are translated completely; a test compares them with their sources.
 The environment variable ``BOOK_LANGUAGE`` names the language of a build. Without it the book is English, and no catalog
-is read. ``_toc.po`` has the titles of ``_toc.yml``, and ``site.po`` the words that the extensions write.
+is read. ``_toc.po`` has the titles of ``_toc.yml``, and ``site.po`` the words that the extensions and scripts write.
 """
 
+import json
 import os
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 from babel.messages.catalog import Catalog
+from babel.messages.extract import extract_from_dir
 from babel.messages.pofile import read_po
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTENTS, SITE = "_toc", "site"
+IN_SCRIPT = re.compile(r'\bgettext\(\s*("(?:[^"\\]|\\.)*"),?\s*\)')
 
 
 def language() -> str:
@@ -69,6 +73,19 @@ def docnames(name: str) -> Iterator[str]:
     """Yield the pages that have a catalog."""
     for path in sorted((folder(name) / "book").rglob("*.po")):
         yield path.relative_to(folder(name)).with_suffix("").as_posix()
+
+
+def words_of_extensions(root: Path = ROOT) -> list[str]:
+    """Return the texts that the extensions mark by ``gettext`` or ``mark``."""
+    found = extract_from_dir(root / "book" / "_ext", [("*.py", "python")], keywords={"gettext": None, "mark": None})
+    return list(dict.fromkeys(str(text) for _, _, text, _, _ in sorted(found, key=lambda one: (one[0], one[1]))))
+
+
+def words_of_scripts(root: Path = ROOT) -> list[str]:
+    """Return the texts that the site's scripts mark by ``gettext``."""
+    scripts = sorted((root / "book" / "_static").glob("*.js"))
+    found = (IN_SCRIPT.findall(path.read_text(encoding="utf-8")) for path in scripts)
+    return list(dict.fromkeys(json.loads(text) for texts in found for text in texts))
 
 
 def gettext(text: str) -> str:

@@ -6,6 +6,9 @@ its figures, and a snippet: the sentence that answers the heading (**So:**), or 
 
 The index is a script, ``search-index.js``, so that it can be read from a file. ``search.js`` ranks the entries with
 Lunr when a reader opens the search. Lunr comes from the package MkDocs, which has it for its own search.
+
+The site in another language has its own index. ``locale/LANGUAGE/search.yml`` has further words of that language. The
+anchor of a section is made of its English heading, whose words find it, too.
 """
 
 import json
@@ -16,16 +19,21 @@ from collections.abc import Iterator
 from importlib.metadata import files
 from pathlib import Path
 
+import catalogs
 import yaml
+from catalogs import gettext
 from docutils import nodes
 from folds import DEEPER, conclusions, is_named
 from opengraph import LETTERS, NO_TEXT, chapters, heading_text, sentences, short_title, unicode_formula
 from sphinx import addnodes
+from translation import CHINESE
 
 WORDS = "book/search.yml"
 LUNR = "mkdocs/contrib/search/templates/search/lunr.js"
 FIRST_WORDS = 60  # words of a section in the index, beside its captions and its terms in bold
-SNIPPET = 230  # characters
+FIRST_CHARACTERS = 150  # of a Chinese section: words are not separated there
+SNIPPET, SHORTEST = 230, 40  # characters
+OF_CHINESE = 0.4  # a Chinese text has about so many characters for each character of an English one
 NOT_FOUND = ("Sources", "Exercises", "Remember")  # sections of every chapter, which no one looks for by name
 WITHOUT_SECTIONS = ("book/in-short",)  # pages that repeat what stands elsewhere: found by their titles only
 SYMBOLS = LETTERS | {
@@ -98,16 +106,30 @@ def readable(node: nodes.Node) -> str:
 def snippet(section: nodes.section) -> str:
     """Return the sentence that answers the section's heading, or its first sentences that need no formula."""
     paragraphs = [p for p in own(section) for p in p.findall(nodes.paragraph)]
+    begins = "|".join(map(re.escape, conclusions()))
     answer = next((p for p in paragraphs if p.astext().lstrip().startswith(conclusions())), None)
     short = ""
     for paragraph in ([answer] if answer is not None else []) + paragraphs:
         said = [one for one in sentences(with_formulas(paragraph)) if NO_TEXT not in one]
-        text = re.sub(r"^So: ?", "", " ".join(said[:3])).strip()
-        if len(text) >= 40:
+        is_chinese = bool(CHINESE.search("".join(said)))
+        share = OF_CHINESE if is_chinese else 1
+        text = re.sub(rf"^(?:{begins}) ?", "", ("" if is_chinese else " ").join(said[:3])).strip()
+        if len(text) >= share * SHORTEST:
             text = text[0].upper() + text[1:]
-            return text if len(text) <= SNIPPET else text[:SNIPPET].rsplit(" ", 1)[0] + " …"
+            return shortened(text, round(share * SNIPPET), "" if is_chinese else " ")
         short = short or text
     return short
+
+
+def shortened(text: str, most: int, between: str) -> str:
+    """Return a text of at most ``most`` characters, cut off before the last ``between`` that fits.
+
+    >>> shortened("one two three", 9, " ")
+    'one two …'
+    """
+    if len(text) <= most:
+        return text
+    return text[:most].rsplit(between, 1)[0] + " …" if between else text[:most] + "…"
 
 
 def own(section: nodes.Element) -> list[nodes.Node]:
@@ -118,10 +140,15 @@ def own(section: nodes.Element) -> list[nodes.Node]:
 def body(section: nodes.section) -> str:
     """Return the words of a section that are indexed: its first ones, its terms in bold and its captions."""
     parts = own(section)
-    first = " ".join(readable(part) for part in parts).split()[:FIRST_WORDS]
+    first = beginning(" ".join(readable(part) for part in parts))
     bold = [readable(term) for part in parts for term in part.findall(nodes.strong)]
     captions = [readable(caption) for part in parts for caption in part.findall(nodes.caption)]
-    return " ".join((*first, *bold, *captions))
+    return " ".join((first, *bold, *captions))
+
+
+def beginning(text: str) -> str:
+    """Return the first words of a text, or its first characters if it is Chinese."""
+    return text[:FIRST_CHARACTERS] if CHINESE.search(text) else " ".join(text.split()[:FIRST_WORDS])
 
 
 def entries(doctree: nodes.document, docname: str, page: str) -> Iterator[dict[str, str]]:
@@ -138,6 +165,7 @@ def entries(doctree: nodes.document, docname: str, page: str) -> Iterator[dict[s
             "body": body(section),
             "snippet": snippet(section),
             "place": place_of(section, top),
+            "english": section["ids"][0].replace("-", " "),
         }
     for entry in doctree.findall(addnodes.desc):
         signature = entry[0]
@@ -152,6 +180,7 @@ def entries(doctree: nodes.document, docname: str, page: str) -> Iterator[dict[s
             "body": text,
             "snippet": text[:SNIPPET],
             "place": "section",
+            "english": "",
         }
 
 
@@ -162,17 +191,24 @@ def place_of(section: nodes.section, top: nodes.section | None) -> str:
     return "top" if section is top else "deeper" if deeper else "section"
 
 
-def read_words(root: Path) -> tuple[list[list[str]], dict[str, str]]:
+def read_words(root: Path, language: str = "") -> tuple[list[list[str]], dict[str, str]]:
     """Return the groups of words of the same meaning, and the further words of pages and sections.
+
+    Those of another language are added to the English ones, as far as it has a list.
 
     Raises:
         ValueError: if a group has fewer than two words.
     """
-    content = yaml.safe_load((root / WORDS).read_text(encoding="utf-8"))
-    for group in content["same"]:
-        if len(group) < 2:
-            raise ValueError(f"a group in {WORDS} must have two words or more, got {group}")
-    return [[normalised(str(word)) for word in group] for group in content["same"]], content["further"]
+    groups, further = [], {}
+    for path in (root / WORDS, root / "locale" / language / Path(WORDS).name):
+        content = yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else {"same": [], "further": {}}
+        for group in content["same"]:
+            if len(group) < 2:
+                raise ValueError(f"a group in {path.name} must have two words or more, got {group}")
+        groups += [[normalised(str(word)) for word in group] for group in content["same"]]
+        for place, phrases in content["further"].items():
+            further[place] = f"{further[place]}, {phrases}" if place in further else phrases
+    return groups, further
 
 
 def synonyms(text: str, groups: list[list[str]]) -> str:
@@ -180,13 +216,22 @@ def synonyms(text: str, groups: list[list[str]]) -> str:
 
     >>> synonyms("Rotary positions", [["rope", "rotary"]])
     'rope'
+    >>> synonyms("因果掩码", [["掩码", "mask"]])
+    'mask'
     """
-    text = f" {re.sub(r'[^a-z0-9]+', ' ', normalised(text))} "
+    text = f" {spaced(normalised(text))} "
     found = []
     for group in groups:
-        if present := [word for word in group if f" {re.sub(r'[^a-z0-9]+', ' ', word)} " in text]:
+        if present := [
+            word for word in group if f" {spaced(word)} " in text or (CHINESE.search(word) and word in text)
+        ]:
             found += [word for word in group if word not in present]
     return " ".join(found)
+
+
+def spaced(text: str) -> str:
+    """Return a text with a space for each run of other characters than Latin letters and digits."""
+    return re.sub(r"[^a-z0-9]+", " ", text)
 
 
 def index(env, root: Path) -> list[dict[str, str]]:
@@ -195,18 +240,20 @@ def index(env, root: Path) -> list[dict[str, str]]:
     Raises:
         ValueError: if ``search.yml`` names a page or section that does not exist.
     """
-    groups, further = read_words(root)
+    groups, further = read_words(root, catalogs.language())
     numbered = chapters(env)
     found = []
     for docname in sorted(env.found_docs):
         kind = kind_of(docname, numbered)
         page = short_title(env, docname)
         if kind == "chapter":
-            page = f"Chapter {numbered.index(docname) + 1}, {page}"
+            page = gettext("Chapter {number}, {title}").format(number=numbered.index(docname) + 1, title=page)
         for entry in entries(env.get_doctree(docname), docname, page):
             phrases = further.get(entry["address"].replace(".html", "", 1), "")
-            same = synonyms(f"{entry['heading']} {phrases}", groups)
-            found.append(entry | {"kind": kind, "phrases": phrases, "words": same})
+            anchor = entry.pop("english")
+            english = anchor if CHINESE.search(entry["heading"]) else ""
+            same = synonyms(f"{entry['heading']} {english} {phrases}", groups)
+            found.append(entry | {"kind": kind, "phrases": phrases, "words": f"{same} {english}".strip()})
     known = {entry["address"].replace(".html", "", 1) for entry in found}
     if unknown := sorted(further.keys() - known):
         raise ValueError(f"{WORDS} names sections that do not exist: {', '.join(unknown)}")
@@ -233,7 +280,8 @@ def without_words_index(app) -> None:
 
 def result_page(app) -> Iterator[tuple[str, dict, str]]:
     """Yield the page that shows all results."""
-    yield "search", {"title": "Search"}, "search_results.html"
+    context = {"title": gettext("Search"), "needs_script": gettext("The search needs JavaScript.")}
+    yield "search", context, "search_results.html"
 
 
 def setup(app) -> dict:

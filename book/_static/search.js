@@ -3,6 +3,9 @@
  *
  * `search-index.js` holds an entry for each section (book/_ext/search.py). Lunr ranks them. Both scripts are loaded when
  * a reader opens the search. The arrow keys choose a result, Enter opens it; without a choice Enter shows all results.
+ *
+ * Chinese is written without spaces: each two neighbouring characters count as a word, so that 注意力 is found in any text
+ * that contains it.
  */
 
 (() => {
@@ -16,8 +19,10 @@
   const FIELDS = { heading: 8, phrases: 10, words: 6, page: 3, body: 1 };
   const KINDS = { chapter: 3, question: 1, page: 1.2, exercise: 0.7, library: 0.5 };
   const PLACES = { top: 1.5, section: 1, deeper: 0.6 };
-  const NAMES = { question: "question", exercise: "exercises", library: "library" };
   const BETWEEN = /[\s\-–_.,;:!?()[\]/'"“”’=|`*+^{}<>&]+/;
+  const CHINESE = /\p{Script=Han}+/gu;
+  const ONE_CHARACTER = /^\p{Script=Han}$/u;
+  const CHINESE_MARKS = /[\u2014\u2026\u3000-\u303f]/g; // NFKC makes an ASCII mark of the others
   const IN_DIALOG = 8;
   const ON_PAGE = 60;
 
@@ -34,6 +39,27 @@
 
   /** Return a text in small letters, with plain letters for Unicode ones. @param {string} text */
   const normalised = (text) => text.replaceAll("√", " sqrt ").normalize("NFKC").toLowerCase();
+
+  /** Return a text in the language of the page. @param {string} text */
+  const gettext = (text) => /** @type {any} */ (window).bookWords?.[text] ?? text;
+
+  const names = { question: gettext("question"), exercise: gettext("exercises"), library: gettext("library") };
+
+  /** Replace each Chinese part of a text. @param {string} text @param {(part: string) => string[]} words */
+  const withChinese = (text, words) =>
+    text.replace(CHINESE_MARKS, " ").replace(CHINESE, (part) => ` ${words(part).join(" ")} `);
+
+  /** Return each character of a Chinese text with the next one; the last is alone. @param {string} part */
+  const pairs = (part) => [...part].map((one, i, all) => one + (all[i + 1] ?? ""));
+
+  /** Return a text as it is indexed. @param {string} text */
+  const indexed = (text) => withChinese(normalised(text), pairs);
+
+  /** Return the words of what was typed; for Chinese its pairs of characters, or its only character. @param {string} text */
+  const wordsOf = (text) =>
+    withChinese(normalised(text), (part) => pairs(part).filter((pair, i) => i === 0 || [...pair].length === 2))
+      .split(BETWEEN)
+      .filter(Boolean);
 
   /** Index all entries with Lunr. @param {any} lunr @param {Entry[]} entries @returns {Search} */
   function makeSearch(lunr, entries) {
@@ -52,7 +78,7 @@
       for (const [i, entry] of entries.entries()) {
         const { kind, place } = entry;
         const texts = Object.fromEntries(
-          Object.keys(FIELDS).map((field) => [field, normalised(entry[/** @type {keyof Entry} */ (field)])]),
+          Object.keys(FIELDS).map((field) => [field, indexed(entry[/** @type {keyof Entry} */ (field)])]),
         );
         const ofKind = KINDS[/** @type {keyof typeof KINDS} */ (kind)];
         const ofPlace = PLACES[/** @type {keyof typeof PLACES} */ (place)];
@@ -66,7 +92,8 @@
     function require(/** @type {any} */ query, /** @type {string} */ word) {
       const exact = { presence: REQUIRED, usePipeline: false };
       const known = index.query((/** @type {any} */ one) => one.term(stem(word), exact)).length > 0;
-      if (known || word.length < 4) query.term(stem(word), exact);
+      if (ONE_CHARACTER.test(word)) query.term(word, { ...exact, wildcard: TRAILING });
+      else if (known || word.length < 4) query.term(stem(word), exact);
       else query.term(word, { ...exact, editDistance: 1 });
     }
 
@@ -76,7 +103,7 @@
 
     /** Return the entries with this phrase, those with all words, those with the last word begun, those with some. */
     function find(/** @type {string} */ text) {
-      const typed = normalised(text).split(BETWEEN).filter(Boolean);
+      const typed = wordsOf(text);
       const words = typed.filter((word) => lunr.stopWordFilter(new lunr.Token(word)));
       const named = [...phrases.keys()].filter((i) => phrases[i].includes(asPhrase(text)));
       const last = words.at(-1);
@@ -113,8 +140,9 @@
   /** Return a text with the words that were typed marked. @param {string} text @param {string[]} words */
   function marked(text, words) {
     const part = document.createElement("span");
-    const pattern = words.map((word) => word.replace(/[^\p{L}\p{N}]/gu, "\\$&")).join("|");
-    const pieces = pattern ? text.split(new RegExp(`(\\b(?:${pattern}))`, "i")) : [text];
+    const escaped = words.map((word) => word.replace(/[^\p{L}\p{N}]/gu, "\\$&"));
+    const pattern = escaped.map((word) => (/^\p{Script=Han}/u.test(word) ? word : `\\b${word}`)).join("|");
+    const pieces = pattern ? text.split(new RegExp(`(${pattern})`, "i")) : [text];
     for (const [i, piece] of pieces.entries()) {
       if (i % 2 === 0) part.append(piece);
       else part.append(Object.assign(document.createElement("mark"), { textContent: piece }));
@@ -128,7 +156,7 @@
     link.href = ROOT + entry.address;
     link.tabIndex = -1;
     const heading = Object.assign(marked(entry.heading, words), { className: "search-heading" });
-    const kind = NAMES[/** @type {keyof typeof NAMES} */ (entry.kind)];
+    const kind = names[/** @type {keyof typeof names} */ (entry.kind)];
     const page = document.createElement("span");
     page.className = "search-page";
     page.textContent = [entry.page === entry.heading ? "" : entry.page, kind].filter(Boolean).join(" · ");
@@ -151,7 +179,7 @@
     list.id = name;
     list.className = "search-found";
     list.setAttribute("role", "listbox");
-    list.setAttribute("aria-label", "Results");
+    list.setAttribute("aria-label", gettext("Results"));
     const note = Object.assign(document.createElement("p"), { className: "search-note" });
     note.setAttribute("role", "status");
     place.append(list, note);
@@ -178,13 +206,13 @@
       }
       const found = (await search()).find(typed);
       if (typed !== input.value) return;
-      const words = normalised(typed)
-        .split(BETWEEN)
-        .filter((word) => word.length > 1);
+      const whole = normalised(typed).match(CHINESE) ?? []; // marked as a whole where a text contains it
+      const words = [...whole, ...wordsOf(typed).filter((word) => word.length > 1)];
       list.replaceChildren(...found.slice(0, most).map((entry, i) => item(entry, words, `${name}-${i}`)));
       input.setAttribute("aria-expanded", String(found.length > 0));
-      const more = found.length > most ? `${found.length} results. Enter shows more.` : "";
-      note.textContent = found.length ? more : "Nothing was found. Try another word, or fewer words.";
+      const more = gettext("{count} results. Enter shows more.").replace("{count}", String(found.length));
+      const none = gettext("Nothing was found. Try another word, or fewer words.");
+      note.textContent = found.length > most ? more : found.length ? "" : none;
       choose(-1);
     }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import catalogs
 import pytest
+import script_words
 import yaml
 from babel.messages.catalog import Catalog
 from build_language import linked, titles_translated
@@ -225,3 +226,14 @@ def test_messages_of_page_include_captions():
     found = messages_of_page(Path(ROOT, "book/attention/scaling.ipynb"))
     assert any(text.startswith("Mean entropy of 64 weights.") for text in found)
     assert any(text.startswith("Entropy against width") for text in found)
+
+
+def test_words_of_scripts_are_found_and_translated(monkeypatch):
+    monkeypatch.setenv("BOOK_LANGUAGE", "zh_CN")
+    scripts = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "book/_static").glob("*.js"))
+    calls = [call for call in re.findall(r"\bgettext\(\s*(.)", scripts) if call != "t"]  # besides gettext(text) itself
+    assert len(calls) >= len(catalogs.words_of_scripts()) > 5
+    assert set(calls) == {'"'}
+    assert set(script_words.table()) == set(catalogs.words_of_scripts())
+    monkeypatch.setattr(script_words, "table", lambda: {"Copy link": "</script>"})
+    assert script_words.script.__wrapped__() == 'window.bookWords = {"Copy link":"\\u003c/script>"};'

@@ -123,3 +123,57 @@ def test_search_says_when_nothing_is_found(visit):
         page.locator(".bd-search-container input").fill("mask")
         page.locator("#search-results a").first.wait_for()
         assert page.url.endswith("?q=mask")
+
+
+# Entries of a site in Chinese. Prose that names a term stands before the section whose heading has it.
+CHINESE = {
+    "prose.html": ("其他领域", "一个头的注意力权重和掩码，在位置编码之后。", "elsewhere"),
+    "weights.html": ("注意力权重从哪里来？", "每个查询有一行权重。", "where do the weights come from"),
+    "masks.html": ("掩码：每个查询可以关注哪些键", "因果掩码遮住之后的词元。", "causal mask"),
+    "positions.html": ("位置编码与 RoPE", "旋转把距离放进分数。", "positional encoding and rope"),
+    "entropy.html": ("熵", "一行权重有多平均。", "entropy"),
+    "cache.html": ("KV 缓存省下什么？", "每一步只算一个词元。", "what does a kv cache save"),
+    "english.html": ("Perplexity", "A page that is not translated.", ""),
+}
+ASKED = {
+    "注意力权重": "weights.html",
+    "掩码": "masks.html",
+    "因果掩码": "masks.html",
+    "位置编码": "positions.html",
+    "KV缓存": "cache.html",
+    "熵": "entropy.html",
+    "距离": "positions.html",
+    "causal mask": "masks.html",
+    "rope": "positions.html",
+    "perplexity": "english.html",
+    "位置编码是什么": "positions.html",  # no entry has all pairs of characters
+}
+
+
+@pytest.mark.browser
+def test_search_finds_chinese_and_english_words_in_a_chinese_index(browser, site):
+    index = [
+        dict(zip(("address", "heading", "body", "words"), (address, *words), strict=True))
+        | {"page": "第 1 章", "snippet": words[1], "kind": "chapter", "place": "section", "phrases": ""}
+        for address, words in CHINESE.items()
+    ]
+    page = browser.new_page()
+    page.add_init_script(
+        f"window.bookWords = {json.dumps({'Nothing was found. Try another word, or fewer words.': '没有找到。'})}"
+    )
+    page.route("**/search-index.js", lambda route: route.fulfill(body=f"window.SEARCH_INDEX = {json.dumps(index)};"))
+    page.goto(f"{site}/search.html")
+    field, results = page.locator(".bd-search-container input"), page.locator("#search-results a")
+    found = {}
+    for asked in ASKED:
+        field.fill("")
+        page.wait_for_function("!document.querySelector('#search-results a')")
+        field.fill(asked)
+        results.first.wait_for()
+        found[asked] = results.evaluate_all(ADDRESSES)[0]
+    assert found == ASKED
+    field.fill("注意力权重")
+    page.locator("#search-results mark", has_text="注意力权重").first.wait_for()
+    field.fill("量子力学")
+    page.locator("#search-results [role=status]", has_text="没有找到。").wait_for()
+    page.close()
