@@ -2,12 +2,17 @@
 
 A page that is not a chapter has attention weights instead: nine words to nine words as a matrix, and again as arcs
 between words. The same page always gives the same bytes.
+
+A picture with Chinese text needs a font of the system. Without one it is not drawn, and ``tools/build_language.py``
+takes the picture of the English site.
 """
 
 import io
 import textwrap
 from functools import cache
+from pathlib import Path
 
+import chinese_font
 import numpy as np
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -65,7 +70,15 @@ PLOTS = {
 
 
 def draw_card(subject: str, question: str, below: str, plot: str = "") -> bytes:
-    """Return a PNG of ``WIDTH`` by ``HEIGHT``; ``plot`` is an SVG of Matplotlib, drawn in place of the weights."""
+    """Return a PNG of ``WIDTH`` by ``HEIGHT``; ``plot`` is an SVG of Matplotlib, drawn in place of the weights.
+
+    It is empty if the text is Chinese and the machine has no font for it.
+    """
+    families = ["DejaVu Sans"]
+    if chinese_font.is_chinese(subject + question + below):
+        if not chinese_font.font():
+            return b""
+        families.insert(0, chinese_font.font())
     figure = Figure(figsize=(WIDTH / 100, HEIGHT / 100), dpi=100)
     canvas = FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))
@@ -76,7 +89,7 @@ def draw_card(subject: str, question: str, below: str, plot: str = "") -> bytes:
         _weights(axes, WEIGHTS)
 
     points, lines = _wrapped(question, *((NARROW, 5) if plot else (LINES, 4)))
-    say = {"family": "DejaVu Sans", "va": "center_baseline", "parse_math": False}
+    say = {"family": families, "va": "center_baseline", "parse_math": False}
     axes.text(64, 92, subject, size=19, color=QUERY, weight="bold", **say)
     step = 1.75 * points  # in pixels
     top = 325 - step * (len(lines) - 1) / 2
@@ -111,12 +124,22 @@ def _plot(svg: str) -> Image.Image:
 
 def _wrapped(text: str, fits: tuple[tuple[int, int], ...], most: int) -> tuple[int, list[str]]:
     """Return the largest font size at which the text needs at most so many lines, and the lines."""
+    if chinese_font.is_chinese(text):
+        found = [(points, chinese_font.lines(text, broad)) for broad, points in fits]
+        return next((each for each in found if len(each[1]) <= most), found[-1])
     for broad, points in fits:
         lines = textwrap.wrap(text, broad, break_on_hyphens=False, break_long_words=False)
         if len(lines) <= most and max(map(len, lines)) <= broad:
             return points, lines
     broad, points = fits[-1]
     return points, textwrap.wrap(text, broad, break_on_hyphens=False)
+
+
+def write_card(path: Path, picture: bytes) -> None:
+    """Write a picture, unless it could not be drawn."""
+    if picture:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(picture)
 
 
 def _weights(axes, weights: np.ndarray) -> None:
