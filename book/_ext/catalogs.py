@@ -88,6 +88,12 @@ def words_of_scripts(root: Path = ROOT) -> list[str]:
     return list(dict.fromkeys(json.loads(text) for texts in found for text in texts))
 
 
+def headings_of_reference(root: Path = ROOT) -> dict[str, str]:
+    """Return the headings of the library's reference by page; the contents list them, and its text has no catalogs."""
+    pages = sorted((root / "book" / "reference").glob("*.rst"))
+    return {f"book/reference/{path.stem}": path.read_text(encoding="utf-8").split("\n", 1)[0] for path in pages}
+
+
 def gettext(text: str) -> str:
     """Return a text of the extensions in the language of this build."""
     return of_page(language(), SITE).get(text, text) if language() else text
@@ -96,6 +102,21 @@ def gettext(text: str) -> str:
 def mark(text: str) -> str:
     """Return the text unchanged; the call marks it for the catalog, and ``gettext`` translates it later."""
     return text
+
+
+def is_translated(env, docname: str) -> bool:
+    """Return whether a page is listed as finished and all its text turned out to be translated."""
+    return docname in finished(language()) and bool(env.metadata.get(docname, {}).get("translated"))
+
+
+def language_of_page(env, docname: str) -> str:
+    """Return the language of a page as HTML names it, such as ``zh-CN``: English if the page is not translated.
+
+    A page without a source, such as that of the search, is in the language of the build.
+    """
+    if not language() or (docname in env.found_docs and not is_translated(env, docname)):
+        return "en"
+    return language().replace("_", "-")
 
 
 def title(text: str) -> str:

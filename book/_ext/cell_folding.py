@@ -8,6 +8,7 @@ import json
 import re
 from pathlib import Path
 
+from catalogs import gettext, mark
 from docutils import nodes
 
 ON_PAPER = re.compile(r"^(\(On paper nothing moves\b.*?\))[ \t]*$", re.MULTILINE)
@@ -21,6 +22,12 @@ GENERIC_SUMMARY = '<summary aria-label="Toggle hidden content">'
 # The theme loads Sphinx's search on every page. The book has its own (search.py).
 SEARCH = re.compile(r'<script src="[^"]*(?:searchindex|searchtools|language_data)\.js"></script>')
 BACKGROUND = re.compile(r'(<g id="patch_[12]">\s*<path d="[^"]*"\s+style="fill: )#ffffff')
+# The labels of folded code, for the catalogs: before and after it is unfolded.
+PROMPTS = (
+    *(mark("Show the code"), mark("Show the imports"), mark("Show the check"), mark("Show the numbers of the text")),
+    *(mark("Hide the code"), mark("Hide the imports"), mark("Hide the check"), mark("Hide the numbers of the text")),
+    *(mark("Show the code of this figure"), mark("Hide the code of this figure")),
+)
 # Figures are designed for the width of a phone. Where the page shows a figure larger, its text is scaled down around
 # its anchor point, so that letters grow less than lines. The media queries use the figure's own width.
 FONT_SCALING = """<style id="letters">
@@ -59,8 +66,8 @@ def fold_code(app, doctree) -> None:
         if label and cell.children[0].get("nb_element") == "cell_code_source":
             cell.attributes |= {
                 "hide_mode": hidden or "input",
-                "prompt_show": f"Show {label}",
-                "prompt_hide": f"Hide {label}",
+                "prompt_show": gettext(f"Show {label}"),
+                "prompt_hide": gettext(f"Hide {label}"),
             }
             merge_with_the_fold_above(cell)
 
@@ -72,7 +79,7 @@ def merge_with_the_fold_above(cell: nodes.container) -> None:
     if not isinstance(above, nodes.container) or len(above) != 1 or above.get("prompt_show") != cell["prompt_show"]:
         return
     first, more = (next(each.findall(nodes.literal_block)) for each in (above, cell))
-    between = "\n" if cell["prompt_show"] == "Show the imports" else "\n\n"
+    between = "\n" if cell["prompt_show"] == gettext("Show the imports") else "\n\n"
     more.rawsource = f"{first.astext().rstrip()}{between}{more.astext()}"
     more[:] = [nodes.Text(more.rawsource)]
     cell.parent.remove(above)
@@ -177,7 +184,8 @@ def with_labels(text: str) -> str:
 
     def name(found: re.Match) -> str:
         title = " ".join(re.sub(r"<[^>]+>", "", found[2]).split()).replace('"', "&quot;")
-        return f'{found[1]} aria-label="Pages under {title}">'
+        label = gettext("Pages under {title}").format(title=title)
+        return f'{found[1]} aria-label="{label}">'
 
     return SUBPAGES.sub(name, text).replace(GENERIC_SUMMARY, "<summary>")
 

@@ -4,7 +4,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import catalogs
 import yaml
+from messages import translated
 
 
 def chapters(root: Path) -> dict[str, Path]:
@@ -18,6 +20,14 @@ def markdown_cells(chapter: Path) -> list[str]:
     """Return the sources of a chapter's Markdown cells."""
     cells = json.loads(chapter.read_text(encoding="utf-8"))["cells"]
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
+
+
+def in_language(text: str, chapter: Path, root: Path) -> str:
+    """Return Markdown of a chapter, or of another page, with its messages in the language of this build."""
+    if not (language := catalogs.language()):
+        return text
+    docname = chapter.relative_to(root).with_suffix("").as_posix()
+    return translated(text, catalogs.of_page(language, docname).get)
 
 
 def page_filler(page: str, filled: Callable[[str, Path], str]) -> Callable:

@@ -8,13 +8,15 @@ year.
 import re
 from pathlib import Path
 
-from chapters import chapters, markdown_cells, page_filler
+from catalogs import gettext
+from catalogs import title as title_of
+from chapters import chapters, in_language, markdown_cells, page_filler
 from sources import sources_of
 
 PAGE = "book/back/errata"
 MARK = "<!-- claims -->"
 HEADING = "## Claims you will meet"
-COLUMNS = "| what is said | what holds |"
+COLUMNS, LINE = "| what is said | what holds |", "|---|---|"
 LOCAL_LINK = re.compile(r"\]\(#")
 CITED = re.compile(r"\[(\d+)\](?![(\[])")
 ROLE = re.compile(r"\{[a-z:]+\}`")
@@ -48,7 +50,7 @@ def outside_chapter(row: str, chapter: Path, root: Path) -> str:
     def source(number: re.Match) -> str:
         entry = sources_of(chapter)[int(number[1])]
         first = re.split(r",| et al\.| and ", entry.authors)[0]
-        others = "" if first == entry.authors else " et al."
+        others = "" if first == entry.authors else gettext(" et al.")
         return f"([{first}{others} {entry.year}]({entry.address}))"
 
     return CITED.sub(source, LOCAL_LINK.sub(f"]({page}#", row))
@@ -57,15 +59,25 @@ def outside_chapter(row: str, chapter: Path, root: Path) -> str:
 def claims_by_chapter(root: Path) -> dict[str, list[str]]:
     """Return the rows of each chapter, by the Markdown link to the chapter."""
     return {
-        f"[{title}](/{path.relative_to(root)})": [outside_chapter(row, path, root) for row in claims_of(path)]
+        f"[{title_of(title)}](/{path.relative_to(root)})": [
+            outside_chapter(row, path, root) for row in translated_rows(path, root)
+        ]
         for title, path in chapters(root).items()
     }
+
+
+def translated_rows(chapter: Path, root: Path) -> list[str]:
+    """Return the rows of a chapter's table in the language of this build."""
+    table = "\n".join((COLUMNS, LINE, *claims_of(chapter)))
+    return in_language(table, chapter, root).splitlines()[2:]
 
 
 def tables(root: Path) -> str:
     """Return the Markdown of all tables, which replaces ``MARK`` on the page."""
     rows_of = claims_by_chapter(root)
-    parts = ("\n".join((f"## {chapter}\n", COLUMNS, "|---|---|", *rows)) for chapter, rows in rows_of.items())
+    said, holds = gettext("what is said"), gettext("what holds")
+    columns = f"| {said} | {holds} |"
+    parts = ("\n".join((f"## {chapter}\n", columns, LINE, *rows)) for chapter, rows in rows_of.items())
     return "\n\n".join(parts)
 
 

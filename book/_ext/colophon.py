@@ -5,10 +5,17 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+from catalogs import gettext, mark
+from catalogs import title as title_of
 from chapters import chapters, page_filler
 
 PAGE = "book/back/colophon"
 RECORDS, SCRIPTS = "benchmarks/results", "lessons_lib/page/widgets/static"
+# What requirements are for, as requirements.txt says it, for the catalogs.
+PURPOSES = (
+    *(mark("the library"), mark("the notebooks"), mark("the book"), mark("the exercises")),
+    *(mark("the wheel"), mark("the tests")),
+)
 COMMAND = re.compile(r'"command": "([^"]*)"')
 MAKER = re.compile(r"^/\*\* .*\bby (tools/\w+\.py)")
 
@@ -71,29 +78,35 @@ def generated_scripts(root: Path) -> dict[str, tuple[str, int]]:
 
 def tables(root: Path) -> dict[str, str]:
     """Return the Markdown table that replaces each mark on the page."""
-    links = {title: f"[{title}](/{path.relative_to(root)})" for title, path in chapters(root).items()}
+    links = {title: f"[{title_of(title)}](/{path.relative_to(root)})" for title, path in chapters(root).items()}
     versions = [
-        f"| {purpose} | {', '.join(f'{name} {version}' for name, version in named.items())} |"
+        f"| {gettext(purpose)} | {', '.join(f'{name} {version}' for name, version in named.items())} |"
         for purpose, named in pins(root).items()
     ]
     runs = [
-        f"| {', '.join(links[title] for title in run.read_in)} | `{run.command}` | {run.date} "
+        f"| {gettext(', ').join(links[title] for title in run.read_in)} | `{run.command}` | {run.date} "
         f"| {run.device}; {run.versions} |"
         for run in records(root).values()
     ]
     scripts = generated_scripts(root)
     weights = [f"| `{name}` | `{command}` | {size / 1000:.0f} |" for name, (command, size) in scripts.items()]
     return {
-        "<!-- versions -->": "\n".join(("| for | pinned |", "|---|---|", *versions)),
-        "<!-- records -->": "\n".join(("| read in | made by | on | device, versions |", "|---|---|---|---|", *runs)),
-        "<!-- weights -->": "\n".join(("| script | written by | kB |", "|---|---|---|", *weights)),
+        "<!-- versions -->": table((mark("for"), mark("pinned")), versions),
+        "<!-- records -->": table((mark("read in"), mark("made by"), mark("on"), mark("device, versions")), runs),
+        "<!-- weights -->": table((mark("script"), mark("written by"), mark("kB")), weights),
     }
+
+
+def table(columns: tuple[str, ...], rows: list[str]) -> str:
+    """Return a Markdown table with the names of its columns in the language of this build."""
+    head = "".join(f"| {gettext(column)} " for column in columns) + "|"
+    return "\n".join((head, "|---" * len(columns) + "|", *rows))
 
 
 def with_tables(text: str, root: Path) -> str:
     """Return the page's Markdown with each mark replaced by its table."""
-    for mark, table in tables(root).items():
-        text = text.replace(mark, table)
+    for place, filled in tables(root).items():
+        text = text.replace(place, filled)
     return text
 
 

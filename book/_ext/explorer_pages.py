@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from html import escape, unescape
 from pathlib import Path
 
+from catalogs import gettext, language_of_page
 from docutils import nodes
 from gallery import EXPLORERS, explorer_sections, output_html
 from opengraph import (
     NO_TEXT,
     SHORTEST,
     alt_of,
+    locale_of,
     plot_svg,
     sentences,
     short_title,
@@ -25,7 +27,7 @@ from opengraph import (
     tags,
     unicode_formula,
 )
-from social_cards import draw_card
+from social_cards import draw_card, write_card
 from sphinx.addnodes import pending_xref
 from sphinx.errors import ExtensionError
 from sphinx.util import docname_join
@@ -143,7 +145,31 @@ def collect_pages(app) -> Iterator[tuple[str, dict, str]]:
         title = short_title(app.env, page.chapter)
         code = embed_code(page, site_address(app.config))
         context = {"explorer": page, "title": page.question, "body": page.html, "favicon": favicon(app)}
-        yield page.docname, {**context, "chapter_title": title, "embed_code": code}, TEMPLATE
+        context["language"] = language_of_page(app.env, EXPLORERS)
+        words = template_words(f'<a href="{address_of(app, page)}">{escape(title)}</a>')
+        yield page.docname, {**context, "words": words, "embed_code": code}, TEMPLATE
+
+
+def address_of(app, page: ExplorerPage) -> str:
+    """Return the address of an explorer's chapter, relative to the explorer's page."""
+    return escape(app.builder.get_relative_uri(page.docname, page.chapter))
+
+
+def template_words(chapter: str) -> dict[str, str]:
+    """Return the words of the template in the language of this build; ``chapter`` is the link to the chapter."""
+    return {
+        "all": gettext("All explorers"),
+        "copy_link": gettext("Copy link"),
+        "embed": gettext("Embed"),
+        "shows": gettext("This line shows the explorer, as it is set now, in another page:"),
+        "code": gettext("HTML that embeds the explorer"),
+        "relative": gettext(
+            "The address in it is relative, because this copy of the book has no address of its own: "
+            "put yours before it."
+        ),
+        "copy_line": gettext("Copy the line"),
+        "explains": gettext("The chapter {chapter} explains the figure.").format(chapter=chapter),
+    }
 
 
 def embed_code(page: ExplorerPage, base: str) -> str:
@@ -171,6 +197,7 @@ def add_tags(app, pagename, templatename, context, doctree) -> None:
         address=base and f"{base}{page.docname}.html",
         picture=f"{base}_static/{page.picture}",
         alt=alt_of(app.env, page.question, page.chapter) if base else "",
+        locale=locale_of(app.env, EXPLORERS),
     )
 
 
@@ -179,11 +206,9 @@ def draw_pictures(app, exception) -> None:
     if exception is not None or app.builder.name != "html" or app.config.one_page not in ("", EXPLORERS):
         return
     for page in explorer_pages(app):
-        below = f"{app.config.html_title}: an explorer"
+        below = gettext("{book}: an explorer").format(book=app.config.html_title)
         picture = draw_card(page.title, page.question, below, plot_svg(app, page.chapter))
-        path = Path(app.outdir, "_static", page.picture)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(picture)
+        write_card(Path(app.outdir, "_static", page.picture), picture)
 
 
 def setup(app) -> dict:

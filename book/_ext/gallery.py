@@ -16,7 +16,7 @@ from thumbnails import thumbnail
 from lessons_lib.page.widgets import Hero
 
 EXPLORERS = "book/explorers"
-OWN_PAGE = '<div class="own-page"><a href="{address}">Open this explorer alone, to share or embed it</a></div>'
+OWN_PAGE = '<div class="own-page"><a href="{address}">{words}</a></div>'
 # The question of each chapter, in one line. A chapter that is not here is shown with its heading.
 QUESTIONS = {
     "why-attention": mark("How does a word collect information from the others?"),
@@ -98,7 +98,8 @@ def add_explorer_cards(app, doctree) -> None:
         cards.append(card(f"#{anchor}", drawing, name, question))
         script = re.search(r'class="explorer x-(\w+)', "".join(output_html(section)))
         if script:
-            section.append(_html(OWN_PAGE.format(address=f"../explorers/{script[1]}.html")))
+            words = escape(gettext("Open this explorer alone, to share or embed it"))
+            section.append(_html(OWN_PAGE.format(address=f"../explorers/{script[1]}.html", words=words)))
     if sections:
         top = sections[0].parent
         below = next(i for i, child in enumerate(top) if child in sections or child.get("nb_element") == "cell_code")

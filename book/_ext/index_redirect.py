@@ -9,6 +9,7 @@ import html
 from pathlib import Path
 from urllib.parse import quote
 
+from catalogs import language_of_page
 from opengraph import page_tags, site_address
 
 TEMPLATE = """<!doctype html>
@@ -39,7 +40,7 @@ def write_index(app, exception) -> None:
                 tags=tags,
                 icon=f"data:image/svg+xml,{quote(icon)}",
                 first=first,
-                language=(app.config.language or "en").replace("_", "-"),
+                language=language_of_page(app.env, root),
             ),
             encoding="utf-8",
         )

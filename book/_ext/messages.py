@@ -25,6 +25,7 @@ TITLED = ("admonition",)  # directives whose argument is text
 OPTION = re.compile(r":(\w+): ?(.*)")
 WITH_TEXT = ("where", "try")  # options of the directive ``question`` that contain text
 SUMMARY = re.compile(r"<summary>(.+?)</summary>")
+AFTER_COMMENT = re.compile(r"\s*<!--.*?--> *(?P<text>[^<\s].*)")  # what follows the reading times of a chapter
 CELL = re.compile(r"(?:[^|\\]|\\.)+")
 
 FORMULA = re.compile(r"\$\$.+?\$\$|(?<![\\$])\$(?!\$)(?:[^$\\]|\\.)+\$", re.DOTALL)
@@ -81,6 +82,10 @@ def messages(text: str, offset: int = 0) -> Iterator[Message]:
             for summary in SUMMARY.finditer(block):
                 start = places[token.map[0]] + summary.start(1)
                 yield from worded(Message(summary[1], start, start + len(summary[1])))
+            if after := AFTER_COMMENT.match(lines[token.map[0]]):
+                start = places[token.map[0]] + after.start("text")
+                text = after["text"].rstrip()
+                yield from worded(Message(text, start, start + len(text)))
         elif token.type == "inline" and row is not None:
             cell, cursor = next_cell(lines[row], cursor)
             yield from worded(Message(cell.text, places[row] + cell.start, places[row] + cell.end))

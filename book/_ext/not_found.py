@@ -8,19 +8,21 @@ import re
 from pathlib import Path
 from urllib.parse import urljoin, urlsplit
 
+from catalogs import gettext
+
 PAGE = "404"
 RELATIVE = re.compile(r'(?P<name>\s(?:href|src|action|data-content_root)=)"(?!#|/|[a-z][a-z\d+.-]*:)(?P<path>[^"]*)"')
 BODY = """<section id="page-not-found">
-<h1>Page not found</h1>
-<p>There is no page at this address. The page may have moved, or the address may have a typing error.</p>
+<h1>{title}</h1>
+<p>{reasons}</p>
 <form class="not-found" action="{search}" method="get" role="search">
-<input type="search" name="q" aria-label="Search the book" placeholder="RoPE, KV cache, why sqrt …">
-<button>Search</button>
+<input type="search" name="q" aria-label="{search_book}" placeholder="{examples}">
+<button>{search_now}</button>
 </form>
 <ul>
-<li><a href="{first}">The first page</a> lists all chapters.</li>
-<li><a href="{explorers}">Explorers</a> shows all figures that you can change.</li>
-<li><a href="{index}">Index</a> lists the functions of the library.</li>
+<li>{to_first}</li>
+<li>{to_explorers}</li>
+<li>{to_index}</li>
 </ul>
 </section>"""
 
@@ -29,8 +31,22 @@ def collect(app) -> list[tuple[str, dict, str]]:
     """Return the page, in the form that Sphinx expects of pages without a source."""
     uri = app.builder.get_relative_uri
     names = {"search": "search", "first": app.config.root_doc, "explorers": "book/explorers", "index": "genindex"}
-    body = BODY.format(**{key: uri(PAGE, name) for key, name in names.items()})
-    return [(PAGE, {"title": "Page not found", "body": body}, "page.html")]
+    to = {key: uri(PAGE, name) for key, name in names.items()}
+    words = {
+        "title": gettext("Page not found"),
+        "reasons": gettext(
+            "There is no page at this address. The page may have moved, or the address may have a typing error."
+        ),
+        "search_book": gettext("Search the book"),
+        "examples": gettext("RoPE, KV cache, why sqrt …"),
+        "search_now": gettext("Search"),
+        "to_first": gettext('<a href="{first}">The first page</a> lists all chapters.').format(**to),
+        "to_explorers": gettext('<a href="{explorers}">Explorers</a> shows all figures that you can change.').format(
+            **to
+        ),
+        "to_index": gettext('<a href="{index}">Index</a> lists the functions of the library.').format(**to),
+    }
+    return [(PAGE, {"title": words["title"], "body": BODY.format(**words, search=to["search"])}, "page.html")]
 
 
 def keep_out_of_search_engines(app, pagename, templatename, context, doctree) -> None:

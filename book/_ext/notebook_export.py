@@ -16,6 +16,7 @@ import shutil
 from pathlib import Path
 
 import nbformat
+from catalogs import gettext, mark
 from explore_links import without_links
 from repository_url import pages_address
 from sphinx.builders import Builder
@@ -42,11 +43,13 @@ NAMED = re.compile(r"(?P<title>.+?)\s*<(?P<target>[^<>]+)>", re.DOTALL)
 ADMONITIONS = {"admonition", "attention", "caution", "danger", "hint", "important", "note", "seealso", "tip", "warning"}
 PLAIN = {"div", "container"}  # boxes without a title
 PAPER = "only-print"  # the class of remarks for the printed page, which are left out: here everything is interactive
-NOTICE = """\
-*You are in the runnable edition of [a page of {book}]({page}). The numbers in the text are those of the book's own \
-run; what you compute can differ in the last digit, and will when you change something.*"""
-OF_GUESSES = """
-*Run it cell by cell. Where a card asks you to guess, guess before you read on: here nothing is covered.*"""
+NOTICE = mark(
+    "*You are in the runnable edition of [a page of {book}]({page}). The numbers in the text are those of the book's "
+    "own run; what you compute can differ in the last digit, and will when you change something.*"
+)
+OF_GUESSES = mark(
+    "*Run it cell by cell. Where a card asks you to guess, guess before you read on: here nothing is covered.*"
+)
 
 
 class Edition:
@@ -129,9 +132,9 @@ class Page:
                     cells.append(self.caption(cell, figure))
         for name in sorted(self.link_targets - self.anchors):
             self.warn(f"the link to #{name}")
-        notice = NOTICE.format(book=self.edition.config.html_title, page=self.edition.page(self.docname))
+        notice = gettext(NOTICE).format(book=self.edition.config.html_title, page=self.edition.page(self.docname))
         if any(cell.cell_type == "code" and "lessons_lib.page.guess" in cell.source for cell in cells):
-            notice += OF_GUESSES
+            notice += f"\n{gettext(OF_GUESSES)}"
         cells.insert(1, nbformat.v4.new_markdown_cell(notice, id="edition"))
         self.notebook.metadata["colab"] = {"provenance": [], "toc_visible": True}
         return nbformat.from_dict({**self.notebook, "cells": cells})
@@ -140,11 +143,13 @@ class Page:
         """Return a cell with a figure's caption, number and description in words."""
         text = self.resolve(figure["caption"])
         try:
-            text = f"**Fig. {self.edition.number(self.docname, 'figure', figure['name'])}.** {text}"
+            number = self.edition.number(self.docname, "figure", figure["name"])
+            text = gettext("**Fig. {number}.** {caption}").format(number=number, caption=text)
         except KeyError:
             self.warn(f"a figure without a name or number: {text}")
         if described := cell.metadata["mystnb"].get("image", {}).get("alt"):
-            text += f"\n\n<details><summary>The figure in words</summary>\n\n{described}\n\n</details>"
+            summary = gettext("The figure in words")
+            text += f"\n\n<details><summary>{summary}</summary>\n\n{described}\n\n</details>"
         return nbformat.v4.new_markdown_cell(text, id=f"{cell.id}-caption"[:64])
 
     def resolve(self, source: str) -> str:

@@ -13,19 +13,21 @@ from functools import cache
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from catalogs import gettext, is_translated, language, language_of_page, mark
 from docutils import nodes
-from social_cards import HEIGHT, PLOTS, WIDTH, draw_card
+from social_cards import HEIGHT, PLOTS, WIDTH, draw_card, write_card
 
 LONGEST, SHORTEST = 220, 50  # characters of a description; programs cut off longer ones
 LEAD = "You will be able to"
-BELOW = "A book that runs"  # the last line of the pictures of pages that are not chapters
+BELOW = mark("A book that runs")  # the last line of the pictures of pages that are not chapters
 NO_TEXT = "\0"  # stands for a formula that has no plain text, and for code
 LETTERS = {"infty": "∞", "sqrt": "√", "beta": "β", "lambda": "λ", "pi": "π", "tau": "τ", "theta": "θ"}
 LETTERS |= {"alpha": "α", "gamma": "γ", "sigma": "σ"}  # noqa: RUF001
 CHINESE_STOPS = "\u3002\uff1f\uff01"
 MINUS = "−"  # noqa: RUF001
 SUBSCRIPTS = {"_k": "ₖ", "_v": "ᵥ", "_i": "ᵢ", "_j": "ⱼ", "_n": "ₙ", "_m": "ₘ", "_t": "ₜ"}
-PAGE_ALT = "{title} Beside it a matrix of attention weights, and arcs between words with large attention weights."
+PAGE_ALT = mark("{title} Beside it a matrix of attention weights, and arcs between words with large attention weights.")
+PLOT_ALT = mark("{title} Beside it a plot. {plot}")
 
 
 def unicode_formula(tex: str) -> str:
@@ -79,6 +81,8 @@ def description(doctree: nodes.document) -> str:
         whole = next((i for i, sentence in enumerate(found) if NO_TEXT in sentence), len(found))
         if found and len(found[0]) > LONGEST:
             found, whole = [shorten(found[0], ", ") + " …"], 1
+        if re.search(f"[{CHINESE_STOPS}]", "".join(found[:whole])):
+            return shorten("".join(found[:whole]), f"(?<=[{CHINESE_STOPS}])")
         text = shorten(" ".join(found[:whole]), "(?<=[.?!]) |(?<=[.?!]”) ")
         if len(text) >= SHORTEST:
             return text
@@ -93,7 +97,7 @@ def shorten(text: str, between: str) -> str:
     'plot a softmax; derive it'
     """
     parts = [part for part in re.split(between, text) if NO_TEXT not in part]
-    joint = " " if between.startswith("(") else between
+    joint = "" if CHINESE_STOPS in between else " " if between.startswith("(") else between
     text = parts[0] if parts else ""
     for part in parts[1:]:
         if len(text) + len(joint) + len(part) > LONGEST:
@@ -135,10 +139,17 @@ def site_address(config) -> str:
     return f"{config.html_baseurl.rstrip('/')}/" if config.html_baseurl else ""
 
 
-def tags(title: str, text: str, book: str, *, kind="website", address="", picture="", alt="") -> str:
+def locale_of(env, docname: str) -> str:
+    """Return the locale of a translated page, such as ``zh_CN``; an English page needs none."""
+    tag = language_of_page(env, docname)
+    return "" if tag == "en" else tag.replace("-", "_")
+
+
+def tags(title: str, text: str, book: str, *, kind="website", address="", picture="", alt="", locale="") -> str:
     """Return the ``meta`` tags of a page; X reads Open Graph tags where it has none of its own."""
     lines = [("name", "description", text), ("property", "og:type", kind), ("property", "og:site_name", book)]
     lines += [("property", "og:title", title), ("property", "og:description", text)]
+    lines += [("property", "og:locale", locale)]
     if address:
         size = [("property", "og:image:width", str(WIDTH)), ("property", "og:image:height", str(HEIGHT))]
         lines += [("property", "og:url", address), ("property", "og:image", picture), *size]
@@ -164,6 +175,7 @@ def page_tags(app, pagename: str, doctree: nodes.document | None, heading: str =
         address=base and base + app.builder.get_target_uri(pagename),
         picture=f"{base}_static/{card_name(env, pagename)}",
         alt=card_alt(env, chapter or (pagename if pagename in env.titles else root)) if base else "",
+        locale=locale_of(env, pagename),
     )
 
 
@@ -176,7 +188,9 @@ def alt_of(env, title: str, docname: str) -> str:
     """Return in words what a picture with this title shows, for a page that belongs to a chapter or to none."""
     chapter = chapter_of(env, docname)
     plot = plot_of(env, chapter) if chapter else None
-    return f"{title} Beside it a plot. {plot.get('alt', '')}".strip() if plot else PAGE_ALT.format(title=title)
+    if plot is None:
+        return gettext(PAGE_ALT).format(title=title)
+    return gettext(PLOT_ALT).format(title=title, plot=plot.get("alt", "")).strip()
 
 
 def card_name(env, docname: str) -> str:
@@ -199,13 +213,12 @@ def draw_cards(app, exception) -> None:
     if exception is not None or app.builder.format != "html":
         return
     folder, env = Path(app.outdir, "_static"), app.env
-    (folder / "cards").mkdir(parents=True, exist_ok=True)
     for docname in sorted(env.titles):
         path = folder / card_name(env, docname)
         is_of_another = chapter_of(env, docname) not in (None, docname)
         is_kept = path.exists() and getattr(app.config, "one_page", "")
         if not is_of_another and not is_kept:
-            path.write_bytes(card_of(app, docname))
+            write_card(path, card_of(app, docname))
 
 
 def card_of(app, docname: str) -> bytes:
@@ -213,10 +226,10 @@ def card_of(app, docname: str) -> bytes:
     env, book = app.env, app.config.html_title
     if docname == app.config.root_doc:
         first = description(env.get_doctree(docname)).split(". ")[0].rstrip(".") + "."
-        return draw_card(book, first, BELOW)
+        return draw_card(book, first, gettext(BELOW))
     if docname in chapters(env):
         return draw_card(short_title(env, docname), title_of(env, docname), book, plot_svg(app, docname))
-    return draw_card(book, title_of(env, docname), BELOW)
+    return draw_card(book, title_of(env, docname), gettext(BELOW))
 
 
 @cache
@@ -242,8 +255,10 @@ def write_sitemap(app, exception) -> None:
     base = site_address(app.config)
     if exception is not None or app.builder.format != "html" or not base:
         return
+    # Pages that are not translated stand in the list of the English site.
+    own = {name for name in app.env.found_docs if not language() or is_translated(app.env, name)}
     explorers = {f"explorers/{page.stem}" for page in Path(app.outdir, "explorers").glob("*.html")}  # explorer_pages.py
-    pages = (f"{base}{app.builder.get_target_uri(docname)}" for docname in sorted(app.env.found_docs | explorers))
+    pages = (f"{base}{app.builder.get_target_uri(docname)}" for docname in sorted(own | explorers))
     places = "".join(f"<url><loc>{escape(page)}</loc></url>\n" for page in pages)
     head = '<?xml version="1.0" encoding="utf-8"?>\n<urlset xmlns="http://www.sitemaps.org/schemas/sitemap/0.9">\n'
     Path(app.outdir, "sitemap.xml").write_text(f"{head}{places}</urlset>\n", encoding="utf-8")

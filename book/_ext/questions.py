@@ -30,12 +30,15 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from chapters import chapters, markdown_cells, page_filler
+import catalogs
+from catalogs import gettext
+from chapters import chapters, in_language, markdown_cells, page_filler
 from docutils import nodes
+from folds import conclusions
 from formulas import labelled_formulas, without_stop
 from notebook_export import slug_of
-from opengraph import alt_of, description, plot_svg, site_address, tags
-from social_cards import draw_card
+from opengraph import alt_of, description, locale_of, plot_svg, site_address, tags
+from social_cards import draw_card, write_card
 from summaries import LOCAL_LINK, box
 
 PAGE = "book/questions"
@@ -52,7 +55,7 @@ HEADING = re.compile(r"^(#{2,4}) (.+)$", re.MULTILINE)
 DISPLAYED = re.compile(r"\$\$(.+?)\$\$", re.DOTALL)
 STYLE = re.compile(r'<style data-part="drawing-css">.*?</style>', re.DOTALL)
 SHARED = """<!doctype html>
-<html lang="en">
+<html lang="{language}">
 <meta charset="utf-8">
 <title>{title} — {book}</title>
 {tags}{canonical}<link rel="icon" href="{icon}">
@@ -60,7 +63,7 @@ SHARED = """<!doctype html>
 <article>
 <h1>{title}</h1>
 <p>{answer}</p>
-<p><a href="{target}">The answer in the book</a></p>
+<p><a href="{target}">{to_answer}</a></p>
 </article>
 </html>
 """
@@ -120,6 +123,8 @@ def section(root: Path, address: str) -> tuple[str, str]:
 def so_line(root: Path, address: str) -> str:
     """Return the last paragraph of a section without **So:**, with links that work on another page.
 
+    It is in the language of this build if the chapter is translated.
+
     Raises:
         ValueError: if the section has no such paragraph.
     """
@@ -127,8 +132,11 @@ def so_line(root: Path, address: str) -> str:
     found = re.search(r"^\*\*So:\*\* (.+)$", text, re.MULTILINE)
     if found is None:
         raise ValueError(f"the section {address} has no paragraph that begins with **So:**")
-    page = f"/book/{address.partition('#')[0]}.ipynb"
-    return LOCAL_LINK.sub(f"]({page}#", found[1][0].upper() + found[1][1:])
+    chapter = address.partition("#")[0]
+    words = in_language(found[0], chapter_path(root, chapter), root)
+    for begins in conclusions():
+        words = words.removeprefix(f"**{begins}**").lstrip()
+    return LOCAL_LINK.sub(f"](/book/{chapter}.ipynb#", words[0].upper() + words[1:])
 
 
 class Runs:
@@ -238,13 +246,18 @@ def links(one: Question, root: Path) -> str:
     """Return the Markdown of the links below an answer: the section, the explorer, and the page to share."""
     heading, _ = section(root, one.options["section"])
     chapter, _, anchor = one.options["section"].partition("#")
-    title = next(title for title, path in chapters(root).items() if path == chapter_path(root, chapter))
-    parts = [f"**Read more:** {title}, [{heading}](/book/{chapter}.ipynb#{anchor})"]
+    path = chapter_path(root, chapter)
+    title = catalogs.title(next(title for title, other in chapters(root).items() if other == path))
+    heading = in_language(f"# {heading}", path, root).removeprefix("# ")
+    linked = f"[{heading}](/book/{chapter}.ipynb#{anchor})"
+    parts = [gettext("**Read more:** {chapter}, {section}").format(chapter=title, section=linked)]
     if "try" in one.options:
         state, _, words = one.options["try"].partition(" | ")
-        parts.append(f'**Try it:** <a href="{explorer_address(state)}">{html.escape(words)}</a>')
+        link = f'<a href="{explorer_address(state)}">{html.escape(words)}</a>'
+        parts.append(gettext("**Try it:** {link}").format(link=link))
     shared = os.path.relpath(f"{PAGE}/{one.anchor}.html", Path(PAGE).parent)
-    parts.append(f'<a class="question-link" href="{shared}">Copy link</a>')
+    words = html.escape(gettext("Copy link"))
+    parts.append(f'<a class="question-link" href="{shared}">{words}</a>')
     return ":::{container} question-links\n" + "\n\n".join(parts) + "\n:::"
 
 
@@ -309,13 +322,11 @@ def write_shared_pages(app, exception) -> None:
     page = app.builder.get_target_uri(PAGE)
     folder, cards = Path(app.outdir, PAGE), Path(app.outdir, "_static", "cards", "questions")
     folder.mkdir(parents=True, exist_ok=True)
-    cards.mkdir(parents=True, exist_ok=True)
-    titles = {path.stem: title for title, path in chapters(root).items()}
-    for one in questions((root / f"{PAGE}.md").read_text(encoding="utf-8")):
+    titles = {path.stem: catalogs.title(title) for title, path in chapters(root).items()}
+    for one in questions(in_language((root / f"{PAGE}.md").read_text(encoding="utf-8"), root / f"{PAGE}.md", root)):
         name = one.options["section"].partition("#")[0].rsplit("/", 1)[-1]
-        (cards / f"{one.anchor}.png").write_bytes(
-            draw_card(titles[name], one.title, config.html_title, plot_svg(app, name))
-        )
+        card = draw_card(titles[name], one.title, config.html_title, plot_svg(app, name))
+        write_card(cards / f"{one.anchor}.png", card)
         text = description(shown[one.anchor])
         meta = tags(
             one.title,
@@ -325,6 +336,7 @@ def write_shared_pages(app, exception) -> None:
             address=base and f"{base}{PAGE}/{one.anchor}.html",
             picture=f"{base}_static/cards/questions/{one.anchor}.png",
             alt=alt_of(app.env, one.title, name) if base else "",
+            locale=locale_of(app.env, PAGE),
         )
         filled_in = SHARED.format(
             title=html.escape(one.title),
@@ -334,6 +346,8 @@ def write_shared_pages(app, exception) -> None:
             icon=f"data:image/svg+xml,{icon}",
             target=f"../{Path(page).name}#{one.anchor}",
             answer=html.escape(text),
+            to_answer=html.escape(gettext("The answer in the book")),
+            language=catalogs.language_of_page(app.env, PAGE),
         )
         (folder / f"{one.anchor}.html").write_text(filled_in, encoding="utf-8")
 

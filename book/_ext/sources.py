@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from catalogs import gettext
+from catalogs import title as title_of
 from chapters import chapters, markdown_cells, page_filler
 
 PAGE = "book/references"
@@ -104,10 +106,13 @@ def chapters_by_source(root: Path) -> dict[Source, list[str]]:
 
 def markdown_list(root: Path) -> str:
     """Return the Markdown list of all sources, which replaces ``MARK`` on the page."""
-    links = {title: f"[{title}](/{path.relative_to(root)})" for title, path in chapters_with_sources(root).items()}
+    links = {
+        title: f"[{title_of(title)}](/{path.relative_to(root)})" for title, path in chapters_with_sources(root).items()
+    }
 
     def line(source: Source, titles: Iterable[str]) -> str:
-        return f"* {source}. In {', '.join(links[title] for title in titles)}."
+        named = gettext(", ").join(links[title] for title in titles)
+        return "* " + gettext("{source}. In {chapters}.").format(source=source, chapters=named)
 
     return "\n".join(line(source, titles) for source, titles in chapters_by_source(root).items())
 

@@ -7,16 +7,17 @@ the site has an address of its own.
 import json
 from pathlib import Path
 
+from catalogs import gettext, language_of_page
 from opengraph import card_name, chapters, description, short_title, site_address, title_of
 from times import rounded, sections, whole
 
 LICENSE = "https://opensource.org/license/mit"
 
 
-def common(app) -> dict:
+def common(app, docname: str) -> dict:
     """Return the properties that the book and its chapters share."""
     return {
-        "inLanguage": (app.config.language or "en").replace("_", "-"),
+        "inLanguage": language_of_page(app.env, docname),
         "isAccessibleForFree": True,
         "license": LICENSE,
         "author": {"@type": "Organization", "name": app.config.author},
@@ -45,9 +46,9 @@ def book(app) -> dict:
         "name": app.config.html_title,
         "description": description(env.get_doctree(root)),
         "bookFormat": "https://schema.org/EBook",
-        "learningResourceType": "interactive textbook",
-        "teaches": "attention and the Transformer",
-        **common(app),
+        "learningResourceType": gettext("interactive textbook"),
+        "teaches": gettext("attention and the Transformer"),
+        **common(app, root),
         **addressed(app, root),
         "hasPart": parts,
     }
@@ -64,10 +65,10 @@ def chapter(app, docname: str) -> dict:
         "name": title_of(env, docname),
         "description": description(env.get_doctree(docname)),
         "position": chapters(env).index(docname) + 1,
-        "learningResourceType": "chapter",
+        "learningResourceType": gettext("chapter"),
         "teaches": short_title(env, docname),
         **time,
-        **common(app),
+        **common(app, docname),
         **addressed(app, docname),
         "isPartOf": {"@type": "Book", "name": app.config.html_title} | addressed(app, root),
     }

@@ -7,7 +7,7 @@ displayed formula without a label. It contains no computed number, so that it re
 import re
 from pathlib import Path
 
-from chapters import chapters, markdown_cells, page_filler
+from chapters import chapters, in_language, markdown_cells, page_filler
 from times import FORMULA, count_words
 
 PAGE = "book/in-short"
@@ -46,7 +46,7 @@ def markdown_boxes(root: Path) -> str:
     for path in chapters(root).values():
         page = f"/{path.relative_to(root)}"
         title = TITLE.search(markdown_cells(path)[0])["title"]
-        content = LOCAL_LINK.sub(f"]({page}#", box(path))
+        content = LOCAL_LINK.sub(f"]({page}#", in_language(box(path), path, root))
         parts.append(f"## [{title}]({page})\n\n:::{{container}} in-short\n{content}\n:::")
     return "\n\n".join(parts)
 

@@ -1,6 +1,9 @@
 /** The page of one explorer: copy a link to its present state, and the line that embeds it. */
 
 (() => {
+  /** Return a text in the language of the page (book/_ext/script_words.py). @param {string} text */
+  const gettext = (text) => /** @type {any} */ (window).bookWords?.[text] ?? text;
+
   const { xFragment } = /** @type {{ xFragment: (card: Element) => string }} */ (/** @type {unknown} */ (window));
   const find = (/** @type {string} */ selector) => /** @type {HTMLElement} */ (document.querySelector(selector));
   const [card, said, share] = [find("div.explorer"), find(".copied"), find(".share")];
@@ -48,12 +51,12 @@
   find(".copy-link").addEventListener("click", () =>
     copy(
       address() + state(),
-      state() ? "Copied: a link to the explorer as it is set now." : "Copied: a link to this page.",
+      state() ? gettext("Copied: a link to the explorer as it is set now.") : gettext("Copied: a link to this page."),
     ),
   );
   find(".copy-code").addEventListener("click", () => {
     writeLine();
-    copy(line.value, "Copied: the line that embeds the explorer.");
+    copy(line.value, gettext("Copied: the line that embeds the explorer."));
   });
   find(".share details").addEventListener("toggle", writeLine);
   document.addEventListener("explorer-saved", () => {

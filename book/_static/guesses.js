@@ -11,6 +11,9 @@
   /** @typedef {{ el: HTMLElement, model: Model, cell: Element | null, truth: HTMLElement | null, blocks: HTMLElement[], lifted: boolean }} Guess */
   /** @typedef {{ el: HTMLElement, guesses: Guess[] }} Bar */
 
+  /** Return a text in the language of the page (book/_ext/script_words.py). @param {string} text */
+  const gettext = (text) => /** @type {any} */ (window).bookWords?.[text] ?? text;
+
   const MODE = "reading";
   const place = `guess ${location.pathname}`;
   const root = document.documentElement;
@@ -128,16 +131,16 @@
     el.className = "g-bar";
     el.hidden = true;
     el.append(
-      "Answer: ",
-      press("guess above", () => {
+      gettext("Answer: "),
+      press(gettext("guess above"), () => {
         const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
         const asks = (guesses.find(hides) ?? guesses[0]).el;
         asks.scrollIntoView({ block: "center", behavior: calm ? "auto" : "smooth" });
         const control = asks.querySelector("button, input, [tabindex]");
         if (control instanceof HTMLElement) control.focus({ preventScroll: true });
       }),
-      ", or ",
-      press("show it", () => {
+      gettext(", or "),
+      press(gettext("show it"), () => {
         for (const guess of guesses.filter(isOpen)) guess.model.set("skipped", true);
         first.tabIndex = -1;
         queueMicrotask(() => first.focus({ preventScroll: true }));
@@ -203,14 +206,19 @@
     const made = asked.filter((guess) => !isOpen(guess) && !guess.model.get("skipped"));
     if (made.length === asked.length) document.dispatchEvent(new CustomEvent("guesses-answered")); // progress.js
     const right = made.filter(({ el }) => el.querySelector(".g-right"));
-    const score = made.length ? `You were right in ${right.length} of ${made.length}` : "You have made none";
+    const asks =
+      asked.length === 1 ? gettext("This page asks for 1 guess.") : gettext("This page asks for {count} guesses.");
+    const score = made.length
+      ? gettext("You were right in {right} of {made}; only this device knows.")
+      : gettext("You have made none; only this device knows.");
+    const counts = { "{count}": asked.length, "{right}": right.length, "{made}": made.length };
+    let words = `${asks} ${score} `;
+    for (const [field, value] of Object.entries(counts)) words = words.replace(field, String(value));
     tally.className = "g-tally";
-    tally.replaceChildren(
-      `This page asks for ${asked.length} ${asked.length === 1 ? "guess" : "guesses"}. ${score}; only this device knows. `,
-    );
+    tally.replaceChildren(words);
     if (asked.some((guess) => !isOpen(guess)))
       tally.append(
-        press("Forget my answers", () => {
+        press(gettext("Forget my answers"), () => {
           for (const { model } of asked) {
             model.set("value", null);
             model.set("skipped", false);

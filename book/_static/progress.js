@@ -3,6 +3,9 @@
  * when all its guesses are answered (guesses.js). The first page shows a tick on the card of each chapter that was read.
  */
 (() => {
+  /** Return a text in the language of the page (book/_ext/script_words.py). @param {string} text */
+  const gettext = (text) => /** @type {any} */ (window).bookWords?.[text] ?? text;
+
   const keyOf = (/** @type {string} */ path) => `read ${path.replace(/\.html$/, "")}`;
   const mark = () => store(keyOf(location.pathname), "yes");
 
@@ -21,7 +24,7 @@
   const note = document.createElement("p");
   note.className = "gallery-note";
   const forget = document.createElement("button");
-  Object.assign(forget, { type: "button", textContent: "Forget this" });
+  Object.assign(forget, { type: "button", textContent: gettext("Forget this") });
   forget.addEventListener("click", () => {
     for (const { pathname } of cards) store(keyOf(pathname), null);
     show();
@@ -34,13 +37,13 @@
       const tick = card.querySelector(".tick");
       if (!read.includes(card)) tick?.remove();
       else if (!tick)
-        card.append(Object.assign(document.createElement("em"), { className: "tick", textContent: "Read" }));
+        card.append(Object.assign(document.createElement("em"), { className: "tick", textContent: gettext("Read") }));
     }
-    const why = "you saw their summary or answered their guesses";
-    note.replaceChildren(
-      `You have read ${read.length} of ${cards.length} chapters: ${why}. Only this device knows. `,
-      forget,
+    const words = gettext(
+      "You have read {read} of {all} chapters: you saw their summary or answered their guesses. Only this device knows.",
     );
+    const filled = words.replace("{read}", String(read.length)).replace("{all}", String(cards.length));
+    note.replaceChildren(`${filled} `, forget);
     if (read.length) cards[0].closest(".gallery")?.after(note);
     else note.remove();
   }

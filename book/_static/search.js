@@ -40,7 +40,7 @@
   /** Return a text in small letters, with plain letters for Unicode ones. @param {string} text */
   const normalised = (text) => text.replaceAll("√", " sqrt ").normalize("NFKC").toLowerCase();
 
-  /** Return a text in the language of the page. @param {string} text */
+  /** Return a text in the language of the page (book/_ext/script_words.py). @param {string} text */
   const gettext = (text) => /** @type {any} */ (window).bookWords?.[text] ?? text;
 
   const names = { question: gettext("question"), exercise: gettext("exercises"), library: gettext("library") };
