@@ -1,13 +1,14 @@
 """Build the site in another language into _build/html/LANGUAGE, beside the English site: make book LANGUAGE=zh_CN.
 
 The pages come from the same sources with the translations of ``locale/LANGUAGE`` (``book/_ext/translation.py``). The
-outputs of notebooks are those of the English runs. Afterwards each translated page and its English page link to each
-other.
+outputs of notebooks are those of the English runs. Afterwards each translated page and the same page in other languages
+link to each other.
 """
 
 import html
 import json
 import os
+import posixpath
 import re
 import shutil
 import subprocess
@@ -17,12 +18,15 @@ from typing import Any
 
 import yaml
 from runs import BUILD, ROOT, run_notebooks
+from set_repository import defined_address
 
 sys.path.append(str(ROOT / "book" / "_ext"))
-from catalogs import CONTENTS, languages, of_page  # isort: skip
+from catalogs import CONTENTS, headings_of_reference, languages, of_page  # isort: skip
+from repository_url import PLACEHOLDER, pages_address  # isort: skip
 
 SITE = BUILD / "html"
-NAMES = {"en": "English", "zh_CN": "中文"}
+ENGLISH = "en"
+NAMES = {ENGLISH: "English", "zh_CN": "中文"}
 BUTTONS = re.compile(r'<div class="article-header-buttons">\s*')
 HEAD = re.compile(r"</head>")
 ADDED = re.compile(
@@ -41,16 +45,31 @@ SAME_PLACE = (
 )
 
 
-def titles_translated(entry: Any, titles: dict[str, str]) -> Any:
-    """Return the contents of ``_toc.yml`` with translated titles and captions."""
+def titles_translated(entry: Any, titles: dict[str, str], headings: dict[str, str] | None = None) -> Any:
+    """Return the contents of ``_toc.yml`` with translated titles and captions.
+
+    A page of ``headings`` gets its translated heading as its title: in the reference, which has no catalog of its own.
+    """
+    headings = headings or {}
     if isinstance(entry, list):
-        return [titles_translated(one, titles) for one in entry]
+        return [titles_translated(one, titles, headings) for one in entry]
     if not isinstance(entry, dict):
         return entry
-    return {
-        key: titles.get(value, value) if key in ("title", "caption") else titles_translated(value, titles)
+    changed = {
+        key: titles.get(value, value) if key in ("title", "caption") else titles_translated(value, titles, headings)
         for key, value in entry.items()
     }
+    heading = headings.get(entry.get("file", ""), "")
+    return changed | ({"title": titles[heading]} if heading in titles else {})
+
+
+def site_address(root: Path = ROOT) -> str:
+    """Return the address of the English site with a slash at its end, or an empty string while it has none."""
+    settings = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))
+    own, repository = settings.get("html", {}).get("baseurl", ""), defined_address(root)
+    if not own and PLACEHOLDER in repository:
+        return ""
+    return (own or pages_address({"repository_url": repository})).rstrip("/") + "/"
 
 
 def write_settings(language: str, target: Path) -> None:
@@ -58,8 +77,11 @@ def write_settings(language: str, target: Path) -> None:
     titles = of_page(language, CONTENTS)
     contents = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
     settings = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
-    settings["title"] = titles.get(settings["title"], settings["title"])
+    translated = titles_translated(contents, titles, headings_of_reference())
+    settings |= {key: titles.get(settings[key], settings[key]) for key in ("title", "author")}
     style = ROOT / "locale" / language / "static"
+    if base := site_address():
+        settings["html"] = settings.get("html", {}) | {"baseurl": f"{base}{language}/"}
     config = settings["sphinx"]["config"]
     config |= {"language": language, "html_title": settings["title"]}
     config["html_static_path"] = [str(ROOT / path) for path in config["html_static_path"]]
@@ -67,7 +89,7 @@ def write_settings(language: str, target: Path) -> None:
     extensions = settings["sphinx"]["local_extensions"]
     extensions |= {name: str(ROOT / path) for name, path in extensions.items()}  # relative ones are below the settings
     config["html_css_files"] += sorted(path.name for path in style.glob("*.css"))
-    for name, written in (("_toc.yml", titles_translated(contents, titles)), ("_config.yml", settings)):
+    for name, written in (("_toc.yml", translated), ("_config.yml", settings)):
         (target / name).write_text(yaml.safe_dump(written, allow_unicode=True, sort_keys=False), encoding="utf-8")
 
 
@@ -99,40 +121,79 @@ def build(language: str, english: Path = SITE) -> int:
     shutil.rmtree(site, ignore_errors=True)
     site.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(inner / "html", site)
+    copy_missing_cards(english, site)
     pages = json.loads((site / "translated.json").read_text(encoding="utf-8"))
-    link_pages(pages, english, language)
+    link_pages(pages, english, site_address())
     print(f"\n{len(pages)} pages in {NAMES.get(language, language)}: {(site / 'index.html').as_uri()}")
     return 0
 
 
-def link_pages(pages: list[str], site: Path, language: str) -> None:
-    """Link each of the pages in another language and its English page to each other, if both exist."""
+def copy_missing_cards(english: Path, site: Path) -> None:
+    """Copy the pictures of the English site that a site in another language could not draw (``social_cards.py``)."""
+    cards = english / "_static" / "cards"
+    for card in cards.rglob("*.png"):
+        own = site / "_static" / "cards" / card.relative_to(cards)
+        if not own.exists():
+            own.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(card, own)
+
+
+def versions(name: str, site: Path) -> dict[str, str]:
+    """Return the languages in which a page was built and translated, each with the page's path in the whole site."""
+    found = {ENGLISH: f"{name}.html"} if (site / f"{name}.html").exists() else {}
+    for listed in sorted(site.glob("*/translated.json")):
+        language = listed.parent.name
+        if name in json.loads(listed.read_text(encoding="utf-8")) and (site / language / f"{name}.html").exists():
+            found[language] = f"{language}/{name}.html"
+    return found
+
+
+def link_pages(pages: list[str], site: Path, base: str = "") -> None:
+    """Link each of the pages to the same page in every other language in which it was built.
+
+    ``base`` is the address of the site, if it has one. Search engines want complete addresses.
+    """
     for name in pages:
-        first, second = site / f"{name}.html", site / language / f"{name}.html"
-        if not (first.exists() and second.exists()):
-            continue
-        up = "../" * name.count("/")
-        to_second, to_first = f"{up}{language}/{name}.html", f"{up}../{name}.html"
-        first.write_text(
-            linked(first.read_text(encoding="utf-8"), language, to_second, f"{name}.html"), encoding="utf-8"
-        )
-        own = second.read_text(encoding="utf-8")
-        second.write_text(linked(own, "en", to_first, f"{name}.html", of=language), encoding="utf-8")
+        found = versions(name, site)
+        for language, path in found.items() if len(found) > 1 else ():
+            file = site / path
+            file.write_text(linked(file.read_text(encoding="utf-8"), language, found, base), encoding="utf-8")
 
 
-def linked(page: str, language: str, address: str, name: str, of: str = "en") -> str:
-    """Return the HTML of a page with a link to the same page in ``language``, in its head and in its header."""
+def linked(page: str, own: str, found: dict[str, str], base: str = "") -> str:
+    """Return the HTML of a page in the language ``own`` with links to the others, in its head and in its header.
+
+    ``found`` has the page's path in each language.
+    """
     page = ADDED.sub("", page)
-    code, own = language.replace("_", "-"), of.replace("_", "-")
-    itself = html.escape(name.rsplit("/", 1)[-1])
+    folder = posixpath.dirname(found[own])
+    relative = {language: posixpath.relpath(path, folder) for language, path in found.items()}
+    to = {language: base + path for language, path in found.items()} if base else relative
+    tags = [(tag_of(language), to[language]) for language in sorted(found, key=lambda one: one != own)]
+    if base and ENGLISH in found:
+        tags.append(("x-default", to[ENGLISH]))
     alternates = "".join(
-        f'<link rel="alternate" hreflang="{tag}" href="{html.escape(to)}" data-language>\n'
-        for tag, to in ((own, itself), (code, address))
+        f'<link rel="alternate" hreflang="{tag}" href="{html.escape(address)}" data-language>\n'
+        for tag, address in tags
     )
-    words = NAMES.get(language, language)
-    switch = (
-        f'<a class="language-switch" style="{STYLE}" href="{html.escape(address)}" hreflang="{code}" lang="{code}"'
+    switches = "".join(switch(language, relative[language]) for language in found if language != own)
+    page = HEAD.sub(lambda end: alternates + end[0], page, count=1)
+    return BUTTONS.sub(lambda start: start[0] + switches, page, count=1)
+
+
+def switch(language: str, address: str) -> str:
+    """Return the link of the header to the page in another language."""
+    tag, words = tag_of(language), NAMES.get(language, language)
+    return (
+        f'<a class="language-switch" style="{STYLE}" href="{html.escape(address)}" hreflang="{tag}" lang="{tag}"'
         f' onclick="{html.escape(SAME_PLACE)}">{words}</a>\n'
     )
-    page = HEAD.sub(lambda end: alternates + end[0], page, count=1)
-    return BUTTONS.sub(lambda start: start[0] + switch, page, count=1)
+
+
+def tag_of(language: str) -> str:
+    """Return the name of a language as HTML writes it.
+
+    >>> tag_of("zh_CN")
+    'zh-CN'
+    """
+    return language.replace("_", "-")

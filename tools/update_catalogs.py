@@ -26,6 +26,7 @@ from catalogs import (  # isort: skip
     CONTENTS,
     SITE,
     folder,
+    headings_of_reference,
     languages,
     read_catalog,
     words_of_extensions,
@@ -57,11 +58,12 @@ def domains(root: Path = ROOT) -> dict[str, list[str]]:
 
 
 def titles(root: Path) -> list[str]:
-    """Return the title of the book, and the captions and titles in ``_toc.yml``."""
+    """Return the title and authors of the book, captions and titles in ``_toc.yml``, and headings of the reference."""
     parts = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))["parts"]
-    book = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))["title"]
-    found = [book, *(part["caption"] for part in parts)]
+    settings = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))
+    found = [settings["title"], settings["author"], *(part["caption"] for part in parts)]
     found += [page["title"] for part in parts for page in part["chapters"] if "title" in page]
+    found += headings_of_reference(root).values()
     return list(dict.fromkeys(found))
 
 

@@ -111,7 +111,7 @@ def is_notebook(app, docname: str) -> bool:
 def finished_pages(env) -> list[str]:
     """Return the listed pages whose text turned out to be translated completely."""
     listed = catalogs.finished(catalogs.language())
-    return [name for name in listed if env.metadata.get(name, {}).get("translated")]
+    return [name for name in listed if catalogs.is_translated(env, name)]
 
 
 def write_list(app, exception) -> None:
@@ -123,10 +123,20 @@ def write_list(app, exception) -> None:
 
 def mark_untranslated(app, pagename, templatename, context, doctree) -> None:
     """Say on a page that is not translated that its text is English."""
-    if doctree is not None and pagename not in finished_pages(app.env):
+    if doctree is not None and not catalogs.is_translated(app.env, pagename):
         context["language"] = "en"
+        context["pageurl"] = english_address(context.get("pageurl"), app.config.html_baseurl, catalogs.language())
         note = f'<p class="not-translated" lang="{app.config.language.replace("_", "-")}">%s</p>'
         context["body"] = note % catalogs.gettext("This page is not translated yet.") + (context.get("body") or "")
+
+
+def english_address(address: str | None, base: str, language: str) -> str | None:
+    """Return the address of the English page, for a copy of it in the site of another language at ``base``.
+
+    >>> english_address("https://a.org/zh_CN/book/run.html", "https://a.org/zh_CN/", "zh_CN")
+    'https://a.org/book/run.html'
+    """
+    return address and address.replace(base, base.removesuffix(f"{language}/"), 1)
 
 
 def keep_punctuation(app, pagename, templatename, context, doctree) -> None:

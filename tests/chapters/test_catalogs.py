@@ -10,7 +10,7 @@ import pytest
 import script_words
 import yaml
 from babel.messages.catalog import Catalog
-from build_language import linked, titles_translated
+from build_language import copy_missing_cards, link_pages, linked, site_address, titles_translated
 from messages import CODE, FORMULA, ROLE, TAG, TARGET, differences, has_words, messages, messages_of_page, translated
 from update_catalogs import ROOT, domains, missing_and_fuzzy, titles, updated, write
 
@@ -205,14 +205,74 @@ def test_titles_of_contents_are_translated():
     assert changed["parts"][0]["caption"] == "<Attention>"
     assert changed["parts"][0]["chapters"][0]["title"] == "<Attention>"
     assert changed["parts"][0]["chapters"][0]["file"] == contents["parts"][0]["chapters"][0]["file"]
+    own = titles_translated(contents, {"Foundations": "基础"}, catalogs.headings_of_reference(ROOT))
+    assert own["parts"][-1]["chapters"][0] == {"file": "book/reference/foundations", "title": "基础"}
+    assert "title" not in own["parts"][-1]["chapters"][1]
 
 
 def test_linked_twice_gives_the_same_page():
     page = '<html><head></head><body><div class="article-header-buttons">\n</div></body></html>'
-    once = linked(page, "zh_CN", "../zh_CN/book/intro.html", "book/intro.html")
+    found = {"en": "book/intro.html", "zh_CN": "zh_CN/book/intro.html"}
+    once = linked(page, "en", found)
     assert once.count('hreflang="zh-CN"') == 2
     assert once.count('hreflang="en"') == 1
-    assert linked(once, "zh_CN", "../zh_CN/book/intro.html", "book/intro.html") == once
+    assert once.count('href="../zh_CN/book/intro.html"') == 2
+    assert "x-default" not in once
+    assert linked(once, "en", found) == once
+
+
+PAGE_OF = '<html><head></head><body><div class="article-header-buttons">\n</div></body></html>'
+
+
+def test_alternates_are_complete_addresses_once_the_site_has_one(tmp_path):
+    for name in (
+        "book/intro.html",
+        "zh_CN/book/intro.html",
+        "fr/book/intro.html",
+        "book/run.html",
+        "zh_CN/book/run.html",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(PAGE_OF)
+    for language in ("zh_CN", "fr"):
+        (tmp_path / language / "translated.json").write_text('["book/intro"]')
+    link_pages(["book/intro"], tmp_path, "https://a.org/b/")
+    page = (tmp_path / "zh_CN/book/intro.html").read_text()
+    assert re.findall(r'<link rel="alternate" hreflang="([^"]*)" href="([^"]*)"', page) == [
+        ("zh-CN", "https://a.org/b/zh_CN/book/intro.html"),
+        ("en", "https://a.org/b/book/intro.html"),
+        ("fr", "https://a.org/b/fr/book/intro.html"),
+        ("x-default", "https://a.org/b/book/intro.html"),
+    ]
+    assert re.findall(r'<a class="language-switch"[^>]* href="([^"]*)"', page) == [
+        "../../book/intro.html",
+        "../../fr/book/intro.html",
+    ]
+    assert (tmp_path / "book/run.html").read_text() == PAGE_OF
+
+
+def test_address_of_the_site_is_that_of_its_settings(tmp_path):
+    settings = "repository:\n  url: https://github.com/%s/book\nhtml: {%s}\n"
+    for owner, html, wanted in (
+        ("OWNER", "", ""),
+        ("OWNER", "baseurl: 'https://a.org/b'", "https://a.org/b/"),
+        ("Someone", "", "https://someone.github.io/book/"),
+    ):
+        (tmp_path / "_config.yml").write_text(settings % (owner, html))
+        assert site_address(tmp_path) == wanted
+
+
+def test_pictures_that_cannot_be_drawn_are_the_english_ones(tmp_path):
+    for name, text in (
+        ("en/_static/cards/a.png", "a"),
+        ("en/_static/cards/q/b.png", "b"),
+        ("zh/_static/cards/a.png", "甲"),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    copy_missing_cards(tmp_path / "en", tmp_path / "zh")
+    cards = tmp_path / "zh/_static/cards"
+    assert ((cards / "a.png").read_text(), (cards / "q/b.png").read_text()) == ("甲", "b")
 
 
 def test_english_needs_no_catalog(monkeypatch):
