@@ -7,11 +7,13 @@ Only pages whose translation has begun have a catalog. The next page begins with
 
     python tools/update_catalogs.py --begin attention/masks
 
-and a new language with ``--language fr --begin intro``.
+and a new language with ``--language fr --begin intro``. The texts of an explorer have a catalog of their own, such as
+``explorers/masks``; those of scripts that several explorers import are in ``explorers/shared``.
 """
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -34,6 +36,10 @@ from catalogs import (  # isort: skip
 )
 from messages import messages_of_page  # isort: skip
 
+sys.path.append(str(ROOT))  # a script has its own folder on the path, not the repository
+from lessons_lib.page.widgets.assemble import STATIC, files
+from lessons_lib.page.widgets.words import texts_of_class, texts_of_script
+
 HEADER = """msgid ""
 msgstr ""
 "Language: {language}\\n"
@@ -45,12 +51,12 @@ msgstr ""
 
 
 def domains(root: Path = ROOT) -> dict[str, list[str]]:
-    """Return the messages of each catalog: of the pages, of the titles in ``_toc.yml`` and of the extensions.
+    """Return the messages of each catalog: of pages, titles in ``_toc.yml``, extensions and explorers.
 
     The reference of the library is not among them: it is made from docstrings.
     """
     words = dict.fromkeys([*words_of_extensions(root), *words_of_scripts(root)])
-    found = {CONTENTS: titles(root), SITE: list(words)}
+    found = {CONTENTS: titles(root), SITE: list(words), **words_of_explorers()}
     for path in pages(root).values():
         if path.suffix != ".rst" and "reference" not in path.parts:
             found[path.relative_to(root).with_suffix("").as_posix()] = messages_of_page(path)
@@ -65,6 +71,20 @@ def titles(root: Path) -> list[str]:
     found += [page["title"] for part in parts for page in part["chapters"] if "title" in page]
     found += headings_of_reference(root).values()
     return list(dict.fromkeys(found))
+
+
+def words_of_explorers() -> dict[str, list[str]]:
+    """Return the texts of each explorer: of its class, and of the scripts that it alone imports."""
+    names = sorted(path.stem for path in STATIC.glob("*.js") if "export default {" in path.read_text(encoding="utf-8"))
+    scripts = {name: files(name) for name in names}
+    importers = Counter(script for imported in scripts.values() for script in imported)
+    texts: dict[str, list[str]] = {"shared": []}
+    for name, imported in scripts.items():
+        path = STATIC.parent / f"{name}.py"
+        texts[name] = texts_of_class(path) if path.exists() else []
+        for script, code in imported.items():
+            texts["shared" if importers[script] > 1 else name] += texts_of_script(code)
+    return {f"explorers/{name}": list(dict.fromkeys(found)) for name, found in texts.items()}
 
 
 def updated(path: Path, texts: Iterable[str], source: str, language: str) -> Catalog:
@@ -99,9 +119,11 @@ def update(language: str, begun: Iterable[str] = (), root: Path = ROOT) -> None:
     """
     rows, waiting = [], []
     found = domains(root)
-    begun = {CONTENTS, SITE, *(f"book/{name.removeprefix('book/')}" for name in begun)}
+    begun = {CONTENTS, SITE, *(name if name.startswith(("book/", "explorers/")) else f"book/{name}" for name in begun)}
     if unknown := sorted(begun - found.keys()):
-        raise ValueError(f"--begin must name pages such as attention/masks, got {', '.join(unknown)}")
+        raise ValueError(
+            f"--begin must name pages such as attention/masks or explorers/masks, got {', '.join(unknown)}"
+        )
     for name, texts in found.items():
         path = folder(language, root) / f"{name}.po"
         if not path.exists() and name not in begun:
@@ -119,7 +141,7 @@ def update(language: str, begun: Iterable[str] = (), root: Path = ROOT) -> None:
             print(f"  {name:<50}{total:>9}{missing:>9}{fuzzy:>9}")
     total, missing, fuzzy = (sum(row[i] for row in rows) for i in (1, 2, 3))
     print(f"  {'in all':<50}{total:>9}{missing:>9}{fuzzy:>9}")
-    print(f"  not begun, {len(waiting)} pages: {', '.join(waiting)}")
+    print(f"  not begun, {len(waiting)}: {', '.join(waiting)}")
 
 
 def main(arguments: list[str] | None = None) -> int:

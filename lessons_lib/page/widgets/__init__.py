@@ -7,6 +7,7 @@ An explorer is a class in a file of this folder and two scripts in ``static/``: 
     arithmetic   random numbers, the same in Python and JavaScript
     drawing      still pictures as SVG
     assemble     bundling of the scripts, for notebooks and for pages
+    words        texts of the scripts, and their table in another language
     explorer     the base class
     trained      trained models stored in scripts, and ablation of their heads
     steps        one row of attention, step by step

@@ -44,6 +44,16 @@ def read(file: str) -> str:
     return text
 
 
+def files(name: str) -> dict[str, str]:
+    """Return the texts of ``static/NAME.js`` and of the files that it imports at once, by their names."""
+    return {file: read(f"{file}.js") for file in (*_imports(name), name)}
+
+
+def without_comments(script: str) -> str:
+    """Return a script without the comments that begin a line, and without those of the form ``/** */``."""
+    return _COMMENT.sub("", script)
+
+
 def es_module(name: str) -> str:
     """Return ``static/NAME.js`` and the files that it imports as one ES module."""
     module = read(f"{name}.js")
@@ -51,7 +61,7 @@ def es_module(name: str) -> str:
     imported = [f"const {_variable(other)} = ({_as_function(other)})();" for other in _imports(name)]
     text = "\n".join([*dynamic, *imported, _link_variables(module)])
     text = _DYNAMIC_IMPORT.sub(lambda found: f"{_variable(found[1])}()", text)
-    code = _COMMENT.sub("", text)
+    code = without_comments(text)
     assert not _ANY_IMPORT.search(code), f"{name}.js: imports more than names from files beside it"
     assert len(_DEFAULT.findall(code)) == 1, f"{name}.js: needs exactly one `export default {{ render }}`"
     return text
@@ -97,7 +107,7 @@ def page_scripts(
         scripts[keys[other]] = f'({_PARTS} ??= {{}})["{keys[other]}"] ??= (() => {{\n{body}\n}})();'
     module = _link_parts(read(f"{name}.js"), keys)
     module = _without_exports(_DEFAULT.sub("const explorer = ", module))
-    assert not _KEYWORD.search(_COMMENT.sub("", module)), f"{name}.js: exports in a form that a script cannot take"
+    assert not _KEYWORD.search(without_comments(module)), f"{name}.js: exports in a form that a script cannot take"
     about = "" if rules is None else f"explorer.about = {_json({'name': name, 'rules': rules})};\n"
     start = f'xParts["{keys["page_model"]}"].mount(explorer, {_json(state)});'
     return scripts, f'(() => {{\n"use strict";\n{module}\n{about}{start}\n}})();'
@@ -157,7 +167,7 @@ def _dynamic_imports(name: str) -> list[str]:
     found = dict.fromkeys(other for file in imported for other in _find_all(_DYNAMIC_IMPORT, read(f"{file}.js")))
     for other in found:
         assert other not in imported, f"{name}.js: imports {other}.js at once and later"
-        code = _COMMENT.sub("", _without_exports(read(f"{other}.js")))
+        code = without_comments(_without_exports(read(f"{other}.js")))
         assert not _KEYWORD.search(code), f"{other}.js: comes later and imports nothing"
     return list(found)
 
@@ -180,7 +190,7 @@ def _as_function(name: str) -> str:
     """Return a function that runs the file and returns the object of its exports."""
     text = _link_variables(read(f"{name}.js"))
     body = _without_exports(text)
-    plain = not _KEYWORD.search(_COMMENT.sub("", body))
+    plain = not _KEYWORD.search(without_comments(body))
     assert plain, f"{name}.js: an imported file exports plain names, and imports plain names"
     return f"() => {{\n{body}\nreturn {{ {', '.join(_find_all(_EXPORT, text))} }};\n}}"
 

@@ -16,6 +16,7 @@ from lessons_lib.page.widgets.drawing import picture, text, weight_map
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.trained import from_base64, script_data, to_base64
 from lessons_lib.page.widgets.traits import Whole
+from lessons_lib.page.widgets.words import say
 from lessons_lib.transformer.configuration import GPTConfig
 from lessons_lib.transformer.gpt import GPT
 
@@ -97,14 +98,19 @@ class BirthExplorer(Explorer):
     def still(self) -> str:
         """Draw the attention weights of both layers."""
         maps = [
-            text(f"layer {layer + 1}", x=166 * layer, y=12) + "".join(weight_map(166 * layer, 20, 154, rows))
+            text(say("layer {layer}", layer=layer + 1), x=166 * layer, y=12)
+            + "".join(weight_map(166 * layer, 20, 154, rows))
             for layer, rows in enumerate(self.weights().tolist())
         ]
         p = self.next_symbol()
         query = self.symbols[: self.query + 1][-1]
-        alt = (
-            f"weights of both layers after {self.step} steps, a row for each symbol; after the query {query} the "
-            f"model expects {SYMBOLS[p.argmax()]} with probability {p.max():.2f}"
+        alt = say(
+            "weights of both layers after {steps} steps, a row for each symbol; after the query {query} the "
+            "model expects {symbol} with probability {p}",
+            steps=self.step,
+            query=query,
+            symbol=SYMBOLS[p.argmax()],
+            p=f"{p.max():.2f}",
         )
         return picture(320, 176, alt, *maps)
 

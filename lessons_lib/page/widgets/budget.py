@@ -7,18 +7,19 @@ import traitlets
 from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.traits import Whole
+from lessons_lib.page.widgets.words import mark, say
 
 HEADS = [1, 2, 4, 8, 12, 16, 20, 25, 32, 40, 48, 64, 96, 128]
 HEAD_WIDTHS = [16, 32, 48, 64, 80, 96, 128, 160, 192, 256]
 GROUPS = [1, 2, 4, 8, 16, 32, 64, 128]
 POSITIONS = 1024
 NAMES = {
-    "embedding": "embedding",
-    "head": "output matrix",
-    "rest": "positions, norms, biases",
-    "queries": "queries, outputs",
-    "keys": "keys, values",
-    "feedforward": "feed-forward",
+    "embedding": mark("embedding"),
+    "head": mark("output matrix"),
+    "rest": mark("positions, norms, biases"),
+    "queries": mark("queries, outputs"),
+    "keys": mark("keys, values"),
+    "feedforward": mark("feed-forward"),
 }
 COLUMNS = (("embedding", "head", "rest"), ("queries", "keys"), ("feedforward",))
 
@@ -119,11 +120,11 @@ class BudgetExplorer(Explorer):
                 place = {"x": round(x, 2), "y": round(y, 2), "width": round(width, 2), "height": round(height, 2)}
                 drawn.append(element("rect", class_=f"x-of-{name}", **place))
                 if width > 80 and height > 18:
-                    drawn.append(text(NAMES[name], x=round(x + 4, 1), y=round(y + 14, 1)))
+                    drawn.append(text(say(NAMES[name]), x=round(x + 4, 1), y=round(y + 14, 1)))
                 y += height
             x += width
-        shares = ", ".join(f"{NAMES[name]} {some / total:.0%}" for name, some in of.items() if some)
-        return picture(320, 160, f"{total:,} weights: {shares}", *drawn)
+        shares = ", ".join(f"{say(NAMES[name])} {some / total:.0%}" for name, some in of.items() if some)
+        return picture(320, 160, say("{total} weights: {shares}", total=f"{total:,}", shares=shares), *drawn)
 
 
 def key_value_heads(config: Config) -> int:

@@ -10,6 +10,7 @@ from lessons_lib.attention.rope_scaling import NTKAware, PositionInterpolation
 from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.traits import Real, Whole
+from lessons_lib.page.widgets.words import say
 
 CLOCKS = 4  # pairs of coordinates of a head of width 8
 
@@ -86,10 +87,14 @@ class ClocksExplorer(Explorer):
             drawn.append(_hand(middle, query + apart, 32, "x-line x-second", ""))
             drawn.append(text(f"cos {math.cos(apart):.2f}", x=middle, y=98, anchor="middle"))
             cosines.append(f"{math.cos(apart):.2f}")
-        where = f"query at {self.query + self.shift}, key at {self.key + self.shift}"
-        return picture(
-            320, 106, f"four clocks, {where}; cosines {', '.join(cosines)}; score {self.score():.2f}", *drawn
+        alt = say(
+            "four clocks, query at {query}, key at {key}; cosines {cosines}; score {score}",
+            query=self.query + self.shift,
+            key=self.key + self.shift,
+            cosines=", ".join(cosines),
+            score=f"{self.score():.2f}",
         )
+        return picture(320, 106, alt, *drawn)
 
 
 def _hand(middle: float, angle: float, length: float, look: str, style: str) -> str:

@@ -15,6 +15,7 @@ from lessons_lib.page.widgets.arithmetic import normal, uniform
 from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.traits import Real, Whole
+from lessons_lib.page.widgets.words import say
 
 TOKENS, WIDTH, LAYERS = 12, 16, 32
 
@@ -87,7 +88,12 @@ class CollapseExplorer(Explorer):
         levels = [text(name, x=38, y=16 + 112 * i / 3, anchor="end") for i, name in enumerate(_LEVELS)]
         marks = [text(str(t), x=44 + 268 * t / LAYERS, y=142, anchor="middle") for t in range(0, LAYERS + 1, 8)]
         before, now = spreads[0], spreads[self.depth]
-        alt = f"spread of the tokens after {self.depth} layers: {now:.2g}, from {before:.2g} before them"
+        alt = say(
+            "spread of the tokens after {depth} layers: {now}, from {before} before them",
+            depth=self.depth,
+            now=f"{now:.2g}",
+            before=f"{before:.2g}",
+        )
         return picture(320, 148, alt, axis, *levels, *marks, line, dot)
 
 

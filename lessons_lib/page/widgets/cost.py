@@ -9,6 +9,7 @@ from lessons_lib.page.widgets.budget import PRESETS, Config, key_value_heads, pa
 from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.traits import Whole
+from lessons_lib.page.widgets.words import mark, say
 
 
 class Device(NamedTuple):
@@ -20,7 +21,7 @@ class Device(NamedTuple):
 
 # Dao, FlashAttention-2, 2023, arXiv:2307.08691 (A100); Shah et al., FlashAttention-3, 2024, arXiv:2407.08608 (H100).
 DEVICES = {"A100": Device(312e12, 2.0e12), "H100": Device(989e12, 3.35e12)}
-PARTS = {"matrices": "matrices", "pairs": "pairs", "weights": "weights", "caches": "KV caches"}
+PARTS = {"matrices": mark("matrices"), "pairs": mark("pairs"), "weights": mark("weights"), "caches": mark("KV caches")}
 
 
 class Cost(NamedTuple):
@@ -78,7 +79,10 @@ class CostExplorer(Explorer):
         """Draw the time for arithmetic and for memory, and of their parts, on a logarithmic axis."""
         took = self.seconds()
         drawn = []
-        for top, words, names in ((0, "arithmetic", ("matrices", "pairs")), (70, "memory", ("weights", "caches"))):
+        for top, words, names in (
+            (0, say("arithmetic"), ("matrices", "pairs")),
+            (70, say("memory"), ("weights", "caches")),
+        ):
             total = sum(took[name] for name in names)
             drawn.append(text(words, x=0, y=top + 11) + text(f"{1e3 * total:.3g} ms", x=316, y=top + 11, anchor="end"))
             drawn.append(element("rect", class_="c-total", x=1, y=top + 16, width=_along(total), height=16))
@@ -87,10 +91,16 @@ class CostExplorer(Explorer):
                 drawn.append(element("rect", class_=f"x-of-{name}", x=1, y=y, width=_along(took[name]), height=9))
         marks = ((1e-9, "1 ns"), (1e-6, "1 µs"), (1e-3, "1 ms"), (1.0, "1 s"), (1e3, "1000 s"))
         drawn += [text(mark, x=1 + _along(s), y=164, anchor="middle" if s > 1e-9 else "start") for s, mark in marks]
-        task = {"read": "prefill", "write": "decoding"}[self.mode]
-        alt = ", ".join(f"{PARTS[name]} {1e3 * some:.3g} ms" for name, some in took.items())
+        task = {"read": say("prefill"), "write": say("decoding")}[self.mode]
+        alt = ", ".join(f"{say(PARTS[name])} {1e3 * some:.3g} ms" for name, some in took.items())
         axis = element("path", class_="x-axis", d="M1 148H316")
-        return picture(320, 170, f"{self.model} on {self.device}, {task}: {alt}", axis, *drawn)
+        return picture(
+            320,
+            170,
+            say("{model} on {device}, {task}: {times}", model=self.model, device=self.device, task=task, times=alt),
+            axis,
+            *drawn,
+        )
 
 
 def _along(seconds: float) -> float:

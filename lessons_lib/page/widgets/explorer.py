@@ -17,11 +17,12 @@ import anywidget
 import traitlets
 
 from lessons_lib.page.widgets.assemble import es_module, in_page, made_from, page_scripts, style_element, style_sheets
+from lessons_lib.page.widgets.words import say, translated_texts, with_words
 
 
 @dataclass(frozen=True)
 class Card:
-    """The texts of an explorer's card; a translation is another object of this class.
+    """The texts of an explorer's card, in English; ``make catalogs`` finds them, and the explorer translates them.
 
     ``tries`` holds the *Try* links: what a link shows, in a few words, and the values that it gives to traits. The
     other traits get their first values again, except ``guess``, the reader's answer to a question.
@@ -52,6 +53,7 @@ class Explorer(anywidget.AnyWidget):
     _esm = traitlets.Unicode().tag(sync=True)
     _css = traitlets.Unicode().tag(sync=True)
     _card = traitlets.Dict().tag(sync=True)
+    _words = traitlets.Dict().tag(sync=True)
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -79,8 +81,13 @@ class Explorer(anywidget.AnyWidget):
 
     @traitlets.default("_card")
     def _card_texts(self) -> dict[str, Any]:
-        texts = {"name": self.script, "title": self.card.title, "question": self.card.question}
-        return {**texts, "tries": [[words, self.address(values), values] for words, values in self.try_links().items()]}
+        texts = {"name": self.script, "title": say(self.card.title), "question": say(self.card.question)}
+        tries = [[say(words), self.address(values), values] for words, values in self.try_links().items()]
+        return {**texts, "tries": tries}
+
+    @traitlets.default("_words")
+    def _table(self) -> dict[str, str]:
+        return translated_texts(self.script)
 
     def try_links(self) -> dict[str, dict[str, Any]]:
         """Return the values of each *Try* link that fits this explorer's data, such as its number of keys."""
@@ -115,9 +122,12 @@ class Explorer(anywidget.AnyWidget):
         needs one of each.
         """
         rules = {name: _rule(trait) for name, trait in _synced(type(self)).items()}
-        scripts = page_scripts(self.script, {**self._state(), "_card": self._card}, rules)
+        state = {**self._state(), "_card": self._card, **with_words(self._words)}
+        scripts = page_scripts(self.script, state, rules)
         styles = "".join(style_element(name, style) for name, style in style_sheets(self.script).items())
-        title, question, sentence = (escape(getattr(self.card, field)) for field in ("title", "question", "sentence"))
+        title, question, sentence = (
+            escape(say(getattr(self.card, field))) for field in ("title", "question", "sentence")
+        )
         head = f'<p class="x-title">{title}</p><p class="x-question">{question}</p>'
         return in_page(f"explorer x-{self.script}", styles, f"{head}{self.still()}<p>{sentence}</p>", scripts)
 

@@ -15,6 +15,7 @@ from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.trained import HEADS, from_base64, load_model, parse_words, script_data
 from lessons_lib.page.widgets.traits import Real, Whole
+from lessons_lib.page.widgets.words import say
 from lessons_lib.training.stories import VOCABULARY, encode, next_word_probs
 from lessons_lib.transformer.configuration import GPTConfig
 from lessons_lib.transformer.gpt import GPT
@@ -128,13 +129,13 @@ class GPTExplorer(Explorer):
         ]
         query = self.words.split()[len(self._seen()) - 1]
         likely = ", ".join(f"{VOCABULARY[word]} {p[word]:.2f} ({exact[word]:.2f})" for word in order[:4])
-        alt = f"after {query} the model expects, and in brackets the grammar: {likely}"
+        alt = say("after {query} the model expects, and in brackets the grammar: {likely}", query=query, likely=likely)
         return picture(324, 24 * ROWS + 4, alt, *rows)
 
     def _still_of_english(self) -> str:
         p = self.next_word()
         order = p.argsort(descending=True, stable=True)[:ROWS].tolist()
-        names = ["space" if CHARACTERS[i] == " " else CHARACTERS[i] for i in order]
+        names = [say("space") if CHARACTERS[i] == " " else CHARACTERS[i] for i in order]
         rows = [
             text(name, x=84, y=24 * i + 16, anchor="end")
             + element("rect", class_="x-solid", x=92, y=24 * i + 4, width=150 * p[token].sqrt().item(), height=16)
@@ -142,7 +143,7 @@ class GPTExplorer(Explorer):
             for i, (name, token) in enumerate(zip(names, order, strict=True))
         ]
         likely = ", ".join(f"{name} {p[token]:.2f}" for name, token in zip(names[:4], order, strict=False))
-        alt = f"after {self.text[: self.query + 1]} the model expects: {likely}"
+        alt = say("after {query} the model expects: {likely}", query=self.text[: self.query + 1], likely=likely)
         return picture(324, 24 * ROWS + 4, alt, *rows)
 
     def _seen(self) -> Tensor:

@@ -20,6 +20,7 @@ from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.trained import from_base64, script_data
 from lessons_lib.page.widgets.traits import Real, Whole
+from lessons_lib.page.widgets.words import say
 
 SCRIPT = "graph_heads.js"
 MEMBERS = 34
@@ -163,7 +164,7 @@ class GraphExplorer(Explorer):
                 for j, weight in enumerate(row[WORDS:]):
                     paths[round(weight, 1)] = paths.get(round(weight, 1), "") + f"M{24 * j} {24 * i}h23v23h-23z"
             cells = [element("path", class_="x-solid", d=d, fill_opacity=shade) for shade, d in sorted(paths.items())]
-            return picture(192, 192, "attention weights of eight queries, down, on eight keys, across", *cells)
+            return picture(192, 192, say("attention weights of eight queries, down, on eight keys, across"), *cells)
         places, sides = (script_data(SCRIPT)[name] for name in ("places", "sides"))
         places = places[:]
         for u, x, y in self.places:
@@ -180,7 +181,12 @@ class GraphExplorer(Explorer):
             drawn.append(element("path", class_="x-line x-first", d=dots, stroke_linecap=cap, style="stroke-width:14"))
         drawn += [text(str(v + 1), x=places[v][0] + 9, y=places[v][1] - 6) for v in given]
         alt = ", ".join(f"{v + 1} ({weight:.2f})" for v, weight in given.items())
-        return picture(340, 320, f"member {self.node + 1} of the karate club attends to {alt}", *drawn)
+        return picture(
+            340,
+            320,
+            say("member {member} of the karate club attends to {others}", member=self.node + 1, others=alt),
+            *drawn,
+        )
 
     def _part(self, name: str) -> Float[Tensor, "rows width"]:
         step, packed = script_data(SCRIPT)["heads"][self.graph][self.score][name]

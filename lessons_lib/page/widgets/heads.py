@@ -14,6 +14,7 @@ from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.trained import HEADS, from_base64, load_model, parse_words, script_data
 from lessons_lib.page.widgets.traits import Whole
+from lessons_lib.page.widgets.words import say
 from lessons_lib.training.stories import encode
 from lessons_lib.transformer.configuration import GPTConfig
 from lessons_lib.transformer.gpt import GPT
@@ -84,8 +85,15 @@ class HeadsExplorer(Explorer):
             for j, share in enumerate(head[: query + 1])
         ]
         ground = element("rect", class_="x-ground", x=91, y=17, width=216, height=20 * len(words))
-        most = ", ".join(f"{head} to {words[row.argmax()]}" for head, row in zip(HEADS, weights[:, query], strict=True))
-        alt = f"attention weights of eight heads from the query {words[query]}; each attends most, {most}"
+        most = ", ".join(
+            say("{head} to {word}", head=head, word=words[row.argmax()])
+            for head, row in zip(HEADS, weights[:, query], strict=True)
+        )
+        alt = say(
+            "attention weights of eight heads from the query {query}; each attends most, {most}",
+            query=words[query],
+            most=most,
+        )
         return picture(308, 20 + 20 * len(words), alt, ground, *names, *rows, *cells)
 
 

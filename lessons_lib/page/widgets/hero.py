@@ -15,6 +15,7 @@ from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.heads import HeadsExplorer, head_model
 from lessons_lib.page.widgets.trained import HEADS, parse_words
 from lessons_lib.page.widgets.traits import Whole
+from lessons_lib.page.widgets.words import mark, say, with_words
 from lessons_lib.training.stories import VOCABULARY, encode
 
 LONGEST = 8
@@ -26,7 +27,7 @@ SENTENCES = (
     "the queen that these dogs follow",
 )
 FORMULA = (
-    '<p class="h-formula"><i class="h-sign h-output">output</i> = softmax(<i class="h-sign h-query">Q</i>'
+    '<p class="h-formula"><i class="h-sign h-output">{output}</i> = softmax(<i class="h-sign h-query">Q</i>'
     '<i class="h-sign h-key">K</i><sup>T</sup> / √<i>d</i><sub>k</sub>) <i class="h-sign h-value">V</i></p>'
 )
 
@@ -64,7 +65,7 @@ class Hero(HeadsExplorer):
     """
 
     script = "hero"
-    sentence = (
+    sentence = mark(
         "In the live figure you can switch off any head, select another query, and continue the sentence word by word."
     )
     _css = traitlets.Unicode(read("hero.css")).tag(sync=True)
@@ -105,19 +106,26 @@ class Hero(HeadsExplorer):
         drawn = [self._drawn(arc, [middle[arc.origin], middle[arc.to]]) for arc in arcs]
         p = self.next_word()
         likely = ", ".join(f"<b>{VOCABULARY[i]}</b> ({p[i]:.0%})" for i in p.argsort(descending=True)[:5].tolist())
-        alt = f"arcs of attention weights on the paths to {words[last]}"
-        return (
-            picture(ends[-1], 182, alt, *drawn, *names)
-            + FORMULA
-            + f"<p>After <b>{escape(words[last])}</b> a trained model expects {likely}. Each arc is an attention "
-            "weight. Above the sentence are the weights of this word in layer 2, below it the weights in layer 1 of "
-            f"this word and of the words that it attends to. Weights below {FAINT} are not drawn.</p>"
+        alt = say("arcs of attention weights on the paths to {word}", word=words[last])
+        told = say(
+            "After {word} a trained model expects {likely}. Each arc is an attention weight. Above the sentence are "
+            "the weights of this word in layer 2, below it the weights in layer 1 of this word and of the words that "
+            "it attends to. Weights below {faint} are not drawn.",
+            word=f"<b>{escape(words[last])}</b>",
+            likely=likely,
+            faint=FAINT,
         )
+        return picture(ends[-1], 182, alt, *drawn, *names) + FORMULA.format(output=say("output")) + f"<p>{told}</p>"
 
     def to_html(self) -> str:
         """Return HTML that is live in any page, and shows a picture and a sentence where scripts are off."""
-        still = f"{self.still()}<p>{self.sentence}</p>"
-        return in_page("hero", style_element("hero", read("hero.css")), still, page_scripts(self.script, self._state()))
+        still = f"{self.still()}<p>{say(self.sentence)}</p>"
+        return in_page(
+            "hero",
+            style_element("hero", read("hero.css")),
+            still,
+            page_scripts(self.script, {**self._state(), **with_words(self._words)}),
+        )
 
     def _query_position(self) -> int:
         return min(self.query, len(self.words.split()) - 1)

@@ -19,6 +19,7 @@ from lessons_lib.page.widgets.arithmetic import uniform
 from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.traits import Whole
+from lessons_lib.page.widgets.words import say
 
 LARGEST = 32
 
@@ -134,10 +135,16 @@ class MasksExplorer(Explorer):
             for keys in true_ranges(np.array(allowed))
         ]
         allowed = sum(map(sum, self.mask))
-        alt = f"mask over {self.n} positions, {', '.join(self.parts)}: {allowed} of {self.n**2} pairs may attend"
+        alt = say(
+            "mask over {n} positions, {parts}: {allowed} of {total} pairs may attend",
+            n=self.n,
+            parts=", ".join(self.parts),
+            allowed=allowed,
+            total=self.n**2,
+        )
         ground = element("rect", class_="x-ground", x=0, y=0, width=288, height=288)
         cells = element("path", class_="x-may", d="".join(rows))
-        return picture(300, 308, alt, ground, cells, text("rows: queries, columns: keys", x=0, y=304))
+        return picture(300, 308, alt, ground, cells, text(say("rows: queries, columns: keys"), x=0, y=304))
 
 
 def compose(n: int, parts: Sequence[str]) -> Bool[Tensor, "n n"]:

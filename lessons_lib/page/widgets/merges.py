@@ -11,6 +11,7 @@ from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.trained import script_data
 from lessons_lib.page.widgets.traits import Whole
+from lessons_lib.page.widgets.words import say
 
 SCRIPT = "merges_learned.js"
 N_MERGES = 1000
@@ -73,7 +74,12 @@ class MergesExplorer(Explorer):
             boxes.append(element("rect", class_="x-ground", x=x, y=y + 2, width=width, height=20))
             boxes.append(text(piece, x=x + width / 2, y=y + 16, anchor="middle"))
             x += width + 4
-        alt = f"the text after {self.merges} merges, {len(shown)} tokens: {' | '.join(shown)}"
+        alt = say(
+            "the text after {merges} merges, {count} tokens: {tokens}",
+            merges=self.merges,
+            count=len(shown),
+            tokens=" | ".join(shown),
+        )
         return picture(320, y + 26, alt, *boxes)
 
 

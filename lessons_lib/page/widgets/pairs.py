@@ -20,6 +20,7 @@ from lessons_lib.page.widgets.gpt import language_model
 from lessons_lib.page.widgets.reach import MASKS, PATTERN_NAMES, N, cells, pattern_rule
 from lessons_lib.page.widgets.trained import HEADS
 from lessons_lib.page.widgets.traits import Whole
+from lessons_lib.page.widgets.words import mark, say
 from lessons_lib.training.stories import encode
 
 TEXT = (
@@ -30,7 +31,12 @@ TEXT = (
 WIDTH = 16
 FEATURES = [4, 8, 16, 32, 64, 128, 256]
 METHODS = [*MASKS, "linformer", "linear", "performer"]
-NAMES = {**PATTERN_NAMES, "linformer": "Linformer", "linear": "linear, elu + 1", "performer": "Performer"}
+NAMES = {
+    **PATTERN_NAMES,
+    "linformer": mark("Linformer"),
+    "linear": mark("linear, elu + 1"),
+    "performer": mark("Performer"),
+}
 GUESSES = ["1.3", "2.4", "both", "neither"]
 
 
@@ -137,14 +143,28 @@ class PairsExplorer(Explorer):
             unit = side * N / (N + r + 2)
             shapes = [(0, unit * (r + 2), unit * r, unit * N), (unit * (r + 2), 0, unit * N, unit * r)]
             drawn = [element("rect", class_="x-may", x=x, y=y, width=w, height=h) for x, y, w, h in shapes]
-            alt = f"no pair is computed; {r} numbers for each of {N} words stand for them"
+            alt = say(
+                "{method}: no pair is computed; {r} numbers for each of {n} words stand for them; error of head "
+                "{head}: {error}",
+                method=say(NAMES[self.way]),
+                r=r,
+                n=N,
+                head=self.head,
+                error=f"{self.error():.2f}",
+            )
         else:
             allowed = rule.to_mask(N)
             drawn = [element("path", class_="x-may", d=cells(allowed, side))]
-            alt = f"{int(allowed.sum())} of {N * N} pairs are computed"
+            alt = say(
+                "{method}: {computed} of {pairs} pairs are computed; error of head {head}: {error}",
+                method=say(NAMES[self.way]),
+                computed=int(allowed.sum()),
+                pairs=N * N,
+                head=self.head,
+                error=f"{self.error():.2f}",
+            )
         ground = element("rect", class_="x-ground", x=0, y=0, width=side * N, height=side * N)
-        alt = f"{NAMES[self.way]}: {alt}; error of head {self.head}: {self.error():.2f}"
-        return picture(300, side * N + 20, alt, ground, *drawn, text("rows: queries, columns: keys", x=0, y=256))
+        return picture(300, side * N + 20, alt, ground, *drawn, text(say("rows: queries, columns: keys"), x=0, y=256))
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if self.way == "linformer":

@@ -13,11 +13,12 @@ from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.trained import from_base64, script_data
 from lessons_lib.page.widgets.traits import Whole
+from lessons_lib.page.widgets.words import mark, say
 
 SCRIPT = "patches_model.js"
 SIDE, FULL, DIGITS, CLASSES = 8, 16, 30, 10
 SIZES = [1, 2, 4]
-PIXELS = ["in order", "shuffled"]
+PIXELS = [mark("in order"), mark("shuffled")]
 GUESSES = ["", "few", "fewer", "alike"]
 # The trained models. With patches of one pixel, shuffling the pixels is the same as shuffling the positions.
 TRAINED = [(1, "in order"), (2, "in order"), (4, "in order"), (2, "shuffled"), (4, "shuffled")]
@@ -112,9 +113,16 @@ class PatchesExplorer(Explorer):
         ]
         rows += [element("path", class_="x-solid", d=bars)]
         order = p.argsort(descending=True, stable=True)[:2].tolist()
-        alt = (
-            f"digit {label} in {SIDE**2 // self.size**2} patches, pixels {self.pixels}, is classified as "
-            f"{order[0]} with probability {p[order[0]]:.2f}, as {order[1]} with {p[order[1]]:.2f}"
+        alt = say(
+            "digit {digit} in {patches} patches, pixels {pixels}, is classified as {first} with probability {p}, as "
+            "{second} with {q}",
+            digit=label,
+            patches=SIDE**2 // self.size**2,
+            pixels=say(self.pixels),
+            first=order[0],
+            p=f"{p[order[0]]:.2f}",
+            second=order[1],
+            q=f"{p[order[1]]:.2f}",
         )
         return picture(left + 72, max(wide, 16 * CLASSES) + 2, alt, *pixels, *rows)
 

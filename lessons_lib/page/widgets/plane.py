@@ -13,6 +13,7 @@ from lessons_lib.page.palette import COLOURS
 from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.traits import Real
+from lessons_lib.page.widgets.words import say
 
 SHORTEST, LONGEST = 0.1, 3.0
 
@@ -81,13 +82,18 @@ class PlaneExplorer(Explorer):
         scores = cosine_similarity(query, keys) if self.similarity == "cosine" else query @ keys.T
         [weights] = softmax(scores, temperature=self.temperature)
         output = weights @ values
-        alt = ", ".join(f"key {j + 1} {weight:.2f}" for j, weight in enumerate(weights))
+        shares = ", ".join(say("key {j} {weight}", j=j + 1, weight=f"{weight:.2f}") for j, weight in enumerate(weights))
         return picture(
             320,
             160,
-            f"query, keys and values in the plane; weights: {alt}; output at {output[0]:.2f}, {output[1]:.2f}",
-            *_plane(80, keys, query[0], "query", rays=True),
-            *_plane(240, values, output, "output", rays=False),
+            say(
+                "query, keys and values in the plane; weights: {shares}; output at {x}, {y}",
+                shares=shares,
+                x=f"{output[0]:.2f}",
+                y=f"{output[1]:.2f}",
+            ),
+            *_plane(80, keys, query[0], say("query"), rays=True),
+            *_plane(240, values, output, say("output"), rays=False),
         )
 
 

@@ -14,14 +14,15 @@ from lessons_lib.page.widgets.arithmetic import uniform
 from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.traits import Whole
+from lessons_lib.page.widgets.words import mark, say
 
 N = 60
 MASKS = ["window", "dilated", "longformer", "bigbird"]
 PATTERN_NAMES = {
-    "window": "window",
-    "dilated": "dilated window",
-    "longformer": "Longformer",
-    "bigbird": "BigBird",
+    "window": mark("window"),
+    "dilated": mark("dilated window"),
+    "longformer": mark("Longformer"),
+    "bigbird": mark("BigBird"),
 }
 
 
@@ -53,7 +54,7 @@ class ReachExplorer(Explorer):
             "pairs, and how many words the output of the last word can depend on."
         ),
         tries={
-            "A causal window": {"way": "window", "window": 8, "layers": 8, "causal": True},
+            "A causal window": {"way": mark("window"), "window": 8, "layers": 8, "causal": True},
             "Longformer without a causal mask": {"way": "longformer", "n_global": 1, "layers": 2, "causal": False},
             "BigBird, causal": {"way": "bigbird", "n_random": 3, "layers": 4, "causal": True},
         },
@@ -79,14 +80,20 @@ class ReachExplorer(Explorer):
     def still(self) -> str:
         """Draw the pairs within reach, the computed pairs over them, and write the reach of the last word."""
         allowed = self.rule().to_mask(N)
-        alt = (
-            f"{PATTERN_NAMES[self.way]}: {int(allowed.sum())} of {N * N} pairs are computed; {self.reach_of_last()} of "
-            f"{N} words can influence the output of the last word through {self.layers} layers"
+        alt = say(
+            "{pattern}: {computed} of {pairs} pairs are computed; {reached} of {n} words can influence the output of "
+            "the last word through {layers} layers",
+            pattern=say(PATTERN_NAMES[self.way]),
+            computed=int(allowed.sum()),
+            pairs=N * N,
+            reached=self.reach_of_last(),
+            n=N,
+            layers=self.layers,
         )
         near = element("path", class_="x-fill", d=cells(masks.reach(allowed, self.layers), 4))
         computed = element("path", class_="x-may", d=cells(allowed, 4))
         ground = element("rect", class_="x-ground", x=0, y=0, width=4 * N, height=4 * N)
-        axes = text("rows: queries, columns: keys", x=0, y=4 * N + 16)
+        axes = text(say("rows: queries, columns: keys"), x=0, y=4 * N + 16)
         return picture(300, 4 * N + 20, alt, ground, near, computed, axes)
 
 

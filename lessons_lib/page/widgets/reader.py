@@ -16,6 +16,7 @@ from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.gpt import language_model
 from lessons_lib.page.widgets.trained import HEADS, parse_words
 from lessons_lib.page.widgets.traits import Whole
+from lessons_lib.page.widgets.words import say
 from lessons_lib.training.stories import VERBS, VOCABULARY, encode, next_word_probs
 
 LONGEST = 16
@@ -108,9 +109,15 @@ class PatternExplorer(Explorer):
             + "".join(weight_map(80 * (i % 4), 18 + 92 * (i // 4), 68, weights[i]))
             for i, name in enumerate(HEADS)
         ]
-        alt = f"weights of eight heads, a row for each word of: {' '.join(self._read())}"
+        words = " ".join(self._read())
+        alt = say("weights of eight heads, a row for each word of: {words}", words=words)
         if subject(self._read()) is not None:
-            alt += f"; the next verb agrees with its subject with probability {self.agreement():.3f}"
+            alt = say(
+                "weights of eight heads, a row for each word of: {words}; the next verb agrees with its subject with "
+                "probability {p}",
+                words=words,
+                p=f"{self.agreement():.3f}",
+            )
         return picture(320, 184, alt, *maps)
 
     def _read(self) -> list[str]:

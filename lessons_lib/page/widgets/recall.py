@@ -5,9 +5,19 @@ import traitlets
 from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.trained import script_data
+from lessons_lib.page.widgets.words import mark, say
 
 SCRIPT = "recall_record.js"
-RECALL_KINDS = ["attention", "window", "elu + 1", "sum", "delta", "gated delta", "Performer", "GRU"]
+RECALL_KINDS = [
+    mark("attention"),
+    mark("window"),
+    "elu + 1",
+    mark("sum"),
+    mark("delta"),
+    mark("gated delta"),
+    "Performer",
+    "GRU",
+]
 
 
 class RecallExplorer(Explorer):
@@ -56,12 +66,16 @@ class RecallExplorer(Explorer):
         """Draw the mean share that each kind of layer recalls."""
         means = {kind: sum(shares) / len(shares) for kind in RECALL_KINDS if (shares := self.shares(kind))}
         rows = [
-            text(kind, x=84, y=24 * i + 16, anchor="end")
+            text(say(kind), x=84, y=24 * i + 16, anchor="end")
             + element("rect", class_="x-solid", x=92, y=24 * i + 4, width=180 * share, height=16)
             + text(f"{share:.2f}", x=98 + 180 * share, y=24 * i + 16)
             for i, (kind, share) in enumerate(means.items())
         ]
-        alt = ", ".join(f"{kind} {share:.2f}" for kind, share in means.items())
-        return picture(
-            320, 24 * len(rows) + 4, f"share of {self.pairs} pairs recalled after {self.steps} steps: {alt}", *rows
+        alt = ", ".join(f"{say(kind)} {share:.2f}" for kind, share in means.items())
+        described = say(
+            "share of {pairs} pairs recalled after {steps} steps: {shares}",
+            pairs=self.pairs,
+            steps=self.steps,
+            shares=alt,
         )
+        return picture(320, 24 * len(rows) + 4, described, *rows)

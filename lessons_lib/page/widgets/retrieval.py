@@ -12,6 +12,7 @@ from lessons_lib.attention.attention import attention
 from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.traits import Real
+from lessons_lib.page.widgets.words import say
 
 SHORTEST, LONGEST = 0.1, 20.0
 FARTHEST = 2.0
@@ -92,7 +93,12 @@ class RetrievalExplorer(Explorer):
         return picture(
             320,
             160,
-            f"query at {math.degrees(angle):.0f} degrees among the keys {', '.join(self.labels)}; answer {now:.2f}",
+            say(
+                "query at {angle} degrees among the keys {keys}; answer {answer}",
+                angle=f"{math.degrees(angle):.0f}",
+                keys=", ".join(self.labels),
+                answer=f"{now:.2f}",
+            ),
             element("circle", class_="x-axis", cx=80, cy=80, r=60),
             element(
                 "line",
@@ -105,8 +111,8 @@ class RetrievalExplorer(Explorer):
             *self._dots(),
             element("polyline", class_="x-line", style="stroke: var(--output)", points=path),
             element("circle", class_="x-dot", style="stroke: var(--output)", cx=x, cy=y, r=5),
-            text("answer", x=190, y=20),
-            text("direction of the query", x=250, y=152, anchor="middle"),
+            text(say("answer"), x=190, y=20),
+            text(say("direction of the query"), x=250, y=152, anchor="middle"),
         )
 
     def _dots(self) -> list[str]:

@@ -11,6 +11,7 @@ from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.trained import from_base64, script_data
 from lessons_lib.page.widgets.traits import Real, Whole
+from lessons_lib.page.widgets.words import say
 from lessons_lib.transformer.feedforward import Router, Routing
 
 SCRIPT = "routing_scores.js"
@@ -100,13 +101,18 @@ class RoutingExplorer(Explorer):
         routing = self.routing()
         asked = counts(routing)
         rows = [
-            text(f"expert {i + 1}", x=64, y=24 * i + 16, anchor="end")
+            text(say("expert {i}", i=i + 1), x=64, y=24 * i + 16, anchor="end")
             + element("rect", class_="x-solid", x=72, y=24 * i + 4, width=200 * many / self.words, height=16)
             + text(str(many), x=78 + 200 * many / self.words, y=24 * i + 16)
             for i, many in enumerate(asked.tolist())
         ]
         each = ", ".join(str(many) for many in asked.tolist())
-        alt = f"{self.words} words, choices of the eight experts: {each}; {int(routing.dropped.sum())} choices dropped"
+        alt = say(
+            "{words} words, choices of the eight experts: {choices}; {dropped} choices dropped",
+            words=self.words,
+            choices=each,
+            dropped=int(routing.dropped.sum()),
+        )
         return picture(320, 24 * EXPERTS + 4, alt, *rows)
 
     def _router(self) -> dict[str, Any]:

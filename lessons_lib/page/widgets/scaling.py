@@ -7,6 +7,7 @@ import traitlets
 from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.traits import Whole
+from lessons_lib.page.widgets.words import say
 
 WIDTHS = [2**i for i in range(13)]
 SCALES = {
@@ -59,8 +60,11 @@ class ScalingExplorer(Explorer):
             points = [f"{160 + 9.5 * s:.1f} {130 - 110 * math.exp(-((s / spread) ** 2) / 2):.1f}" for s in scores]
             return element("path", class_=f"x-line {look}", d=f"M{'L'.join(points)}")
 
-        alt = (
-            f"scores at width {self.width} and scale {self.scaling} spread by {std:.3g}, against a spread of 1 (dashed)"
+        alt = say(
+            "scores at width {width} and scale {scaling} spread by {std}, against a spread of 1 (dashed)",
+            width=self.width,
+            scaling=self.scaling,
+            std=f"{std:.3g}",
         )
         marks = [text(f"{s:g}", x=160 + 9.5 * s, y=148, anchor="middle") for s in (-8, 0, 8)]
         axis = element("path", class_="x-axis", d="M8 130H312")

@@ -12,6 +12,7 @@ from lessons_lib.attention.softmax import softmax
 from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.traits import Real, Whole
+from lessons_lib.page.widgets.words import say
 
 LARGEST = 4.0  # the largest score, and the largest negative one
 
@@ -83,7 +84,9 @@ class StepsExplorer(Explorer):
         """Draw all steps of the query's row, since a still picture has no button."""
         weights, row = self.weights().tolist(), self.scores[self.query]
         lefts, width = (58.0, 138.0, 218.0), 66.0
-        drawn = [text(head, x=x, y=12) for head, x in zip(("score", "weight", "value"), lefts, strict=True)]
+        drawn = [
+            text(head, x=x, y=12) for head, x in zip((say("score"), say("weight"), say("value")), lefts, strict=True)
+        ]
         most = max(*self.values, 1e-9)
         for i, (word, score, p, value) in enumerate(zip(self.words, row, weights, self.values, strict=True)):
             y = 22 + 34 * i
@@ -96,6 +99,14 @@ class StepsExplorer(Explorer):
                 )
         name, shares = self.words[self.query], ", ".join(f"{p:.3f}" for p in weights)
         height = 46 + 34 * len(row)
-        drawn.append(text(f"output for {name}: {self.output():.2f}", x=58, y=height - 12))
-        alt = f"the weights of {name} on {', '.join(self.words)} are {shares}; the output is {self.output():.2f}"
+        drawn.append(
+            text(say("output for {word}: {output}", word=name, output=f"{self.output():.2f}"), x=58, y=height - 12)
+        )
+        alt = say(
+            "the weights of {word} on {words} are {shares}; the output is {output}",
+            word=name,
+            words=", ".join(self.words),
+            shares=shares,
+            output=f"{self.output():.2f}",
+        )
         return picture(310, height, alt, *drawn)

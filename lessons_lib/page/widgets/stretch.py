@@ -11,10 +11,16 @@ from lessons_lib.attention.rope_scaling import NTKAware, PositionInterpolation, 
 from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.traits import Real, Whole
+from lessons_lib.page.widgets.words import mark, say
 
 TRAINED, LONGEST = 64, 512
 WIDTHS = [4, 8, 16, 32, 64, 128]
-METHODS = {"none": "as trained", "interpolation": "interpolation", "ntk": "NTK-aware", "yarn": "YaRN"}
+METHODS = {
+    "none": mark("as trained"),
+    "interpolation": mark("interpolation"),
+    "ntk": mark("NTK-aware"),
+    "yarn": mark("YaRN"),
+}
 
 
 class Clock(NamedTuple):
@@ -61,7 +67,7 @@ class StretchExplorer(Explorer):
         ),
         tries={
             "80 tokens": {"length": 80, "method": "none"},
-            "Interpolation by 8": {"length": 512, "method": "interpolation", "factor": 8.0},
+            "Interpolation by 8": {"length": 512, "method": mark("interpolation"), "factor": 8.0},
             "NTK-aware by 16": {"length": 512, "method": "ntk", "factor": 16.0},
             "YaRN by 8": {"length": 512, "method": "yarn", "factor": 8.0},
         },
@@ -103,11 +109,18 @@ class StretchExplorer(Explorer):
         drawn = [element("path", class_=look, d=d) for look, d in paths.items() if d]
         once = _height(2 * math.pi)
         drawn.append(element("path", class_="x-axis", d=f"M40 20V160H316M40 {once:g}H316"))
-        drawn += [text("1", x=34, y=once + 4, anchor="end"), text("turns", x=0, y=12)]
+        drawn += [text("1", x=34, y=once + 4, anchor="end"), text(say("turns"), x=0, y=12)]
         new = sum(clock.is_new for clock in clocks)
-        method = METHODS[self.method] + ("" if self.method == "none" else f" by {self.factor:g}")
-        alt = (
-            f"trained on {TRAINED} tokens, {self.length} read, {method}: {new} of {len(clocks)} clocks reach new angles"
+        method = say(METHODS[self.method])
+        if self.method != "none":
+            method = say("{method} by {factor}", method=method, factor=f"{self.factor:g}")
+        alt = say(
+            "trained on {trained} tokens, {length} read, {method}: {new} of {total} clocks reach new angles",
+            trained=TRAINED,
+            length=self.length,
+            method=method,
+            new=new,
+            total=len(clocks),
         )
         return picture(320, 164, alt, *drawn)
 

@@ -9,6 +9,7 @@ from lessons_lib.attention.softmax import softmax
 from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.traits import Real
+from lessons_lib.page.widgets.words import say
 
 
 class TemperatureExplorer(Explorer):
@@ -61,4 +62,9 @@ class TemperatureExplorer(Explorer):
             for i, (label, weight) in enumerate(zip(labels, weights, strict=True))
         ]
         alt = ", ".join(f"{label} {weight:.2f}" for label, weight in zip(labels, weights, strict=True))
-        return picture(320, 20 * len(rows) + 4, f"weights at temperature {self.temperature:g}: {alt}", *rows)
+        return picture(
+            320,
+            20 * len(rows) + 4,
+            say("weights at temperature {temperature}: {weights}", temperature=f"{self.temperature:g}", weights=alt),
+            *rows,
+        )

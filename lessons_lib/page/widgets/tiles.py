@@ -5,6 +5,7 @@ import traitlets
 from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.traits import Whole
+from lessons_lib.page.widgets.words import say
 
 LARGEST = 16
 ORDERS = ["drawn", "rising", "falling"]
@@ -78,12 +79,16 @@ class TilesExplorer(Explorer):
         current = [(rows, keys) for doing, rows, keys in taken[-1:] if doing != "write"]
         looks = [*((tile, "x-ground") for tile in tiles), *((tile, "x-fill") for tile in visited)]
         looks += [(tile, "x-line x-second") for tile in current]
-        alt = (
-            f"{len(tiles)} tiles of {self.block_q} queries and {self.block_k} keys over {self.n} positions, "
-            f"{len(visited)} of them merged"
+        alt = say(
+            "{tiles} tiles of {queries} queries and {keys} keys over {n} positions, {merged} of them merged",
+            tiles=len(tiles),
+            queries=self.block_q,
+            keys=self.block_k,
+            n=self.n,
+            merged=len(visited),
         )
         boxes = [box(*tile, look) for tile, look in looks]
-        return picture(300, 308, alt, *boxes, text("rows: queries, columns: keys", x=0, y=304))
+        return picture(300, 308, alt, *boxes, text(say("rows: queries, columns: keys"), x=0, y=304))
 
 
 def schedule(n: int, block_q: int, block_k: int, is_causal: bool) -> list[tuple[str, range, range]]:

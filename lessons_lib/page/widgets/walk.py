@@ -14,6 +14,7 @@ from lessons_lib.page.widgets.arithmetic import normal, uniform
 from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.traits import Real, Whole
+from lessons_lib.page.widgets.words import say
 
 STEPS = 16
 
@@ -78,7 +79,9 @@ class WalkExplorer(Explorer):
     def still(self) -> str:
         """Draw the distribution of the walk after ``layers`` steps."""
         mass, side = self.mass().tolist(), 288 / self.n
-        alt = ", ".join(f"token {token} {share:.2f}" for token, share in enumerate(mass))
+        alt = ", ".join(
+            say("token {token} {share}", token=token, share=f"{share:.2f}") for token, share in enumerate(mass)
+        )
         bars = [
             element(
                 "rect", class_="x-solid", x=16 + (i + 0.15) * side, y=130 - 110 * p, width=0.7 * side, height=110 * p
@@ -87,5 +90,10 @@ class WalkExplorer(Explorer):
         ]
         names = [text(str(i), x=16 + (i + 0.5) * side, y=148, anchor="middle") for i in range(self.n)]
         axis = element("path", class_="x-axis", d="M16 130H304")
-        begun = f"a walker from token {self.start} after {self.layers} layers: {alt}"
+        begun = say(
+            "a walker from token {start} after {layers} layers: {shares}",
+            start=self.start,
+            layers=self.layers,
+            shares=alt,
+        )
         return picture(320, 152, begun, *bars, axis, *names)

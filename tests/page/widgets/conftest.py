@@ -120,8 +120,8 @@ def mount(browser):
     page.set_content("<!doctype html><main></main>")
 
     def mounted(explorer):
-        card = {"_card": explorer._card} if explorer.has_trait("_card") else {}  # a guess has none
-        page.evaluate(MOUNT, [explorer._esm, {**explorer._state(), **card}])
+        hidden = {name: getattr(explorer, name) for name in ("_card", "_words") if explorer.has_trait(name)}
+        page.evaluate(MOUNT, [explorer._esm, {**explorer._state(), **hidden}])
         return page
 
     yield mounted

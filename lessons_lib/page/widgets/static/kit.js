@@ -1,5 +1,7 @@
 /** The building blocks of explorers: the card with its clean-up, elements, labelled controls, formatted numbers. */
 
+import { learn, say } from "./words.js";
+
 /**
  * The traits, in the notebook or on the page.
  * @template T
@@ -51,6 +53,7 @@
  * @param {{ model: Model<T>, el: HTMLElement }} context
  */
 export function stage({ model, el }) {
+  learn(model);
   const card = /** @type {Model<{ _card: Card }>} */ (/** @type {unknown} */ (model)).get("_card");
   const { name, title, question, tries } = card;
   const liveRegion = html("p", { class: "x-said", "aria-live": "polite" });
@@ -65,7 +68,7 @@ export function stage({ model, el }) {
     const changed = [...wanted].filter(([trait, value]) => JSON.stringify(model.get(trait)) !== JSON.stringify(value));
     scope.change(/** @type {Partial<T>} */ (Object.fromEntries(changed)));
   };
-  const reset = button("Reset", () => restart({}));
+  const reset = button(say("Reset"), () => restart({}));
   reset.className = "x-reset";
   const body = html(
     "div",
@@ -123,7 +126,7 @@ function tryLinks(tries, restart, guess) {
     });
     return link;
   });
-  return html("p", { class: "x-tries" }, html("span", {}, "Try:"), ...links);
+  return html("p", { class: "x-tries" }, html("span", {}, say("Try:")), ...links);
 }
 
 /**
@@ -457,7 +460,7 @@ export function panel(nodes, look) {
  * @param {[string, Element][]} named
  */
 export function panels(...named) {
-  const tabs = html("div", { class: "x-tabs", role: "group", "aria-label": "Show" });
+  const tabs = html("div", { class: "x-tabs", role: "group", "aria-label": say("Show") });
   const choose = named
     .filter(([name]) => name)
     .map(([name, panel]) => {

@@ -2,6 +2,7 @@
 
 import { button, entry, fixed, html, named, numbers, oncePerFrame, panel, select, slider, stage, svg } from "./kit.js";
 import { KINDS, compose, deadRows, density, expression, overlay, parse, reach, square, written } from "./masks.math.js";
+import { say } from "./words.js";
 
 /**
  * @typedef {{ n: number, parts: string[], layers: number, painted: number[][] }} Traits
@@ -22,10 +23,13 @@ function render(context) {
   const code = html("code", { class: "x-code" });
   /** Measures of the mask. @type {[string, () => string][]} */
   const measures = [
-    ["allowed pairs", () => `${mask().flat().filter(Boolean).length} of ${mask().length ** 2}`],
-    ["density", () => fixed(density(mask()))],
-    ["fully masked rows", () => String(deadRows(mask()).length)],
-    ["within reach after L layers", () => fixed(density(reach(mask(), scope.read("layers"))))],
+    [
+      say("allowed pairs"),
+      () => say("{n} of {total}", { n: mask().flat().filter(Boolean).length, total: mask().length ** 2 }),
+    ],
+    [say("density"), () => fixed(density(mask()))],
+    [say("fully masked rows"), () => String(deadRows(mask()).length)],
+    [say("within reach after L layers"), () => fixed(density(reach(mask(), scope.read("layers"))))],
   ];
   scope.add(
     html(
@@ -34,8 +38,8 @@ function render(context) {
       html(
         "div",
         { class: "x-controls" },
-        slider(scope.value("n"), { label: "Positions n", min: 2, max: 32, step: 1 }),
-        slider(scope.value("layers"), { label: "Layers L", min: 1, max: 32, step: 1 }),
+        slider(scope.value("n"), { label: say("Positions n"), min: 2, max: 32, step: 1 }),
+        slider(scope.value("layers"), { label: say("Layers L"), min: 1, max: 32, step: 1 }),
       ),
       matrix(scope, mask),
       composition(scope),
@@ -45,10 +49,11 @@ function render(context) {
   );
   scope.when(MASK, () => {
     const painted = scope.read("painted").length;
-    code.textContent = expression(scope.read("n"), scope.read("parts")) + (painted ? `  # and ${painted} painted` : "");
+    code.textContent =
+      expression(scope.read("n"), scope.read("parts")) + (painted ? say("  # and {n} painted", { n: painted }) : "");
   });
   scope.when([...MASK, "layers"], () => {
-    scope.announce(measures.map(([name, of]) => `${name}: ${of()}`).join("; "));
+    scope.announce(measures.map(([name, of]) => say("{name}: {value}", { name, value: of() })).join(say("; ")));
   });
   return scope.dispose;
 }
@@ -75,12 +80,12 @@ function composition(scope) {
 
   const join = (/** @type {Scope} */ part, /** @type {number} */ i) =>
     i === 0
-      ? html("span", { class: "x-head" }, "mask")
+      ? html("span", { class: "x-head" }, say("mask"))
       : select(property(part, i, "operation"), {
-          label: `how part ${i + 1} is joined`,
+          label: say("how part {i} is joined", { i: i + 1 }),
           options: [
-            ["&", "and &"],
-            ["|", "or |"],
+            ["&", say("and &")],
+            ["|", say("or |")],
           ],
           plain: true,
         });
@@ -88,31 +93,37 @@ function composition(scope) {
     select(
       { ...property(part, i, "kind"), set: (kind) => change(i, { kind, numbers: [] }) },
       {
-        label: `kind of part ${i + 1}`,
-        options: Object.entries(KINDS).map(([kind, { words }]) => [kind, words]),
+        label: say("kind of part {i}", { i: i + 1 }),
+        options: Object.entries(KINDS).map(([kind, { words }]) => [kind, say(words)]),
         plain: true,
       },
     );
   const controls = (/** @type {Scope} */ part, /** @type {number} */ i) => {
     const { numbers, list } = KINDS[at(i).kind];
     const values = property(part, i, "numbers");
-    if (list) return [typed(values, list, numbers[0])];
+    if (list) return [typed(values, say(list), numbers[0])];
     return numbers.map(([label, min, most, usual], k) => {
       const whole = Number.isInteger(usual);
       const max = most === 32 ? Math.min(most, scope.read("n")) : most;
-      return slider(entry(values, k), { label, min, max, step: whole ? 1 : 0.05, show: whole ? String : fixed });
+      return slider(entry(values, k), {
+        label: say(label),
+        min,
+        max,
+        step: whole ? 1 : 0.05,
+        show: whole ? String : fixed,
+      });
     });
   };
   const row = (/** @type {Scope} */ part, /** @type {number} */ i, /** @type {number} */ of) =>
     html(
       "div",
-      { role: "group", "aria-label": `part ${i + 1}` },
+      { role: "group", "aria-label": say("part {i}", { i: i + 1 }) },
       html(
         "div",
         { class: "x-join" },
         join(part, i),
         choice(part, i),
-        of > 1 ? button("×", () => remove(i), `remove part ${i + 1}`) : "",
+        of > 1 ? button("×", () => remove(i), say("remove part {i}", { i: i + 1 })) : "",
       ),
       ...controls(part, i),
     );
@@ -122,7 +133,7 @@ function composition(scope) {
       JSON.stringify([scope.read("n"), scope.read("parts").map((part) => [parse(part).operation, parse(part).kind])]),
     (part) => {
       const count = scope.read("parts").length;
-      const add = button("Add a part", () => {
+      const add = button(say("Add a part"), () => {
         const parts = scope.read("parts");
         const next = NEXT.find((one) => !parts.some((had) => parse(had).kind === parse(one).kind));
         scope.write("parts", [...parts, next ?? NEXT[0]]);
@@ -194,7 +205,7 @@ function matrix(scope, mask) {
         {
           viewBox: `0 0 ${LEFT + SIZE + RIGHT} ${TOP + SIZE + 2}`,
           role: "grid",
-          "aria-label": "mask: queries down, keys across",
+          "aria-label": say("mask: queries down, keys across"),
         },
         svg("rect", { class: "x-ground", x: LEFT, y: TOP, width: SIZE, height: SIZE }),
         places(n, middle),
@@ -227,12 +238,12 @@ function matrix(scope, mask) {
         cells.forEach((row, i) =>
           row.forEach((cell, j) => {
             const [words, look] = seen[i][j]
-              ? ["may attend", "x-may"]
+              ? [say("may attend"), "x-may"]
               : reached[i][j]
-                ? ["within reach", "x-near"]
-                : ["hidden", ""];
+                ? [say("within reach"), "x-near"]
+                : [say("hidden"), ""];
             cell.setAttribute("class", `x-cell ${look}`);
-            cell.setAttribute("aria-label", `query ${i}, key ${j}: ${words}`);
+            cell.setAttribute("aria-label", say("query {i}, key {j}: {state}", { i, j, state: words }));
           }),
         );
         const painted = scope.read("painted").filter(([i, j]) => i < n && j < n);
@@ -327,7 +338,7 @@ function matrix(scope, mask) {
       return grid;
     },
   );
-  const clear = button("Clear the paint", () => {
+  const clear = button(say("Clear the paint"), () => {
     scope.write("painted", []);
     /** @type {SVGElement | null} */ (drawing.querySelector("[tabindex='0']"))?.focus(); // it has no more to do
   });
@@ -342,9 +353,9 @@ function matrix(scope, mask) {
         "p",
         { class: "x-legend" },
         ...[
-          ["x-key x-may", "", "may attend"],
-          ["x-key x-near", "", "within reach"],
-          ["x-dead", "∅ ", "fully masked"],
+          ["x-key x-may", "", say("may attend")],
+          ["x-key x-near", "", say("within reach")],
+          ["x-dead", "∅ ", say("fully masked")],
         ].map(([look, sign, words]) => html("span", {}, html("span", { class: look }, sign), words)),
       ),
     ],
@@ -360,8 +371,8 @@ function places(n, middle) {
   return svg(
     "g",
     { "aria-hidden": "true" },
-    named("key", LEFT + SIZE / 2, 12, "", "middle"),
-    named("query", 0, 12),
+    named(say("key"), LEFT + SIZE / 2, 12, "", "middle"),
+    named(say("query"), 0, 12),
     ...marked.flatMap((k) => [mark(k, LEFT + middle(k), TOP - 6), mark(k, LEFT - 12, TOP + middle(k) + 4)]),
   );
 }

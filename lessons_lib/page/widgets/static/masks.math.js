@@ -1,6 +1,7 @@
 /** Masks composed of parts, with the kinds of the library, and their reach over several layers. */
 
 import { sum, uniform } from "./arithmetic.js";
+import { mark } from "./words.js";
 
 /** @typedef {boolean[][]} Mask one row for each query, one column for each key; true = may attend */
 
@@ -20,19 +21,19 @@ import { sum, uniform } from "./arithmetic.js";
 
 /** @type {Record<string, Kind>} */
 export const KINDS = {
-  causal: { words: "causal", numbers: [], allows: () => (i, j) => j <= i },
-  bidirectional: { words: "bidirectional", numbers: [], allows: () => () => true },
+  causal: { words: mark("causal"), numbers: [], allows: () => (i, j) => j <= i },
+  bidirectional: { words: mark("bidirectional"), numbers: [], allows: () => () => true },
   sliding_window: {
-    words: "sliding window",
-    numbers: [["window", 1, 32, 4]],
+    words: mark("sliding window"),
+    numbers: [[mark("window"), 1, 32, 4]],
     allows:
       (n, [window]) =>
       (i, j) =>
         j <= i && i - j < window,
   },
   two_sided_window: {
-    words: "window, both sides",
-    numbers: [["window", 1, 32, 3]],
+    words: mark("window, both sides"),
+    numbers: [[mark("window"), 1, 32, 3]],
     allows:
       (n, [window]) =>
       (i, j) =>
@@ -40,10 +41,10 @@ export const KINDS = {
     python: (n, [window]) => `sliding_window(${n}, ${window}, causal=False)`,
   },
   dilated: {
-    words: "dilated window",
+    words: mark("dilated window"),
     numbers: [
-      ["window", 1, 32, 3],
-      ["dilation", 1, 16, 2],
+      [mark("window"), 1, 32, 3],
+      [mark("dilation"), 1, 16, 2],
     ],
     allows:
       (n, [window, step]) =>
@@ -51,17 +52,17 @@ export const KINDS = {
         j <= i && i - j < window * step && (i - j) % step === 0,
   },
   block: {
-    words: "blocks",
-    numbers: [["size", 1, 32, 4]],
+    words: mark("blocks"),
+    numbers: [[mark("size"), 1, 32, 4]],
     allows:
       (n, [size]) =>
       (i, j) =>
         Math.floor(i / size) === Math.floor(j / size),
   },
   documents: {
-    words: "documents",
-    list: "lengths",
-    numbers: [["length", 1, 32, 5]],
+    words: mark("documents"),
+    list: mark("lengths"),
+    numbers: [[mark("length"), 1, 32, 5]],
     allows: (n, lengths) => {
       const ids = documentIds(n, lengths);
       return (i, j) => ids[i] === ids[j];
@@ -69,8 +70,8 @@ export const KINDS = {
     python: (n, lengths) => `documents(torch.tensor([${documentIds(n, lengths).join(", ")}]))`,
   },
   prefix: {
-    words: "prefix, then causal",
-    numbers: [["prefix", 0, 32, 4]],
+    words: mark("prefix, then causal"),
+    numbers: [[mark("prefix"), 0, 32, 4]],
     allows:
       (n, [prefix]) =>
       (i, j) =>
@@ -78,17 +79,17 @@ export const KINDS = {
     python: (n, [prefix]) => `prefix(${n}, ${Math.min(n, prefix)})`,
   },
   global_tokens: {
-    words: "global tokens",
-    list: "positions",
-    numbers: [["position", 0, 31, 0]],
+    words: mark("global tokens"),
+    list: mark("positions"),
+    numbers: [[mark("position"), 0, 31, 0]],
     allows: (n, positions) => (i, j) => positions.includes(i) || positions.includes(j),
     python: (n, positions) => `global_tokens(${n}, [${positions.filter((position) => position < n).join(", ")}])`,
   },
   random_sparse: {
-    words: "random",
+    words: mark("random"),
     numbers: [
-      ["density", 0, 1, 0.2],
-      ["seed", 0, 99, 0],
+      [mark("density"), 0, 1, 0.2],
+      [mark("seed"), 0, 99, 0],
     ],
     allows(n, [density, seed]) {
       const random = uniform(seed);

@@ -18,7 +18,7 @@
 export function mount(explorer, state) {
   const el = document.currentScript?.parentElement;
   if (!el) throw new Error("an explorer needs an element around its script");
-  const { _card, ...start } = state;
+  const { _card, _words, ...start } = state;
   /** @type {Record<string, Set<() => void>>} */
   const listeners = {};
   /** @type {PageModel} */

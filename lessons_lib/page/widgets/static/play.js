@@ -1,6 +1,7 @@
 /** A button that moves a slider by itself. */
 
 import { button, html } from "./kit.js";
+import { say } from "./words.js";
 
 /**
  * A slider with a button that moves it step by step to its end, or from its start if it is at its end. It stops when
@@ -28,7 +29,7 @@ export function withPlayButton(scope, control, pace = 600) {
     const least = matchMedia("(prefers-reduced-motion: reduce)").matches ? 500 : 0;
     const timer = setInterval(() => move() || stop(), Math.max(pace, least));
     const show = (/** @type {boolean} */ on) => {
-      made.textContent = on ? "Pause" : "Play";
+      made.textContent = on ? say("Pause") : say("Play");
       body.classList.toggle("x-playing", on);
     };
     signal.addEventListener("abort", () => {
@@ -47,7 +48,7 @@ export function withPlayButton(scope, control, pace = 600) {
     show(true);
     if (!move(true)) stop();
   };
-  const made = button("Play", () => (playing ? stop() : start()));
+  const made = button(say("Play"), () => (playing ? stop() : start()));
   made.className = "x-play";
   scope.later(stop);
   return html("div", { class: "x-played" }, made, control);

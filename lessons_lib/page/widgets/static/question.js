@@ -1,6 +1,7 @@
 /** A multiple-choice question above an explorer; once it is answered, the result replaces the buttons. */
 
 import { button, html } from "./kit.js";
+import { say } from "./words.js";
 
 /**
  * The card of a question, and the function `tell`, which shows a result, or the buttons again if the text is empty.
@@ -22,7 +23,7 @@ export function questionCard(look, words, options, guess) {
   );
   const group = html(
     "div",
-    { role: "group", "aria-label": "your guess" },
+    { role: "group", "aria-label": say("your guess") },
     html("p", {}, words),
     html("div", { class: "x-bench" }, ...buttons),
   );

@@ -20,6 +20,7 @@ import {
 } from "./kit.js";
 import { withPlayButton } from "./play.js";
 import { QUERIES, WIDTHS, bands, draw, jacobianNorm, scoreStd, scores } from "./scaling.math.js";
+import { mark, say } from "./words.js";
 
 /**
  * @typedef {{ width: number, n_keys: number, scaling: string, seed: number }} Traits
@@ -29,9 +30,9 @@ import { QUERIES, WIDTHS, bands, draw, jacobianNorm, scoreStd, scores } from "./
 
 /** @type {{ name: string, of: (p: number[]) => number, show: (x: number) => string }[]} */
 const MEASURES = [
-  { name: "entropy / log n", of: (p) => entropy(p) / Math.log(p.length), show: (x) => fixed(x, 3) },
-  { name: "largest weight", of: (p) => Math.max(...p), show: (x) => fixed(x, 3) },
-  { name: "norm of Jacobian", of: jacobianNorm, show: tiny },
+  { name: mark("entropy / log n"), of: (p) => entropy(p) / Math.log(p.length), show: (x) => fixed(x, 3) },
+  { name: mark("largest weight"), of: (p) => Math.max(...p), show: (x) => fixed(x, 3) },
+  { name: mark("norm of Jacobian"), of: jacobianNorm, show: tiny },
 ];
 const mean = (/** @type {number[]} */ numbers) => sum(numbers) / numbers.length;
 
@@ -60,7 +61,7 @@ function render(context) {
       withPlayButton(
         scope,
         mappedSlider(scope.value("width"), {
-          label: "Width dₖ",
+          label: say("Width dₖ"),
           min: 1,
           max: 4096,
           step: 1,
@@ -72,19 +73,22 @@ function render(context) {
         "div",
         { class: "x-bench" },
         select(scope.value("scaling"), {
-          label: "Scale",
+          label: say("Scale"),
           options: [
-            ["1", "1 (none)"],
+            ["1", say("1 (none)")],
             ["1/sqrt(d)", "1 / √dₖ"],
             ["1/d", "1 / dₖ"],
             ["sqrt(d)", "√dₖ"],
           ],
         }),
-        button("Draw again", () => scope.write("seed", (scope.read("seed") + 1) % 2 ** 31)),
+        button(say("Draw again"), () => scope.write("seed", (scope.read("seed") + 1) % 2 ** 31)),
       ),
       headline(scope, EVERYTHING, () => [
         fixed(largest()),
-        `largest of ${scope.read("n_keys")} weights; if equal, ${fixed(1 / scope.read("n_keys"))}`,
+        say("largest of {n} weights; if equal, {equal}", {
+          n: scope.read("n_keys"),
+          equal: fixed(1 / scope.read("n_keys")),
+        }),
       ]),
     ),
     html(
@@ -97,7 +101,7 @@ function render(context) {
     html(
       "details",
       {},
-      html("summary", {}, "Entropy, largest weight and Jacobian in numbers"),
+      html("summary", {}, say("Entropy, largest weight and Jacobian in numbers")),
       table(scope, () => weights),
     ),
   );
@@ -105,9 +109,11 @@ function render(context) {
     const share = median(weights.map((p) => MEASURES[0].of(p)));
     const [width, scaling] = [scope.read("width"), scope.read("scaling")];
     scope.announce(
-      `Width ${width}: the scores have standard deviation ${short(scoreStd(scaling, width))}; ` +
-        `the largest weight of this query is ${fixed(largest())}; ` +
-        `the median entropy is ${fixed(100 * share, 0)} percent of the most possible.`,
+      say(
+        "Width {width}: the scores have standard deviation {std}; the largest weight of this query is " +
+          "{largest}; the median entropy is {share} percent of the most possible.",
+        { width, std: short(scoreStd(scaling, width)), largest: fixed(largest()), share: fixed(100 * share, 0) },
+      ),
     );
   });
   return scope.dispose;
@@ -135,16 +141,16 @@ function spread(scope, now) {
   const bars = svg("path", { class: "x-fill" });
   const curve = svg("path", { class: "x-line x-first" });
   const name = named("", left, 10, "x-of-first");
-  const drawing = picture(320, 158, "histogram of the scores");
+  const drawing = picture(320, 158, say("histogram of the scores"));
   drawing.append(
     bars,
     curve,
     svg("path", { class: "x-line x-second x-dashed", d: bell(1) }),
     svg("path", { class: "x-axis", d: `M${left} ${bottom}H${right}` }),
     name,
-    named("standard deviation 1, dashed", left, 25, "x-of-second"),
+    named(say("standard deviation 1, dashed"), left, 25, "x-of-second"),
     ...[-8, 0, 8].map((s) => named(fixed(s, 0), x(s), bottom + 15, "", "middle")),
-    named("score", right, bottom + 15, "", "end"),
+    named(say("score"), right, bottom + 15, "", "end"),
   );
   scope.when(EVERYTHING, () => {
     const std = scoreStd(scope.read("scaling"), scope.read("width"));
@@ -163,11 +169,13 @@ function spread(scope, now) {
         .join(""),
     );
     curve.setAttribute("d", bell(std));
-    name.textContent = `scores: standard deviation ${short(std)}`;
+    name.textContent = say("scores: standard deviation {std}", { std: short(std) });
   });
   return panel([
     drawing,
-    `Scores of ${QUERIES} queries, and the normal curve of the same variance. Both curves are equally high.`,
+    say("Scores of {n} queries, and the normal curve of the same variance. Both curves are equally high.", {
+      n: QUERIES,
+    }),
   ]);
 }
 
@@ -180,14 +188,14 @@ function melting(scope, at) {
   const [left, right, top, bottom, half] = [20, 300, 26, 336, 9];
   const x = linear([0, WIDTHS.length - 1], [left + half, right]);
   const y = linear([0, 1], [bottom, top]);
-  const drawing = picture(320, 362, "weights of one query at every width, stacked");
+  const drawing = picture(320, 362, say("weights of one query at every width, stacked"));
   const [streams, bars, keys] = [svg("g"), svg("g"), named("", right + half, 11, "", "end")];
   const frame = svg("rect", { class: "s-here", y: top - 2, width: 2 * half + 4, height: bottom - top + 4, rx: 3 });
   drawing.append(
     ...["0", "½", "1"].map((words, i) => named(words, left - 6, y(i / 2) + 4, "", "end")),
     ...[0, 6, 12].map((i) => named(String(2 ** i), x(i), bottom + 18, "", "middle")),
-    named("width dₖ", x(9), bottom + 18, "", "middle"),
-    named("weights of one query, stacked", 0, 11),
+    named(say("width dₖ"), x(9), bottom + 18, "", "middle"),
+    named(say("weights of one query, stacked"), 0, 11),
     keys,
     streams,
     bars,
@@ -207,7 +215,7 @@ function melting(scope, at) {
       }),
     );
     bars.replaceChildren(...stacks[0].map((_, key) => svg("rect", { class: `s-bar ${shade(key)}`, width: 2 * half })));
-    keys.textContent = `${scope.read("n_keys")} keys`;
+    keys.textContent = say("{n} keys", { n: scope.read("n_keys") });
   });
   scope.when(EVERYTHING, () => {
     const i = WIDTHS.indexOf(scope.read("width"));
@@ -263,8 +271,13 @@ function table(scope, weights) {
   return html(
     "table",
     { class: "x-table" },
-    html("tr", {}, html("td"), ...["this query", "median", "mean"].map((head) => html("th", { scope: "col" }, head))),
-    ...MEASURES.map(({ name }, i) => html("tr", {}, html("th", { scope: "row" }, name), ...cells[i])),
+    html(
+      "tr",
+      {},
+      html("td"),
+      ...[say("this query"), say("median"), say("mean")].map((head) => html("th", { scope: "col" }, head)),
+    ),
+    ...MEASURES.map(({ name }, i) => html("tr", {}, html("th", { scope: "row" }, say(name)), ...cells[i])),
   );
 }
 
@@ -276,15 +289,15 @@ function throughWidths(scope, at) {
   const [left, right, top, bottom, floor] = [42, 312, 26, 128, -12];
   const x = linear([0, WIDTHS.length - 1], [left, right]);
   const y = linear([floor, 0], [bottom, top]);
-  const drawing = picture(320, 148, "norm of the softmax Jacobian against width");
+  const drawing = picture(320, 148, say("norm of the softmax Jacobian against width"));
   const here = svg("path", { class: "x-axis" });
   const lines = svg("g");
   drawing.append(
     svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${right}` }),
     ...[0, -6, -12].map((e) => named(e ? tiny(10 ** e).slice(2) : "1", left - 6, y(e) + 4, "", "end")),
     ...[0, 6, 12].map((i) => named(String(2 ** i), x(i), bottom + 15, "", i === 12 ? "end" : "middle")),
-    named("width dₖ", x(9), bottom + 15, "", "middle"),
-    named("norm of the Jacobian", 0, 10),
+    named(say("width dₖ"), x(9), bottom + 15, "", "middle"),
+    named(say("norm of the Jacobian"), 0, 10),
     here,
     lines,
   );
@@ -298,12 +311,15 @@ function throughWidths(scope, at) {
       svg("path", { class: "x-line x-first", d: line(medians) }),
       svg("path", { class: "x-line x-second x-dashed", d: line(means) }),
       // each label on its own side of the lines: the mean is above the median where they differ
-      named("median query", x(6), Math.min(bottom - 5, height(medians[6]) + 18), "x-of-first", "end"),
-      named("mean, dashed", right, Math.min(height(means[10]), height(means[12])) - 8, "x-of-second", "end"),
+      named(say("median query"), x(6), Math.min(bottom - 5, height(medians[6]) + 18), "x-of-first", "end"),
+      named(say("mean, dashed"), right, Math.min(height(means[10]), height(means[12])) - 8, "x-of-second", "end"),
     );
   });
   scope.when(["width"], () => here.setAttribute("d", `M${x(Math.log2(scope.read("width")))} ${top}V${bottom}`));
-  return panel([drawing, "The norm of the softmax's Jacobian over many queries: what of the gradient comes through."]);
+  return panel([
+    drawing,
+    say("The norm of the softmax's Jacobian over many queries: what of the gradient comes through."),
+  ]);
 }
 
 export default { render };

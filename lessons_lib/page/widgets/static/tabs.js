@@ -1,6 +1,7 @@
 /** Tabs that explorers with many figures share. */
 
 import { button, html } from "./kit.js";
+import { say } from "./words.js";
 
 /**
  * Panels in groups, of which one group is shown, selected by its name; on a phone one panel of the group at a time,
@@ -13,7 +14,7 @@ export function tabs(...groups) {
   const followers = [];
   const open = (/** @type {Element} */ chosen) => followers.forEach((show) => show(chosen));
   const bar = (/** @type {string} */ look) =>
-    html("div", { class: `x-tabs ${look}`, role: "group", "aria-label": "Show" });
+    html("div", { class: `x-tabs ${look}`, role: "group", "aria-label": say("Show") });
   const [wide, narrow] = [bar("x-wide"), bar("x-narrow")];
   /** @param {Element} tabBar @param {string} name @param {Element} target @param {Element[]} group */
   const addTab = (tabBar, name, target, group) => {
