@@ -3,6 +3,7 @@
 import { fixed, html, linear, logSlider, named, panel, panels, picture, select, slider, stage, svg } from "./kit.js";
 import { withPlayButton } from "./play.js";
 import { CLOCKS, REACH, TRAINED, between, frequencies, score, seen } from "./clocks.math.js";
+import { say } from "./words.js";
 
 /**
  * @typedef {{ query: number, key: number, shift: number, back: number, base: number, scaling: string,
@@ -26,7 +27,7 @@ function render(context) {
     angles: () => between(now.omega(), now.trained(), now.distance(), scope.read("back")),
   };
   const stretch = slider(scope.value("factor"), {
-    label: "by the factor",
+    label: say("by the factor"),
     min: 1,
     max: 8,
     step: 0.5,
@@ -40,29 +41,33 @@ function render(context) {
     html(
       "div",
       { class: "x-controls" },
-      withPlayButton(scope, slider(scope.value("shift"), { label: "Both later by", min: 0, max: 1000, step: 1 }), 120),
+      withPlayButton(
+        scope,
+        slider(scope.value("shift"), { label: say("Both later by"), min: 0, max: 1000, step: 1 }),
+        120,
+      ),
     ),
-    panels(["Clocks", clocks(scope, now)], ["Score", curve(scope, now)]),
+    panels([say("Clocks"), clocks(scope, now)], [say("Score"), curve(scope, now)]),
     html(
       "div",
       { class: "x-settings" },
       html(
         "div",
         {},
-        slider(scope.value("query"), { label: "Query at", min: 0, max: REACH, step: 1 }),
-        slider(scope.value("key"), { label: "Key at", min: 0, max: REACH, step: 1 }),
-        slider(scope.value("back"), { label: "Looks back by", min: 0, max: 20, step: 1 }),
+        slider(scope.value("query"), { label: say("Query at"), min: 0, max: REACH, step: 1 }),
+        slider(scope.value("key"), { label: say("Key at"), min: 0, max: REACH, step: 1 }),
+        slider(scope.value("back"), { label: say("Looks back by"), min: 0, max: 20, step: 1 }),
       ),
       html(
         "div",
         {},
-        logSlider(scope.value("base"), { label: "Base", min: 10, max: 1e6, show: thousands }),
+        logSlider(scope.value("base"), { label: say("Base"), min: 10, max: 1e6, show: thousands }),
         select(scope.value("scaling"), {
-          label: "Stretched",
+          label: say("Stretched"),
           options: [
-            ["none", "not at all"],
-            ["interpolation", "interpolation"],
-            ["ntk", "NTK-aware"],
+            ["none", say("not at all")],
+            ["interpolation", say("interpolation")],
+            ["ntk", say("NTK-aware")],
           ],
         }),
         stretch,
@@ -72,10 +77,19 @@ function render(context) {
   scope.when([...PLACES, ...RATES], () => {
     const distance = now.distance();
     const where =
-      distance === 0 ? "at the query" : `${Math.abs(distance)} ${distance < 0 ? "before" : "after"} the query`;
+      distance === 0
+        ? say("The key is at the query.")
+        : distance < 0
+          ? say("The key is {n} before the query.", { n: -distance })
+          : say("The key is {n} after the query.", { n: distance });
     const known = seen(now.omega(), now.trained(), distance).filter(Boolean).length;
     scope.announce(
-      `The key is ${where}; the score is ${fixed(score(now.angles()))}; ${known} of ${CLOCKS} clocks show an angle known from training.`,
+      say("{where} The score is {score}; {known} of {CLOCKS} clocks show an angle known from training.", {
+        where,
+        score: fixed(score(now.angles())),
+        known,
+        CLOCKS,
+      }),
     );
   });
   return scope.dispose;
@@ -91,7 +105,7 @@ function thousands(x) {
 /** The clocks, fastest first, each with its values below. @param {Scope} scope @param {Now} now */
 function clocks(scope, now) {
   const dials = Array.from({ length: CLOCKS }, (_, i) => dial(i));
-  const rows = ["a turn takes", "angle between", "its cosine", "in training"].map((name) => ({
+  const rows = [say("a turn takes"), say("angle between"), say("its cosine"), say("in training")].map((name) => ({
     name,
     cells: dials.map(() => html("td")),
   }));
@@ -106,7 +120,7 @@ function clocks(scope, now) {
         thousands((2 * Math.PI) / w),
         `${degrees >= 0.5 ? "+" : ""}${fixed(degrees, 0)}°`,
         fixed(Math.cos(angles[i])),
-        known[i] ? "seen" : "new",
+        known[i] ? say("seen") : say("new"),
       ].forEach((words, row) => {
         rows[row].cells[i].textContent = words;
       });
@@ -117,16 +131,26 @@ function clocks(scope, now) {
     html(
       "table",
       { class: "x-table" },
-      html("tr", {}, html("th", { scope: "row" }, "clock"), ...dials.map(({ drawing }) => html("td", {}, drawing))),
+      html(
+        "tr",
+        {},
+        html("th", { scope: "row" }, say("clock")),
+        ...dials.map(({ drawing }) => html("td", {}, drawing)),
+      ),
       ...rows.map(({ name, cells }) => html("tr", {}, html("th", { scope: "row" }, name), ...cells)),
     ),
-    `Thick hand: the query. Thin hand with a ring: the key; a negative angle means that it is behind. A turn is counted in tokens. "new": training on ${TRAINED} tokens, each attending to those before it, did not show this angle.`,
+    say(
+      "Thick hand: the query. Thin hand with a ring: the key; a negative angle means that it is behind. A " +
+        'turn is counted in tokens. "new": training on {TRAINED} tokens, each attending to those before it, ' +
+        "did not show this angle.",
+      { TRAINED },
+    ),
   ]);
 }
 
 /** One clock with two hands that start at twelve and turn clockwise. @param {number} i */
 function dial(i) {
-  const drawing = picture(100, 100, `clock ${i + 1} of ${CLOCKS}`);
+  const drawing = picture(100, 100, say("clock {i} of {CLOCKS}", { i: i + 1, CLOCKS }));
   const query = svg("path", { class: "x-line x-first", style: "stroke-width: 5; stroke-linecap: round" });
   const key = svg("path", { class: "x-line x-second" });
   const ring = svg("circle", { class: "x-dot", r: 5, style: "stroke: var(--second)" });
@@ -161,12 +185,12 @@ function dial(i) {
 /** The score at every distance, with the distances of training marked. @param {Scope} scope @param {Now} now */
 function curve(scope, now) {
   const [left, right, top, bottom] = [24, 312, 14, 190];
-  const drawing = picture(320, 230, "score against the distance from query to key");
+  const drawing = picture(320, 230, say("score against the distance from query to key"));
   const x = linear([-REACH, REACH], [left, right]);
   const y = linear([-CLOCKS, CLOCKS], [bottom, top]);
   const line = svg("path", { class: "x-line x-first" });
   const before = svg("path", { class: "x-line x-second x-dashed" });
-  const earlier = named("before stretching, dashed", right, 6, "x-of-second", "end");
+  const earlier = named(say("before stretching, dashed"), right, 6, "x-of-second", "end");
   const here = svg("circle", { class: "x-dot x-first", r: 6 });
   const shown = svg("text", { x: left + 6, y: bottom - 8, style: "fill: var(--ink)" });
   const spots = Array.from({ length: 2 * REACH + 1 }, (_, i) => i - REACH);
@@ -194,9 +218,13 @@ function curve(scope, now) {
         fixed(d, 0),
       ),
     ),
-    svg("text", { x: (left + right) / 2, y: bottom + 34, "text-anchor": "middle" }, "key's position minus query's"),
-    named("score", 0, 6),
-    svg("text", { x: x(0) + 4, y: bottom - 8 }, "\u2190 in training"),
+    svg(
+      "text",
+      { x: (left + right) / 2, y: bottom + 34, "text-anchor": "middle" },
+      say("key's position minus query's"),
+    ),
+    named(say("score"), 0, 6),
+    svg("text", { x: x(0) + 4, y: bottom - 8 }, say("← in training")),
     earlier,
     before,
     line,
@@ -213,11 +241,15 @@ function curve(scope, now) {
     const s = score(now.angles());
     here.setAttribute("cx", x(now.distance()).toFixed(1));
     here.setAttribute("cy", y(s).toFixed(1));
-    shown.textContent = `score ${fixed(s)}`;
+    shown.textContent = say("score {score}", { score: fixed(s) });
   });
   return panel([
     drawing,
-    `The sum of the ${CLOCKS} cosines; ring: this query and key. Shaded: the distances that training on ${TRAINED} tokens shows a causal model.`,
+    say(
+      "The sum of the {CLOCKS} cosines; ring: this query and key. Shaded: the distances that training on " +
+        "{TRAINED} tokens shows a causal model.",
+      { CLOCKS, TRAINED },
+    ),
   ]);
 }
 

@@ -30,6 +30,7 @@ import {
   undecided,
   weights,
 } from "./collapse.math.js";
+import { say } from "./words.js";
 
 /**
  * @typedef {number[][]} Matrix one row for each token
@@ -89,36 +90,36 @@ function render(context) {
     html(
       "div",
       { class: "x-controls" },
-      withPlayButton(scope, slider(scope.value("depth"), { label: "Layers", min: 0, max: LAYERS, step: 1 })),
+      withPlayButton(scope, slider(scope.value("depth"), { label: say("Layers"), min: 0, max: LAYERS, step: 1 })),
     ),
     panels(
-      ["Tokens", sphere(scope, now, soon)],
+      [say("Tokens"), sphere(scope, now, soon)],
       [
-        "Spread",
+        say("Spread"),
         curves(scope, soon, {
-          label: "spread of the tokens against layers, logarithmic",
+          label: say("spread of the tokens against layers, logarithmic"),
           levels: [
             ["1", 1],
             ["10⁻⁴", 1e-4],
             ["10⁻⁸", 1e-8],
             ["10⁻¹²", 1e-12],
           ],
-          measures: [["spread of the tokens", now.spreads]],
+          measures: [[say("spread of the tokens"), now.spreads]],
           height: (value) => Math.log10(Math.max(value, LEAST)),
         }),
       ],
       [
-        "Rank",
+        say("Rank"),
         curves(scope, later, {
-          label: "effective rank and entropy against layers, as shares of the largest",
+          label: say("effective rank and entropy against layers, as shares of the largest"),
           levels: [
             ["1", 1],
             ["½", 0.5],
             ["0", 0],
           ],
           measures: [
-            ["effective rank, of 12", () => now.measured().map(({ rank }) => rank / TOKENS)],
-            ["entropy of the next attention", () => now.measured().map((one) => one.undecided)],
+            [say("effective rank, of 12"), () => now.measured().map(({ rank }) => rank / TOKENS)],
+            [say("entropy of the next attention"), () => now.measured().map((one) => one.undecided)],
           ],
           height: (value) => value,
         }),
@@ -127,28 +128,30 @@ function render(context) {
     html(
       "div",
       { class: "x-settings" },
-      slider(scope.value("residual"), { label: "Residual", min: 0, max: 1, step: 0.05, show: (r) => fixed(r) }),
-      logSlider(scope.value("temperature"), { label: "Temperature T", min: 0.05, max: 20, show: (t) => fixed(t) }),
+      slider(scope.value("residual"), { label: say("Residual"), min: 0, max: 1, step: 0.05, show: (r) => fixed(r) }),
+      logSlider(scope.value("temperature"), { label: say("Temperature T"), min: 0.05, max: 20, show: (t) => fixed(t) }),
       select(scope.value("norm"), {
-        label: "Norm",
+        label: say("Norm"),
         options: [
-          ["after", "after"],
-          ["before", "before"],
+          ["after", say("after")],
+          ["before", say("before")],
         ],
       }),
       html(
         "div",
         { class: "x-bench" },
-        checkbox(scope.value("causal"), { label: "causal" }),
-        button("Draw again", () => scope.write("seed", (scope.read("seed") + 1) % 2 ** 31)),
+        checkbox(scope.value("causal"), { label: say("causal") }),
+        button(say("Draw again"), () => scope.write("seed", (scope.read("seed") + 1) % 2 ** 31)),
       ),
     ),
     table,
   );
-  const cells = ["mean cosine", "spread", "effective rank, of 12", "entropy, 0 to 1"].map((name) => {
-    const cell = html("td");
-    return { cell, row: html("tr", {}, html("th", { scope: "row" }, name), cell) };
-  });
+  const cells = [say("mean cosine"), say("spread"), say("effective rank, of 12"), say("entropy, 0 to 1")].map(
+    (name) => {
+      const cell = html("td");
+      return { cell, row: html("tr", {}, html("th", { scope: "row" }, name), cell) };
+    },
+  );
   table.append(html("table", { class: "x-table x-numbers" }, ...cells.map(({ row }) => row)));
   const tell = () => {
     const depth = scope.read("depth");
@@ -158,8 +161,11 @@ function render(context) {
       (words, i) => (cells[i].cell.textContent = words),
     );
     scope.announce(
-      `After ${depth} layers the mean cosine of two tokens is ${fixed(cosine)}, their spread ${tiny(left)}, ` +
-        `their effective rank ${fixed(measured.rank, 1)} of ${TOKENS}.`,
+      say(
+        "After {depth} layers the mean cosine of two tokens is {cosine}, their spread {left}, their effective " +
+          "rank {rank} of {TOKENS}.",
+        { depth, cosine: fixed(cosine), left: tiny(left), rank: fixed(measured.rank, 1), TOKENS },
+      ),
     );
   };
   later(tell);
@@ -174,7 +180,7 @@ function render(context) {
  */
 function sphere(scope, now, soon) {
   const [middle, high, radius] = [160, 152, 140];
-  const drawing = picture(320, 310, "the directions of the tokens, seen from their mean");
+  const drawing = picture(320, 310, say("the directions of the tokens, seen from their mean"));
   const quarter = radius * Math.SQRT1_2;
   const colour = (/** @type {number} */ i) => `--share: ${Math.round((100 * i) / (TOKENS - 1))}%`;
   const trails = Array.from({ length: TOKENS }, (_, i) => svg("path", { class: "l-trail", style: colour(i) }));
@@ -185,7 +191,7 @@ function sphere(scope, now, soon) {
     svg("circle", { class: "x-axis x-dashed", cx: middle, cy: high, r: quarter }),
     svg("path", { class: "x-axis", d: `M${middle - 5} ${high}h10M${middle} ${high - 5}v10` }),
     named("90°", middle, high + quarter + 14, "", "middle"),
-    named("180° from the mean", middle, high + radius + 15, "", "middle"),
+    named(say("180° from the mean"), middle, high + radius + 15, "", "middle"),
     ...trails,
     ...dots,
   );
@@ -205,8 +211,10 @@ function sphere(scope, now, soon) {
   return panel(
     [
       drawing,
-      "A point for each token, the first blue, the last orange. Its distance from the centre is its angle to the mean. Lines: " +
-        "the last layer. All in the centre: all equal.",
+      say(
+        "A point for each token, the first blue, the last orange. Its distance from the centre is its angle " +
+          "to the mean. Lines: the last layer. All in the centre: all equal.",
+      ),
     ],
     "x-tall",
   );
@@ -223,15 +231,15 @@ function curves(scope, redrawn, { label, levels, measures, height }) {
   const drawing = picture(320, 182, label);
   const x = linear([0, LAYERS], [LEFT, RIGHT]);
   const y = linear([levels[0][1], levels[levels.length - 1][1]].map(height), [top, BOTTOM]);
-  const looks = ["first", "second x-dashed"];
-  const lines = measures.map((_, i) => svg("path", { class: `x-line x-${looks[i]}` }));
+  const looks = ["x-first", "x-second x-dashed"];
+  const lines = measures.map((_, i) => svg("path", { class: `x-line ${looks[i]}` }));
   const here = svg("path", { class: "x-axis" });
   const rounding = svg("text", { y: BOTTOM - 6 });
   drawing.append(
     ...measures.map(([name], i) =>
-      named(i ? `${name}, dashed` : name, LEFT, 10 + 15 * i, ["x-of-first", "x-of-second"][i]),
+      named(i ? say("{name}, dashed", { name }) : name, LEFT, 10 + 15 * i, ["x-of-first", "x-of-second"][i]),
     ),
-    svg("text", { x: (LEFT + RIGHT) / 2, y: BOTTOM + 31, "text-anchor": "middle" }, "layers"),
+    svg("text", { x: (LEFT + RIGHT) / 2, y: BOTTOM + 31, "text-anchor": "middle" }, say("layers")),
     svg("path", { class: "x-axis", d: `M${LEFT} ${top}V${BOTTOM}H${RIGHT}` }),
     ...levels.map(([name, value]) => svg("text", { x: LEFT - 6, y: y(height(value)) + 4, "text-anchor": "end" }, name)),
     ...[0, 8, 16, 24, 32].map((t) => svg("text", { x: x(t), y: BOTTOM + 16, "text-anchor": "middle" }, String(t))),
@@ -246,7 +254,7 @@ function curves(scope, redrawn, { label, levels, measures, height }) {
       const shown = end < 0 || measures.length > 1 ? values : values.slice(0, end + 1);
       const points = shown.map((value, t) => `${x(t).toFixed(1)} ${y(height(value)).toFixed(1)}`);
       lines[i].setAttribute("d", `M${points.join("L")}`);
-      rounding.textContent = shown.length < values.length ? "below rounding" : "";
+      rounding.textContent = shown.length < values.length ? say("below rounding") : "";
       rounding.setAttribute("x", String(x(Math.min(shown.length, 20)) + 4));
     }),
   );

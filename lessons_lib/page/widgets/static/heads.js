@@ -3,6 +3,7 @@
 import { button, checkbox, fixed, html, named, panel, picture, select, stage, svg } from "./kit.js";
 import { HEADS, LONGEST, VOCABULARY, agreement, best, parse, run } from "./heads.math.js";
 import { memberSwitch, not, querySlider } from "./query_slider.js";
+import { say } from "./words.js";
 
 /**
  * @typedef {{ words: string, query: number, off: string[] }} Traits
@@ -32,7 +33,7 @@ function render(context) {
       "div",
       { class: "x-panel x-controls", style: "gap: 0" },
       querySlider(scope, ["words"], {
-        label: "Query",
+        label: say("Query"),
         count: () => words().length,
         query,
         show: (i) => words()[i],
@@ -48,16 +49,22 @@ function render(context) {
     html(
       "details",
       { class: "x-facts" },
-      html("summary", {}, `The ${VOCABULARY.length} words of the vocabulary`),
+      html("summary", {}, say("The {n} words of the vocabulary", { n: VOCABULARY.length })),
       VOCABULARY.join(" "),
     ),
   );
   scope.when(EVERYTHING, () => {
     const p = now.next[query()];
-    const most = HEADS.map((head, i) => `${head} to ${words()[best(now.weights[i][query()])]}`);
+    const most = HEADS.map((head, i) =>
+      say("{head} to {word}", { head, word: words()[best(now.weights[i][query()])] }),
+    );
     scope.announce(
-      `From the query ${words()[query()]} the heads attend most: ${most.join(", ")}. ` +
-        `Next is most likely ${VOCABULARY[best(p)]}, ${fixed(p[best(p)])}.`,
+      say("From the query {word} the heads attend most: {most}. Next is most likely {next}, {p}.", {
+        word: words()[query()],
+        most: most.join(say(", ")),
+        next: VOCABULARY[best(p)],
+        p: fixed(p[best(p)]),
+      }),
     );
   });
   return scope.dispose;
@@ -74,8 +81,9 @@ function typed(scope, { words }) {
   input.addEventListener("input", fit);
   input.addEventListener("change", () => {
     const { words: given, unknown } = parse(input.value);
-    if (unknown.length) message.textContent = `The model does not know “${unknown[0]}”.`;
-    else if (given.length < 2 || given.length > LONGEST) message.textContent = `The model takes 2 to ${LONGEST} words.`;
+    if (unknown.length) message.textContent = say("The model does not know “{word}”.", { word: unknown[0] });
+    else if (given.length < 2 || given.length > LONGEST)
+      message.textContent = say("The model takes 2 to {LONGEST} words.", { LONGEST });
     else {
       scope.change({ query: given.length - 1, words: given.join(" ") });
     }
@@ -93,7 +101,7 @@ function typed(scope, { words }) {
   return html(
     "div",
     { class: "x-panel", style: "gap: 0.35rem" },
-    html("label", { class: "x-typed" }, html("span", {}, "Sentence"), grown),
+    html("label", { class: "x-typed" }, html("span", {}, say("Sentence")), grown),
     message,
   );
 }
@@ -111,7 +119,7 @@ function replacement(scope, { words, query }) {
       ),
     watch: (/** @type {() => void} */ draw) => scope.when(["words", "query"], draw),
   };
-  return select(own, { label: "Replace it by", options: VOCABULARY.map((word) => [word, word]) });
+  return select(own, { label: say("Replace it by"), options: VOCABULARY.map((word) => [word, word]) });
 }
 
 const [LEFT, TOP, SIDE, HIGH] = [88, 34, 27, 20];
@@ -121,14 +129,14 @@ function looks(scope, { words, query, now }) {
   const frame = html("div");
   scope.when(EVERYTHING, () => {
     const n = words().length;
-    const drawing = picture(310, TOP + HIGH * n, "weights of the eight heads on each word");
+    const drawing = picture(310, TOP + HIGH * n, say("weights of the eight heads on each word"));
     const place = (/** @type {number} */ i) => LEFT + SIDE * i + (i < 4 ? 0 : 6);
     for (const i of [0, 4])
       drawing.append(
         svg("rect", { class: "x-ground", x: place(i) - 1, y: TOP - 1, width: 4 * SIDE, height: HIGH * n }),
-        named(`layer ${1 + i / 4}`, place(i), 12),
+        named(say("layer {layer}", { layer: 1 + i / 4 }), place(i), 12),
       );
-    drawing.append(named("word", LEFT - 8, 28, "", "end"));
+    drawing.append(named(say("word"), LEFT - 8, 28, "", "end"));
     words().forEach((word, j) =>
       drawing.append(
         svg(
@@ -161,7 +169,7 @@ function looks(scope, { words, query, now }) {
   });
   return panel([
     frame,
-    "The stronger the colour, the larger the attention weight of the query (in bold) on a word.",
+    say("The stronger the colour, the larger the attention weight of the query (in bold) on a word."),
     switches(scope),
   ]);
 }
@@ -193,7 +201,7 @@ function expected(scope, { words, query, now }) {
   return html(
     "div",
     { class: "x-grid", style: "--columns: 7rem 1fr 2.75rem" },
-    ...["next word", "probability", ""].map((head) => html("span", { class: "x-head" }, head)),
+    ...[say("next word"), say("probability"), ""].map((head) => html("span", { class: "x-head" }, head)),
     ...rows.flatMap(({ take, bar, shown }) => [take, html("div", { class: "x-track" }, bar), shown]),
   );
 }
@@ -210,9 +218,13 @@ function verbs(scope, { query, now, full }) {
   return html(
     "table",
     { class: "x-table" },
-    html("tr", {}, ...["next is a verb", "all heads", "now"].map((head) => html("th", { scope: "col" }, head))),
-    line("singular: sees", 0),
-    line("plural: see", 1),
+    html(
+      "tr",
+      {},
+      ...[say("next is a verb"), say("all heads"), say("now")].map((head) => html("th", { scope: "col" }, head)),
+    ),
+    line(say("singular: sees"), 0),
+    line(say("plural: see"), 1),
   );
 }
 
@@ -221,8 +233,8 @@ function switches(scope) {
   const boxes = HEADS.map((head) => checkbox(not(memberSwitch(scope.value("off"), head, HEADS)), { label: head }));
   return html(
     "div",
-    { class: "x-bench", role: "group", "aria-label": "heads that are switched on" },
-    html("span", { class: "x-head" }, "Heads switched on"),
+    { class: "x-bench", role: "group", "aria-label": say("heads that are switched on") },
+    html("span", { class: "x-head" }, say("Heads switched on")),
     ...boxes,
   );
 }

@@ -18,6 +18,7 @@ import {
 } from "./pairs.math.js";
 import { MASKS, N, mask } from "./sparse.math.js";
 import { BUDGETS, PATTERNS, maskAndDraws, patternSliders } from "./sparse_controls.js";
+import { mark, say } from "./words.js";
 
 /**
  * @typedef {import("./pairs.math.js").How} How
@@ -30,9 +31,9 @@ import { BUDGETS, PATTERNS, maskAndDraws, patternSliders } from "./sparse_contro
 /** The methods with their names and budgets; the curve follows the first budget. @type {Record<string, [string, Budget[]]>} */
 const METHODS = {
   ...PATTERNS,
-  linformer: ["Linformer", ["r"]],
-  linear: ["linear, elu + 1", []],
-  performer: ["Performer", ["r"]],
+  linformer: [mark("Linformer"), ["r"]],
+  linear: [mark("linear, elu + 1"), []],
+  performer: [mark("Performer"), ["r"]],
 };
 /** @type {(keyof How)[]} */
 const HOW = ["way", "window", "step", "n_global", "n_random", "r", "causal", "seed"];
@@ -79,27 +80,43 @@ function render(context) {
       "div",
       { class: "x-settings" },
       select(scope.value("way"), {
-        label: "Method",
-        options: Object.entries(METHODS).map(([way, [name]]) => [way, name]),
+        label: say("Method"),
+        options: Object.entries(METHODS).map(([way, [name]]) => [way, say(name)]),
       }),
       select(scope.value("head"), {
-        label: "Trained head",
-        options: HEADS.map((name) => [name, `${name}, spread ${fixed(spread(name), 1)}`]),
+        label: say("Trained head"),
+        options: HEADS.map((name) => [
+          name,
+          say("{head}, spread {spread}", { head: name, spread: fixed(spread(name), 1) }),
+        ]),
       }),
     ),
     budgets(scope),
     html("p", { class: "b-headline" }, found, " ", rest),
-    panels(["Weights", looks(scope, state)], ["Error", errors(scope, state)]),
+    panels([say("Weights"), looks(scope, state)], [say("Error"), errors(scope, state)]),
   );
   scope.when(EVERYTHING, () => {
     const now = how();
     const count = pairs(now);
     const all = { ...now, way: "", causal: isCausal(now) };
-    found.textContent = state.hidden() ? "Error ?" : `Error ${fixed(state.errs(now))}`;
-    rest.textContent =
-      `for head ${head()} by ${METHODS[now.way][0]}, with ` +
-      (count ? `${grouped(count)} of ${grouped(N * N)} pairs` : `no pairs, but ${inner(now)} numbers for each word`) +
-      ` and ${grouped(multiplications(now))} multiplications. Exact attention needs ${grouped(multiplications(all))}.`;
+    found.textContent = state.hidden() ? say("Error ?") : say("Error {error}", { error: fixed(state.errs(now)) });
+    const known = {
+      head: head(),
+      method: say(METHODS[now.way][0]),
+      needs: grouped(multiplications(now)),
+      exact: grouped(multiplications(all)),
+    };
+    rest.textContent = count
+      ? say(
+          "for head {head} by {method}, with {n} of {total} pairs and {needs} multiplications. Exact attention " +
+            "needs {exact}.",
+          { ...known, n: grouped(count), total: grouped(N * N) },
+        )
+      : say(
+          "for head {head} by {method}, with no pairs, but {n} numbers for each word and {needs} multiplications. " +
+            "Exact attention needs {exact}.",
+          { ...known, n: inner(now) },
+        );
     scope.announce(`${found.textContent} ${rest.textContent}`);
   });
   return scope.dispose;
@@ -111,16 +128,19 @@ const grouped = (/** @type {number} */ x) => x.toLocaleString("en");
 function guess(scope) {
   /** @type {[string, string][]} */
   const options = [
-    ["1.3", "1.3 only"],
-    ["2.4", "2.4 only"],
-    ["both", "both"],
-    ["neither", "neither"],
+    ["1.3", say("1.3 only")],
+    ["2.4", say("2.4 only")],
+    ["both", say("both")],
+    ["neither", say("neither")],
   ];
   const { card, tell } = questionCard(
     "b-guess",
-    `Head 1.3 gives all words nearly the same score (spread ${fixed(spread("1.3"), 1)}), head 2.4 very different ones ` +
-      `(${fixed(spread("2.4"), 1)}). Each is computed with a window of 8 words, and with 64 random features of Performer. For ` +
-      "which head is the output of the window nearer to the exact output?",
+    say(
+      "Head 1.3 gives all words nearly the same score (spread {spread}), head 2.4 very different ones " +
+        "({other}). Each is computed with a window of 8 words, and with 64 random features of Performer. " +
+        "For which head is the output of the window nearer to the exact output?",
+      { spread: fixed(spread("1.3"), 1), other: fixed(spread("2.4"), 1) },
+    ),
     options,
     (value) => scope.write("guess", value),
   );
@@ -132,17 +152,28 @@ function guess(scope) {
       return {
         head,
         near,
-        words: `head ${head}: window ${fixed(near)}, features ${fixed(drawn)}, plain average ${fixed(even)}`,
+        words: say("head {head}: window {near}, features {drawn}, plain average {even}", {
+          head,
+          near: fixed(near),
+          drawn: fixed(drawn),
+          even: fixed(even),
+        }),
         wins: near < drawn,
       };
     });
-    const right = found.every(({ wins }) => wins)
-      ? "both"
-      : (found.find(({ wins }) => wins)?.head.concat(" only") ?? "neither");
+    const nearer = found.filter(({ wins }) => wins).map(({ head }) => head);
+    const right = nearer.length === 1 ? nearer[0] : nearer.length ? "both" : "neither";
+    const called = (/** @type {string} */ wanted) => options.find(([value]) => value === wanted)?.[1] ?? "";
     tell(
-      `You said ${options.find(([value]) => value === said)?.[1]}; it is ${right}. Errors, ` +
-        `${found.map(({ words }) => words).join("; ")}. Where the weights are nearly equal, a few pairs are not enough. Where ` +
-        "a few weights are large, 64 random features are hardly better than the plain average.",
+      say(
+        "You said {said}; it is {right}. Errors, {errors}. Where the weights are nearly equal, a few pairs are " +
+          "not enough. Where a few weights are large, 64 random features are hardly better than the plain average.",
+        {
+          said: called(said),
+          right: called(right),
+          errors: found.map(({ words }) => words).join(say("; ")),
+        },
+      ),
     );
   });
   return card;
@@ -160,7 +191,7 @@ function budgets(scope) {
         ? patternSliders(part, way)
         : METHODS[way][1].map(() =>
             mappedSlider(part.value("r"), {
-              label: mixes ? "Mixtures r" : "Features r",
+              label: mixes ? say("Mixtures r") : say("Features r"),
               min: FEATURES[0],
               max: mixes ? 64 : FEATURES[FEATURES.length - 1],
               step: 1,
@@ -181,7 +212,7 @@ function budgets(scope) {
 
 /** The exact weights, and those of the selected method; before the guess, its pairs alone. @param {Scope} scope @param {State} state */
 function looks(scope, { how, head, hidden }) {
-  const drawing = picture(328, 194, "exact weights, and those of the efficient method");
+  const drawing = picture(328, 194, say("exact weights, and those of the efficient method"));
   const caption = html("figcaption");
   const [top, side] = [30, 160 / N];
   scope.when([...HOW, "head", "guess"], () => {
@@ -190,24 +221,32 @@ function looks(scope, { how, head, hidden }) {
     const [left, r] = [168, inner(now)];
     const ground = (/** @type {number} */ x) => svg("rect", { class: "x-ground", x, y: top, width: 160, height: 160 });
     drawing.replaceChildren(
-      named(`exact, head ${head()}`, 0, 12),
-      named(METHODS[now.way][0], left, 12),
-      named("keys", 160, 26, "", "end"),
-      named("queries", 0, 26),
+      named(say("exact, head {head}", { head: head() }), 0, 12),
+      named(say(METHODS[now.way][0]), left, 12),
+      named(say("keys"), 160, 26, "", "end"),
+      named(say("queries"), 0, 26),
       ground(0),
       ...paths(exact(isCausal(now), own), 0, top, side),
       ...(hidden() && r ? shapes(now, left, top) : [ground(left)]),
       ...(r ? [] : [svg("path", { class: hidden() ? "x-may" : "b-computed", d: cells(mask(now), left, top, side) })]),
       ...(hidden() ? [] : paths(weights(now, own), left, top, side)),
     );
-    const left_out = r
+    const about = r
       ? now.way === "linformer"
-        ? `Linformer attends to ${r} means of neighbouring words, without a causal mask.`
-        : `Sums over the words, ${r} features each, replace the pairs.`
-      : "Tinted: the pairs that are computed.";
+        ? say("Linformer attends to {r} means of neighbouring words, without a causal mask.", { r })
+        : say("Sums over the words, {r} features each, replace the pairs.", { r })
+      : say("Tinted: the pairs that are computed.");
     caption.textContent = hidden()
-      ? `Left: the attention weights of each query (row) on each key (column). Right: ${r ? "what replaces the pairs" : "the pairs that are computed"}.`
-      : `Attention weights of each query (row) on each key (column). ${left_out} Four times the weight has twice the strength of colour.`;
+      ? r
+        ? say("Left: the attention weights of each query (row) on each key (column). Right: what replaces the pairs.")
+        : say(
+            "Left: the attention weights of each query (row) on each key (column). Right: the pairs that are computed.",
+          )
+      : say(
+          "Attention weights of each query (row) on each key (column). {about} Four times the weight has " +
+            "twice the strength of colour.",
+          { about },
+        );
   });
   return panel([drawing, caption]);
 }
@@ -264,30 +303,36 @@ const SIZES = [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 18, 20, 24, 28, 32, 40, 4
 function errors(scope, { how, errs, hidden }) {
   const [wide, high, left, right, top] = [344, 230, 28, 206, 26];
   const y = (/** @type {number} */ far) => linear([0, WORST], [high - 36, top])(Math.min(WORST, far));
-  const drawing = picture(wide, high, "error against budget, and the errors of all methods");
+  const drawing = picture(wide, high, say("error against budget, and the errors of all methods"));
   scope.when(EVERYTHING, () => {
     const now = how();
     const [budget] = METHODS[now.way][1];
     const [least, most] = budget && budget !== "r" ? [1, 64] : [4, 256];
     const x = (/** @type {number} */ size) => linear([least, most].map(Math.log2), [left + 4, right])(Math.log2(size));
     const title =
-      budget === "r" ? (now.way === "linformer" ? "mixtures r" : "features r") : budget && BUDGETS[budget][0];
+      budget === "r"
+        ? now.way === "linformer"
+          ? say("mixtures r")
+          : say("features r")
+        : budget
+          ? say(BUDGETS[budget][0]).toLowerCase()
+          : say("features, as many as the width");
     drawing.replaceChildren(
-      named("error of the output", 0, 12),
-      named("all methods", right + 16, 12),
+      named(say("error of the output"), 0, 12),
+      named(say("all methods"), right + 16, 12),
       svg("path", { class: "x-axis", d: `M${left} ${top}V${y(0)}H${right + 4}M${right + 16} ${top}V${y(0)}` }),
       ...[0, 0.5, 1, 1.5].map((far) => named(fixed(far, 1), left - 4, y(far) + 4, "", "end")),
       ...[1, 4, 16, 64, 256]
         .filter((some) => some >= least && some <= most)
         .map((some) => named(String(some), x(some), y(0) + 16, "", "middle")),
-      named(title?.toLowerCase() ?? "features, as many as the width", right, high - 4, "", "end"),
+      named(title, right, high - 4, "", "end"),
     );
     const even = errs({ ...now, way: "", causal: isCausal(now) });
     drawing.append(svg("path", { class: "x-line x-second x-dashed", d: `M${left} ${y(even)}H${right + 16}` }));
     if (hidden()) {
       drawing.append(
-        named("plain average", right + 20, y(even) + 4, "x-of-second"),
-        named("more after your answer", (left + right) / 2, y(0.3), "", "middle"),
+        named(say("plain average"), right + 20, y(even) + 4, "x-of-second"),
+        named(say("more after your answer"), (left + right) / 2, y(0.3), "", "middle"),
       );
       return;
     }
@@ -314,12 +359,12 @@ function errors(scope, { how, errs, hidden }) {
   /** Each method and its error, with labels at least 14 apart. @param {How} now @param {number} even @param {(one: How) => number} errs */
   function ladder(now, even, errs) {
     const rungs = Object.entries(METHODS).map(([way, [name]]) => ({
-      words: name,
+      words: say(name),
       far: errs({ ...now, way }),
       at: 0,
       look: way === now.way ? "b-own" : "",
     }));
-    rungs.push({ words: "plain average", far: even, at: 0, look: "x-of-second" });
+    rungs.push({ words: say("plain average"), far: even, at: 0, look: "x-of-second" });
     rungs.sort((a, b) => b.far - a.far);
     let above = top - 14;
     for (const rung of rungs) above = rung.at = Math.max(y(rung.far), above + 14);
@@ -330,8 +375,12 @@ function errors(scope, { how, errs, hidden }) {
 
   return panel([
     drawing,
-    `Distance from the exact output, relative to its size; nothing is trained again. Errors above ${fixed(WORST, 1)} are drawn there. ` +
-      "The plain average ignores the query. Linformer is compared with exact attention without a causal mask.",
+    say(
+      "Distance from the exact output, relative to its size; nothing is trained again. Errors above {WORST} " +
+        "are drawn there. The plain average ignores the query. Linformer is compared with exact attention " +
+        "without a causal mask.",
+      { WORST: fixed(WORST, 1) },
+    ),
   ]);
 }
 

@@ -19,6 +19,7 @@ import {
 } from "./kit.js";
 import { COLOURS, rgb } from "./palette.js";
 import { angle, average, hull, scores, stretched } from "./plane.math.js";
+import { say } from "./words.js";
 
 /**
  * @typedef {number[]} Point two coordinates
@@ -51,12 +52,17 @@ function render(context) {
       html(
         "div",
         { class: "x-panel", style: "gap: 0" },
-        logSlider(scope.value("temperature"), { label: "Temperature T", min: 0.05, max: 20, show: (t) => fixed(t) }),
+        logSlider(scope.value("temperature"), {
+          label: say("Temperature T"),
+          min: 0.05,
+          max: 20,
+          show: (t) => fixed(t),
+        }),
         select(scope.value("similarity"), {
-          label: "Score",
+          label: say("Score"),
           options: [
-            ["dot", "dot product"],
-            ["cosine", "cosine alone"],
+            ["dot", say("dot product")],
+            ["cosine", say("cosine alone")],
           ],
         }),
       ),
@@ -66,8 +72,8 @@ function render(context) {
       () => `${scope.read("key").length}, ${values().length}`,
       (part) =>
         panels(
-          ["Query and keys", queryPlane(part, weightsAt)],
-          ["Values and output", valuePlane(part, values, weights)],
+          [say("Query and keys"), queryPlane(part, weightsAt)],
+          [say("Values and output"), valuePlane(part, values, weights)],
           ["", table(part, weights)],
         ),
     ),
@@ -76,7 +82,12 @@ function render(context) {
     const p = weights();
     const best = p.indexOf(Math.max(...p));
     scope.announce(
-      `Key ${best + 1} wins with weight ${fixed(p[best])}; the query is ${fixed(Math.hypot(...scope.read("query")))} long; output at ${spoken(average(p, values()))}.`,
+      say("Key {best} wins with weight {p}; the query is {length} long; output at {output}.", {
+        best: best + 1,
+        p: fixed(p[best]),
+        length: fixed(Math.hypot(...scope.read("query"))),
+        output: spoken(average(p, values())),
+      }),
     );
   });
   return scope.dispose;
@@ -86,7 +97,7 @@ const spoken = (/** @type {Point} */ v) => `${fixed(v[0])}, ${fixed(v[1])}`;
 
 /** @param {Scope} scope */
 function queryLength(scope) {
-  return lengthSlider(scope.value("query"), "Length of query");
+  return lengthSlider(scope.value("query"), say("Length of query"));
 }
 
 /** @param {Scope} scope */
@@ -94,7 +105,7 @@ function queryDirection(scope) {
   const degrees = (/** @type {Point} */ v) => (Math.atan2(v[1], v[0]) * 180) / Math.PI;
   const vector = (/** @type {number} */ d) => [Math.cos((d * Math.PI) / 180), Math.sin((d * Math.PI) / 180)];
   return mappedSlider(scope.value("query"), {
-    label: "Angle of query",
+    label: say("Angle of query"),
     min: vector(-179),
     max: vector(180),
     step: 1,
@@ -129,7 +140,7 @@ function queryPlane(part, weightsAt) {
   const rim = svg("path", { class: "x-axis x-dashed" });
   const rays = svg("path", { class: "x-axis", style: "stroke: var(--quiet)" });
   const arrow = svg("path", { class: "x-line", style: "stroke: var(--ink)" });
-  const drawing = plane("query and keys", cells, rim, rays, arrow);
+  const drawing = plane(say("query and keys"), cells, rim, rays, arrow);
   part.when(["key", "temperature", "similarity"], () => cells.setAttribute("href", painted(weightsAt)));
   part.when(["key"], () => {
     rays.setAttribute(
@@ -147,9 +158,16 @@ function queryPlane(part, weightsAt) {
   part
     .read("key")
     .forEach((_, j) =>
-      handle(drawing, names, `key ${j + 1}`, dotFor(j), String(j + 1), ofGoodLength(entry(part.value("key"), j))),
+      handle(
+        drawing,
+        names,
+        say("key {j}", { j: j + 1 }),
+        dotFor(j),
+        String(j + 1),
+        ofGoodLength(entry(part.value("key"), j)),
+      ),
     );
-  handle(drawing, names, "query", ring(), "query", ofGoodLength(part.value("query")));
+  handle(drawing, names, say("query"), ring(), say("query"), ofGoodLength(part.value("query")));
   part.when(["key", "query"], () => {
     const q = part.read("query");
     keepApart(
@@ -161,7 +179,10 @@ function queryPlane(part, weightsAt) {
   });
   return panel([
     drawing,
-    "Drag a key or the query. Colour: the keys, mixed by the weights of a query at that point. Dashed: their convex hull.",
+    say(
+      "Drag a key or the query. Colour: the keys, mixed by the weights of a query at that point. Dashed: " +
+        "their convex hull.",
+    ),
   ]);
 }
 
@@ -173,13 +194,13 @@ function valuePlane(part, values, weights) {
   const rim = svg("path", { style: "fill: var(--ground); stroke: var(--quiet); stroke-linejoin: round" });
   /** @type {Name[]} */
   const names = [];
-  const name = named("output", 0, 0, "x-over", "middle");
+  const name = named(say("output"), 0, 0, "x-over", "middle");
   const output = ring();
   const label = svg("g", {}, name);
-  const drawing = plane("values and output", rim);
+  const drawing = plane(say("values and output"), rim);
   part.when(["key", "value"], () => rim.setAttribute("d", outline(values())));
   values().forEach((_, j) =>
-    handle(drawing, names, `value ${j + 1}`, dotFor(j), String(j + 1), {
+    handle(drawing, names, say("value {j}", { j: j + 1 }), dotFor(j), String(j + 1), {
       get: () => values()[j],
       set: (v) =>
         part.write(
@@ -199,7 +220,7 @@ function valuePlane(part, values, weights) {
   });
   return panel([
     drawing,
-    "Drag a value. The output is the weighted average of the values and stays inside their convex hull.",
+    say("Drag a value. The output is the weighted average of the values and stays inside their convex hull."),
   ]);
 }
 
@@ -228,12 +249,12 @@ function table(part, weights) {
       style:
         "--columns: auto 1fr 2.5rem 2.5rem 3rem 1fr 2.75rem; --narrow: auto 2.5rem 3rem 1fr 2.75rem; grid-column: 1 / -1",
     },
-    html("span", { class: "x-head" }, "key"),
-    ...["length", ""].map((head) => html("span", { class: "x-head x-own" }, head)),
-    ...["angle", "score", "weight", ""].map((head) => html("span", { class: "x-head" }, head)),
+    html("span", { class: "x-head" }, say("key")),
+    ...[say("length"), ""].map((head) => html("span", { class: "x-head x-own" }, head)),
+    ...[say("angle"), say("score"), say("weight"), ""].map((head) => html("span", { class: "x-head" }, head)),
     ...rows.flatMap(({ bar, shown, angle: turned, score }, j) => [
       html("span", { class: "x-name", "aria-hidden": "true" }, String(j + 1)),
-      lengthSlider(entry(part.value("key"), j), `length of key ${j + 1}`, true),
+      lengthSlider(entry(part.value("key"), j), say("length of key {j}", { j: j + 1 }), true),
       turned,
       score,
       html("div", { class: "x-track" }, bar),
@@ -257,8 +278,8 @@ function plane(label, ...nodes) {
       named(fixed(v, 0), x(v), y(0) + 14, "", "middle"),
       named(fixed(v, 0), x(0) - 5, y(v) + 4, "", "end"),
     ]),
-    named("→ first coordinate", SIZE, SIZE - 2, "", "end"),
-    named("↑ second coordinate", 0, 10),
+    named(say("→ first coordinate"), SIZE, SIZE - 2, "", "end"),
+    named(say("↑ second coordinate"), 0, 10),
     ...nodes.slice(1),
   );
 }

@@ -5,6 +5,7 @@ import { reach } from "./masks.math.js";
 import { withPlayButton } from "./play.js";
 import { MOST_LAYERS, N, mask, reachOfTheLast } from "./sparse.math.js";
 import { PATTERNS, maskAndDraws, patternSliders } from "./sparse_controls.js";
+import { say } from "./words.js";
 
 /**
  * @typedef {import("./sparse.math.js").Pattern} Pattern
@@ -34,14 +35,14 @@ function render(context) {
     html(
       "div",
       { class: "x-controls" },
-      withPlayButton(scope, slider(scope.value("layers"), { label: "Layers", min: 1, max: MOST_LAYERS, step: 1 })),
+      withPlayButton(scope, slider(scope.value("layers"), { label: say("Layers"), min: 1, max: MOST_LAYERS, step: 1 })),
     ),
     html(
       "div",
       { class: "x-settings" },
       select(scope.value("way"), {
-        label: "Pattern",
-        options: Object.entries(PATTERNS).map(([way, [name]]) => [way, name]),
+        label: say("Pattern"),
+        options: Object.entries(PATTERNS).map(([way, [name]]) => [way, say(name)]),
       }),
       scope.rebuild(
         ["way"],
@@ -54,16 +55,25 @@ function render(context) {
       ),
     ),
     html("p", { class: "f-headline" }, reached, " ", rest),
-    panels(["Pairs", square(scope, () => now)], ["Reach", curve(scope, () => now)]),
+    panels([say("Pairs"), square(scope, () => now)], [say("Reach"), curve(scope, () => now)]),
   );
   scope.when(EVERYTHING, () => {
     const layers = scope.read("layers");
     const count = now.seen.flat().filter(Boolean).length;
-    reached.textContent = `${now.counts[layers - 1]} of ${N} words`;
+    reached.textContent = say("{n} of {N} words", { n: now.counts[layers - 1], N });
+    const known = { n: count.toLocaleString("en"), total: (N * N).toLocaleString("en") };
     rest.textContent =
-      `can influence the output of the last word through ${layers} ${layers > 1 ? "layers" : "layer"}, with ` +
-      `${count.toLocaleString("en")} of ${(N * N).toLocaleString("en")} pairs computed in each.`;
-    scope.announce(`${PATTERNS[scope.read("way")][0]}: ${reached.textContent} ${rest.textContent}`);
+      layers > 1
+        ? say(
+            "can influence the output of the last word through {layers} layers, with {n} of {total} pairs computed " +
+              "in each.",
+            { layers, ...known },
+          )
+        : say(
+            "can influence the output of the last word through 1 layer, with {n} of {total} pairs computed in each.",
+            { ...known },
+          );
+    scope.announce(`${say(PATTERNS[scope.read("way")][0])}: ${reached.textContent} ${rest.textContent}`);
   });
   return scope.dispose;
 }
@@ -72,7 +82,7 @@ const [SIZE, LEFT, TOP] = [280, 24, 34];
 
 /** The square of pairs: computed, and within reach. @param {Scope} scope @param {() => Now} now */
 function square(scope, now) {
-  const drawing = picture(LEFT + SIZE + 2, TOP + SIZE + 2, "computed pairs, and pairs within reach");
+  const drawing = picture(LEFT + SIZE + 2, TOP + SIZE + 2, say("computed pairs, and pairs within reach"));
   const [near, computed, last] = ["f-near", "x-may", "f-last"].map((look) => svg("path", { class: look }));
   const side = SIZE / N;
   drawing.append(
@@ -80,8 +90,8 @@ function square(scope, now) {
     near,
     computed,
     last,
-    named("keys", LEFT + SIZE, 12, "", "end"),
-    named("queries", 0, 12),
+    named(say("keys"), LEFT + SIZE, 12, "", "end"),
+    named(say("queries"), 0, 12),
     ...[0, 19, 39, 59].flatMap((k) => [
       named(String(k + 1), LEFT + side * (k + 0.5), TOP - 4, "", "middle"),
       named(String(k + 1), LEFT - 4, TOP + side * (k + 0.5) + 4, "", "end"),
@@ -106,8 +116,8 @@ function square(scope, now) {
     html("span", {}, html("i", { class: `x-key ${look}` }), words);
   return panel([
     drawing,
-    html("p", { class: "x-legend" }, key("x-may", "computed"), key("f-near", "within reach of the layers")),
-    `A row for each of ${N} queries. The frame is the row of the last word.`,
+    html("p", { class: "x-legend" }, key("x-may", say("computed")), key("f-near", say("within reach of the layers"))),
+    say("A row for each of {N} queries. The frame is the row of the last word.", { N }),
   ]);
 }
 
@@ -116,18 +126,18 @@ function curve(scope, now) {
   const [wide, high, left, top] = [320, 316, 30, 34];
   const x = linear([1, MOST_LAYERS], [left + 10, wide - 12]);
   const y = linear([0, N], [high - 36, top]);
-  const drawing = picture(wide, high, "words within reach of the last word against the number of layers");
+  const drawing = picture(wide, high, say("words within reach of the last word against the number of layers"));
   const line = svg("path", { class: "x-line x-first" });
   const dots = Array.from({ length: MOST_LAYERS }, (_, i) =>
     svg("circle", { class: "x-dot x-first", r: 3, cx: x(i + 1) }),
   );
   const label = svg("text", { class: "x-of-first", "text-anchor": "middle" });
   drawing.append(
-    named("words within reach of the last", 0, 12),
+    named(say("words within reach of the last"), 0, 12),
     svg("path", { class: "x-axis", d: `M${left} ${top}V${y(0)}H${wide - 6}` }),
     ...[0, 20, 40, 60].map((some) => named(String(some), left - 6, y(some) + 4, "", "end")),
     ...dots.map((_, i) => named(String(i + 1), x(i + 1), y(0) + 16, "", "middle")),
-    named("layers", wide - 6, high - 4, "", "end"),
+    named(say("layers"), wide - 6, high - 4, "", "end"),
     line,
     ...dots,
     label,
@@ -144,7 +154,7 @@ function curve(scope, now) {
     label.setAttribute("x", String(x(layers)));
     label.setAttribute("y", (y(counts[layers - 1]) - 11).toFixed(1));
   });
-  return panel([drawing, "The line ends at 60 if the output of the last word can depend on all words."]);
+  return panel([drawing, say("The line ends at 60 if the output of the last word can depend on all words.")]);
 }
 
 export default { render };

@@ -17,6 +17,7 @@ import {
   svg,
 } from "./kit.js";
 import { answer, best, directionOf, lengthOf, perDegree, pointing, scores } from "./retrieval.math.js";
+import { say, sayWith } from "./words.js";
 
 /**
  * @typedef {number[]} Point two coordinates
@@ -69,16 +70,18 @@ function render(context) {
     const soft = fixed(answer(q, k, v));
     const slope = fixed(perDegree(q, k, v), 3);
     facts.replaceChildren(
-      "Soft answer ",
-      html("b", {}, soft),
-      ", changing by ",
-      html("b", {}, slope),
-      " with each degree. The hard answer is ",
-      html("b", {}, fixed(best(q, k, v))),
-      ".",
+      ...sayWith("Soft answer {soft}, changing by {slope} with each degree. The hard answer is {hard}.", {
+        soft: html("b", {}, soft),
+        slope: html("b", {}, slope),
+        hard: html("b", {}, fixed(best(q, k, v))),
+      }),
     );
     scope.announce(
-      `The soft answer is ${soft}, the hard answer is ${fixed(best(q, k, v))}; one degree changes the soft answer by ${slope}.`,
+      say("The soft answer is {soft}, the hard answer is {hard}; one degree changes the soft answer by {slope}.", {
+        soft,
+        hard: fixed(best(q, k, v)),
+        slope,
+      }),
     );
   });
   return scope.dispose;
@@ -103,7 +106,7 @@ function looked(scope) {
 /** @param {Scope} scope */
 function direction(scope) {
   return mappedSlider(scope.value("query"), {
-    label: "Direction",
+    label: say("Direction"),
     min: pointing(-179, 1),
     max: pointing(180, 1),
     step: 1,
@@ -116,7 +119,7 @@ function direction(scope) {
 /** @param {Scope} scope */
 function length(scope) {
   return mappedSlider(scope.value("query"), {
-    label: "Length of query",
+    label: say("Length of query"),
     min: [SHORTEST, 0],
     max: [LONGEST, 0],
     step: Math.log(LONGEST / SHORTEST) / 100,
@@ -132,7 +135,7 @@ function dial(part) {
   const hand = svg("path", { class: "x-line", style: "stroke: var(--query); stroke-width: 5; stroke-linecap: round" });
   const drawing = svg(
     "svg",
-    { class: "x-dial", viewBox: `0 10 ${SIZE} ${SIZE - 20}`, role: "group", "aria-label": "query and keys" },
+    { class: "x-dial", viewBox: `0 10 ${SIZE} ${SIZE - 20}`, role: "group", "aria-label": say("query and keys") },
     svg("circle", { class: "x-axis", cx: x(0), cy: y(0), r: x(RIM) - x(0) }),
     svg("path", { class: "x-axis", d: `M${x(-RIM)} ${y(0)}H${x(RIM)}M${x(0)} ${y(RIM)}V${y(-RIM)}` }),
     way,
@@ -151,7 +154,7 @@ function dial(part) {
     handle(
       drawing,
       names,
-      `key ${label}`,
+      say("key {label}", { label }),
       svg("circle", { r: 6, style: "fill: var(--key)" }),
       label,
       onDial(entry(part.value("key"), j)),
@@ -165,21 +168,24 @@ function dial(part) {
     watch: (/** @type {() => void} */ draw) => part.when(["query"], draw),
   };
   const ring = svg("circle", { r: 7, class: "x-dot", style: "stroke: var(--query)" });
-  const said = handle(drawing, names, "query", ring, "", query, {
+  const said = handle(drawing, names, say("query"), ring, "", query, {
     said: () => part.read("query"),
     // up and down turn it by five degrees, left and right by one
     moved: (v, [right, up]) => pointing(directionOf(v) + 50 * up + 10 * right, RIM),
   });
   part.when(["key", "query"], () => {
     const [q, way] = [part.read("query"), tip()];
-    said.textContent = `query, ${fixed(lengthOf(q), 1)} long`;
+    said.textContent = say("query, {length} long", { length: fixed(lengthOf(q), 1) });
     keepApart(
       names,
       SIZE,
       [0.2, 0.35, 0.5, 0.65, 0.8].map((share) => [x(share * way[0]), y(share * way[1])]),
     );
   });
-  return panel([drawing, "Turn the query by its ring; drag the keys. Thick: the query's length, up to 20 at the rim."]);
+  return panel([
+    drawing,
+    say("Turn the query by its ring; drag the keys. Thick: the query's length, up to 20 at the rim."),
+  ]);
 }
 
 /**
@@ -192,12 +198,12 @@ function curve(part, range, facts) {
   const here = svg("circle", { r: 6, class: "x-dot", style: "stroke: var(--output)" });
   const values = svg("path", { style: "stroke: var(--value); stroke-width: 9; stroke-linecap: round" });
   const names = entries(part, "labels").map((label) => named(label, 0, 0, "", "middle"));
-  const lines = ["soft answer", "hard answer"].map((words) => named(words, 0, 0, "x-over"));
+  const lines = [say("soft answer"), say("hard answer")].map((words) => named(words, 0, 0, "x-over"));
   const up = linear(range, [BOTTOM, TOP]);
   const step = range[1] - range[0] > 50 ? 20 : 10;
   const ticks = Array.from({ length: 11 }, (_, i) => (i - 5) * step).filter((v) => v >= range[0] && v <= range[1]);
   const marks = svg("path", { class: "x-axis", style: "stroke-dasharray: 2 4" });
-  const drawing = picture(320, 214, "the answer against the direction of the query");
+  const drawing = picture(320, 214, say("the answer against the direction of the query"));
   drawing.append(
     svg("path", { class: "x-axis", d: `M${LEFT} ${TOP}V${BOTTOM}H${RIGHT}` }),
     marks,
@@ -208,8 +214,8 @@ function curve(part, range, facts) {
     ...names,
     ...lines,
     ...ticks.map((v) => named(fixed(v, 0), LEFT - 5, up(v) + 4, "", "end")),
-    named("answer", 0, 10),
-    named("direction of the query", RIGHT, 210, "", "end"),
+    named(say("answer"), 0, 10),
+    named(say("direction of the query"), RIGHT, 210, "", "end"),
   );
   part.when(ALL, () => {
     const [q, k, v] = looked(part);
@@ -251,7 +257,7 @@ function curve(part, range, facts) {
     marks.setAttribute("d", places.map((p) => `M${p.toFixed(1)} ${TOP}V${BOTTOM}`).join(""));
     values.setAttribute("d", places.map((p, j) => `M${p.toFixed(1)} ${heights[j].toFixed(1)}h0`).join(""));
   });
-  return panel([drawing, "Dots: each value, at its key's direction.", facts]);
+  return panel([drawing, say("Dots: each value, at its key's direction."), facts]);
 }
 
 /** A row for each key: its score, its weight, its value. @param {Scope} part @param {number[]} range */
@@ -277,15 +283,15 @@ function table(part, range) {
       class: "x-grid",
       style: "--columns: auto 3.25rem 1fr 2.75rem 1fr 3.25rem; --narrow: auto 3.25rem 1fr 2.75rem; grid-column: 1 / -1",
     },
-    ...["key", "score", "weight", ""].map((head) => html("span", { class: "x-head" }, head)),
-    ...["value", ""].map((head) => html("span", { class: "x-head x-own" }, head)),
+    ...[say("key"), say("score"), say("weight"), ""].map((head) => html("span", { class: "x-head" }, head)),
+    ...[say("value"), ""].map((head) => html("span", { class: "x-head x-own" }, head)),
     ...rows.flatMap(({ label, bar, shown, score }, j) => [
       html("span", { class: "x-name", "aria-hidden": "true" }, label),
       score,
       html("div", { class: "x-track" }, bar),
       shown,
       slider(entry(part.value("value"), j), {
-        label: `value of ${label}`,
+        label: say("value of {label}", { label }),
         min: range[0],
         max: range[1],
         step: 0.5,
@@ -333,7 +339,10 @@ function handle(drawing, names, name, mark, label, value, { said = value.get, mo
     const v = said();
     grip.setAttribute("transform", `translate(${at(value.get())})`);
     grip.setAttribute("aria-valuenow", directionOf(v).toFixed(0));
-    grip.setAttribute("aria-valuetext", `${fixed(directionOf(v), 0)}°, ${fixed(lengthOf(v))} long`);
+    grip.setAttribute(
+      "aria-valuetext",
+      say("{angle}°, {length} long", { angle: fixed(directionOf(v), 0), length: fixed(lengthOf(v)) }),
+    );
   });
   return words;
 }

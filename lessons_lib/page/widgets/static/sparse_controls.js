@@ -2,6 +2,7 @@
 
 import { button, checkbox, html, slider } from "./kit.js";
 import { N } from "./sparse.math.js";
+import { mark, say } from "./words.js";
 
 /**
  * @typedef {import("./sparse.math.js").Pattern} Pattern
@@ -10,24 +11,24 @@ import { N } from "./sparse.math.js";
 
 /** The patterns with their names and budgets. @type {Record<string, [string, Budget[]]>} */
 export const PATTERNS = {
-  window: ["window", ["window"]],
-  dilated: ["dilated window", ["window", "step"]],
-  longformer: ["Longformer", ["window", "n_global"]],
-  bigbird: ["BigBird", ["window", "n_global", "n_random"]],
+  window: [mark("window"), ["window"]],
+  dilated: [mark("dilated window"), ["window", "step"]],
+  longformer: [mark("Longformer"), ["window", "n_global"]],
+  bigbird: [mark("BigBird"), ["window", "n_global", "n_random"]],
 };
 /** @type {Record<Budget, [string, number, number]>} */
 export const BUDGETS = {
-  window: ["Window", 1, N],
-  step: ["Step between keys", 1, 8],
-  n_global: ["Global words", 0, 8],
-  n_random: ["Random words", 0, 16],
+  window: [mark("Window"), 1, N],
+  step: [mark("Step between keys"), 1, 8],
+  n_global: [mark("Global words"), 0, 8],
+  n_random: [mark("Random words"), 0, 16],
 };
 
 /** The sliders of a pattern. @param {import("./kit.js").Scope<Pattern>} scope @param {string} way */
 export function patternSliders(scope, way) {
   return PATTERNS[way][1].map((budget) => {
     const [label, min, max] = BUDGETS[budget];
-    return slider(scope.value(budget), { label, min, max, step: 1 });
+    return slider(scope.value(budget), { label: say(label), min, max, step: 1 });
   });
 }
 
@@ -37,10 +38,10 @@ export function patternSliders(scope, way) {
  *   `masked` methods can have a causal mask; `drawn` ones have random parts
  */
 export function maskAndDraws(scope, { masked, drawn }) {
-  const causal = checkbox(scope.value("causal"), { label: "causal mask" });
+  const causal = checkbox(scope.value("causal"), { label: say("causal mask") });
   const [tick] = causal.getElementsByTagName("input");
   tick.disabled = !masked;
   if (!masked) scope.when(["causal"], () => (tick.checked = false));
-  const again = button("Draw again", () => scope.write("seed", (scope.read("seed") + 1) % 1000));
+  const again = button(say("Draw again"), () => scope.write("seed", (scope.read("seed") + 1) % 1000));
   return html("div", { class: "x-bench" }, causal, drawn ? again : "");
 }

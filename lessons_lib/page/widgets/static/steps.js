@@ -2,6 +2,7 @@
 
 import { button, fixed, html, select, setAttributes, slider, stage, svg } from "./kit.js";
 import { row } from "./steps.math.js";
+import { mark, say } from "./words.js";
 
 /**
  * @typedef {{ words: string[], scores: number[][], values: number[], query: number, step: number }} Traits
@@ -12,14 +13,14 @@ import { row } from "./steps.math.js";
 /** @type {(keyof Traits)[]} */
 const ALL = ["words", "scores", "values", "query", "step"];
 const [LARGEST, LAST] = [4, 4];
-const NEXT = ["Next: exponentials", "Next: weights", "Next: average", "Start again"];
+const NEXT = [mark("Next: exponentials"), mark("Next: weights"), mark("Next: average"), mark("Start again")];
 /** The column's heading and the step that reveals it. @type {[string, number][]} */
 const COLUMNS = [
-  ["score", 1],
+  [mark("score"), 1],
   ["exp", 2],
-  ["weight", 3],
-  ["value", 4],
-  ["weight × value", 4],
+  [mark("weight"), 3],
+  [mark("value"), 4],
+  [mark("weight × value"), 4],
 ];
 
 /** The row of the query; traits whose lengths differ for a moment are cut or filled. @param {Scope} scope @returns {Row} */
@@ -44,30 +45,30 @@ function render(context) {
   scope.when(ALL, () => {
     const words = told(current(scope), scope.read("step"));
     facts.textContent = words;
-    scope.announce(`Step ${scope.read("step")} of ${LAST}. ${words}`);
+    scope.announce(say("Step {step} of {LAST}. {words}", { step: scope.read("step"), LAST, words }));
   });
   return scope.dispose;
 }
 
 /** The query, and the buttons from step to step. @param {Scope} scope */
 function controls(scope) {
-  const back = button("Back", () => scope.write("step", Math.max(1, scope.read("step") - 1)));
+  const back = button(say("Back"), () => scope.write("step", Math.max(1, scope.read("step") - 1)));
   const next = button("", () => scope.write("step", (scope.read("step") % LAST) + 1));
   next.className = "x-next";
   scope.when(["step"], () => {
-    next.textContent = NEXT[scope.read("step") - 1];
+    next.textContent = say(NEXT[scope.read("step") - 1]);
     back.disabled = scope.read("step") === 1;
   });
   const options = (/** @type {Scope} */ part) =>
     select(part.value("query"), {
-      label: "Query",
+      label: say("Query"),
       options: part.read("words").map((word, i) => /** @type {[number, string]} */ ([i, word])),
       plain: true,
     });
   return html(
     "div",
     { class: "x-bench x-controls" },
-    html("span", { "aria-hidden": "true" }, "Query"),
+    html("span", { "aria-hidden": "true" }, say("Query")),
     scope.rebuild(["words"], () => JSON.stringify(scope.read("words")), options),
     back,
     next,
@@ -88,8 +89,8 @@ function table(part) {
       return { bar, shown, cell: html("div", { class: "x-cell" }, shown, track) };
     }),
   );
-  const heads = COLUMNS.map(([head]) => html("span", { class: "x-head" }, head));
-  const sum = html("span", { class: "x-head x-sum" }, "sum");
+  const heads = COLUMNS.map(([head]) => html("span", { class: "x-head" }, say(head)));
+  const sum = html("span", { class: "x-head x-sum" }, say("sum"));
   const sums = COLUMNS.map(() => html("span", { class: "x-sum x-value", style: "text-align: left" }));
   part.when(ALL, () => {
     const now = current(part);
@@ -151,7 +152,7 @@ function sliders(part) {
     { class: "x-settings" },
     ...words.map((word, j) =>
       slider(score(j), {
-        label: `Score of ${word}`,
+        label: say("Score of {word}", { word }),
         min: -LARGEST,
         max: LARGEST,
         step: 0.1,
@@ -170,17 +171,28 @@ const short = (x) => fixed(x, Number.isInteger(Number(x.toFixed(1))) ? 0 : 1);
 /** What the current step does, with its numbers. @param {Row} now @param {number} step */
 function told({ word, words, scores, exponentials, total, weights, values, output }, step) {
   const list = (/** @type {number[]} */ numbers, /** @type {(x: number) => string} */ show) =>
-    words.map((name, j) => `${name} ${show(numbers[j])}`).join(", ");
+    words.map((name, j) => `${name} ${show(numbers[j])}`).join(say(", "));
   const positive = (/** @type {number} */ x) => (x < 1 ? exponential(x) : short(x));
-  if (step === 1) return `Scores: how well the key of each word matches the query of ${word}. ${list(scores, short)}.`;
+  if (step === 1)
+    return say("Scores: how well the key of each word matches the query of {word}. {scores}.", {
+      word,
+      scores: list(scores, short),
+    });
   if (step === 2)
-    return `Exponentials make every score positive: ${list(exponentials, positive)}. Their sum is ${positive(total)}.`;
+    return say("Exponentials make every score positive: {exponentials}. Their sum is {total}.", {
+      exponentials: list(exponentials, positive),
+      total: positive(total),
+    });
   if (step === 3) {
     const shares = list(weights, (p) => fixed(p, 3));
-    return `Weights: each exponential divided by the sum. ${shares}; together 1.`;
+    return say("Weights: each exponential divided by the sum. {shares}; together 1.", { shares });
   }
   const terms = weights.map((p, j) => `${fixed(p, 3)} × ${short(values[j])}`).join(" + ");
-  return `Output for ${word}: each value times its weight, added up. ${terms} = ${fixed(output)}.`;
+  return say("Output for {word}: each value times its weight, added up. {terms} = {output}.", {
+    word,
+    terms,
+    output: fixed(output),
+  });
 }
 
 export default { render };

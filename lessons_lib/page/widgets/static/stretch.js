@@ -33,6 +33,7 @@ import {
   unseen,
 } from "./stretch.math.js";
 import { tabs } from "./tabs.js";
+import { mark, say } from "./words.js";
 
 /**
  * @typedef {import("./stretch.math.js").Method} Method
@@ -48,8 +49,15 @@ const SETTING = ["base", "width", "method", "factor", "length"];
 /** @type {(keyof Traits)[]} */
 const CLOSELY = [...SETTING, "clock"];
 /** @type {Record<Method, string>} */
-const NAMES = { none: "as trained", interpolation: "interpolation", ntk: "NTK-aware", yarn: "YaRN" };
-const METHODS = /** @type {[Method, string][]} */ (Object.entries(NAMES));
+const NAMES = {
+  none: mark("as trained"),
+  interpolation: mark("interpolation"),
+  ntk: mark("NTK-aware"),
+  yarn: mark("YaRN"),
+};
+/** The methods with their names. */
+const methods = () =>
+  /** @type {[Method, string][]} */ (Object.entries(NAMES).map(([method, words]) => [method, say(words)]));
 const TURN = 2 * Math.PI;
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
@@ -66,12 +74,14 @@ function render(context) {
     heat: () => temperature(setting()),
     words: () => {
       const method = scope.read("method");
-      return NAMES[method] + (method === "none" ? "" : ` by ${fixed(scope.read("factor"), 1)}`);
+      const words = say(NAMES[method]);
+      if (method === "none") return words;
+      return say("{method} by {factor}", { method: words, factor: fixed(scope.read("factor"), 1) });
     },
   };
   const many = () => all.filter(({ isNew }) => isNew).length;
   const stretch = mappedSlider(scope.value("factor"), {
-    label: "by the factor",
+    label: say("by the factor"),
     min: 1,
     max: 128,
     step: 0.125,
@@ -88,7 +98,7 @@ function render(context) {
       withPlayButton(
         scope,
         mappedSlider(scope.value("length"), {
-          label: "Tokens read",
+          label: say("Tokens read"),
           min: 16,
           max: LONGEST,
           step: 0.125,
@@ -100,27 +110,40 @@ function render(context) {
       html(
         "div",
         { class: "x-settings" },
-        select(scope.value("method"), { label: "Method", options: METHODS }),
+        select(scope.value("method"), { label: say("Method"), options: methods() }),
         stretch,
       ),
-      headline(scope, SETTING, () => [`${many()} of ${all.length}`, "clocks reach new angles"]),
+      headline(scope, SETTING, () => [
+        say("{n} of {total}", { n: many(), total: all.length }),
+        say("clocks reach new angles"),
+      ]),
     ),
     tabs(
       [
-        "Clocks",
+        say("Clocks"),
         [
-          ["All clocks", bars(scope, now)],
-          ["One clock", dial(scope, now)],
+          [say("All clocks"), bars(scope, now)],
+          [say("One clock"), dial(scope, now)],
           ["", more(scope, now)],
         ],
       ],
-      ["Loss", [["Loss", losses(scope)]]],
+      [say("Loss"), [[say("Loss"), losses(scope)]]],
     ).element,
   );
   scope.when(SETTING, () =>
     scope.announce(
-      `${scope.read("length")} tokens read, ${now.words()}: ${many()} of ${all.length} clocks show angles that ` +
-        `${TRAINED} tokens never showed; neighbours are ${degrees(all[0].now)} apart on the fastest.`,
+      say(
+        "{length} tokens read, {method}: {many} of {count} clocks show angles that {TRAINED} tokens never " +
+          "showed; neighbours are {degrees} apart on the fastest.",
+        {
+          length: scope.read("length"),
+          method: now.words(),
+          many: many(),
+          count: all.length,
+          TRAINED,
+          degrees: degrees(all[0].now),
+        },
+      ),
     ),
   );
   return scope.dispose;
@@ -134,14 +157,14 @@ function more(scope, now) {
     { class: "x-panel s-more" },
     numbers(scope, SETTING, [
       [
-        "slower, fastest … slowest",
+        say("slower, fastest … slowest"),
         () =>
           ends()
             .map((clock) => fixed(clock.trained / clock.now))
             .join(" … "),
       ],
-      ["neighbours, fastest clock", () => `${degrees(ends()[0].trained)} → ${degrees(ends()[0].now)}`],
-      ["temperature of the scores", () => fixed(now.heat())],
+      [say("neighbours, fastest clock"), () => `${degrees(ends()[0].trained)} → ${degrees(ends()[0].now)}`],
+      [say("temperature of the scores"), () => fixed(now.heat())],
     ]),
     html(
       "div",
@@ -152,12 +175,12 @@ function more(scope, now) {
         (part) =>
           slider(
             { ...part.value("clock"), get: () => now.chosen() + 1 },
-            { label: "Clock shown", min: 1, max: scope.read("width") / 2, step: 1 },
+            { label: say("Clock shown"), min: 1, max: scope.read("width") / 2, step: 1 },
           ),
       ),
-      logSlider(scope.value("base"), { label: "Base", min: 10, max: 1e6, show: short }),
+      logSlider(scope.value("base"), { label: say("Base"), min: 10, max: 1e6, show: short }),
       mappedSlider(scope.value("width"), {
-        label: "Width of a head",
+        label: say("Width of a head"),
         min: WIDTHS[0],
         max: WIDTHS[WIDTHS.length - 1],
         step: 1,
@@ -189,7 +212,7 @@ function turns(angle) {
 /** All clocks on a scale of turns: the largest angle in training, and the one reached now. @param {Scope} scope @param {Now} now */
 function bars(scope, now) {
   const [left, right, top, bottom] = [34, 314, 26, 206];
-  const drawing = picture(320, 244, "turns of each clock in training and now");
+  const drawing = picture(320, 244, say("turns of each clock in training and now"));
   const scale = linear([-4, 2], [bottom, top]);
   const y = (/** @type {number} */ angle) => scale(Math.min(2, Math.max(-4, Math.log10(angle / TURN))));
   const grounds = svg("g");
@@ -199,11 +222,11 @@ function bars(scope, now) {
     grounds,
     svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${right}` }),
     svg("path", { class: "s-once", d: `M${left} ${y(TURN)}H${right}` }),
-    named("once round", right, y(TURN) - 4, "s-name", "end"),
+    named(say("once round"), right, y(TURN) - 4, "s-name", "end"),
     ...["10²", "1", "10⁻²", "10⁻⁴"].map((t, i) => named(t, left - 5, scale(2 - 2 * i) + 4, "", "end")),
-    named("turns made", 0, 12),
+    named(say("turns made"), 0, 12),
     named("1", left + 4, bottom + 16),
-    named("clock, fastest first", (left + right) / 2, bottom + 34, "", "middle"),
+    named(say("clock, fastest first"), (left + right) / 2, bottom + 34, "", "middle"),
     last,
     chosen,
   );
@@ -236,13 +259,18 @@ function bars(scope, now) {
   });
   return panel([
     drawing,
-    `Bar: turns in ${TRAINED} tokens of training. Thick line: turns in the tokens read; dotted: the same as trained. Orange: new angles. A clock that completed a turn in training has shown all angles. The mark: the clock shown in detail.`,
+    say(
+      "Bar: turns in {TRAINED} tokens of training. Thick line: turns in the tokens read; dotted: the same " +
+        "as trained. Orange: new angles. A clock that completed a turn in training has shown all angles. The " +
+        "mark: the clock shown in detail.",
+      { TRAINED },
+    ),
   ]);
 }
 
 /** One clock with the angles of all distances, and its values. @param {Scope} scope @param {Now} now */
 function dial(scope, now) {
-  const drawing = picture(200, 200, "angles of one clock at every distance, in training and now");
+  const drawing = picture(200, 200, say("angles of one clock at every distance, in training and now"));
   const sector = svg("path", { class: "x-fill" });
   const beyond = svg("path", { class: "s-new" });
   const [inner, outer, fresh] = ["s-marks", "s-marks s-first", "s-marks s-second"].map((look) =>
@@ -251,7 +279,7 @@ function dial(scope, now) {
   drawing.append(svg("circle", { class: "x-ground", cx: 100, cy: 100, r: 70 }), sector, beyond, inner, outer, fresh);
   const marks = (/** @type {number[]} */ angles, /** @type {number} */ from) =>
     angles.map((a) => `M${at(from, a)}L${at(from + 9, a)}`).join("");
-  const rows = ["tokens", "tokens for a turn", "turns made", "between neighbours"].map((name) => ({
+  const rows = [say("tokens"), say("tokens for a turn"), say("turns made"), say("between neighbours")].map((name) => ({
     name,
     cells: [html("td"), html("td")],
   }));
@@ -280,16 +308,20 @@ function dial(scope, now) {
       ),
     );
     fresh.setAttribute("d", marks(each.filter(isFresh), 86));
-    title.textContent = `clock ${i + 1}`;
+    title.textContent = say("clock {i}", { i: i + 1 });
     [
       [String(TRAINED), String(length)],
       [short(TURN / clock.trained), short(TURN / clock.now)],
       [turns(clock.seen), turns(clock.reach)],
       [degrees(clock.trained), degrees(clock.now)],
     ].forEach((pair, row) => pair.forEach((words, column) => (rows[row].cells[column].textContent = words)));
+    const rest = news
+      ? say("{degrees} of its angles are new.", { degrees: degrees(news[1] - news[0]) })
+      : say("no new angles.");
     verdict.textContent =
-      (slower > 1 ? `${fixed(slower)} times slower than in training; ` : "As fast as in training; ") +
-      (news ? `${degrees(news[1] - news[0])} of its angles are new.` : "no new angles.");
+      slower > 1
+        ? say("{slower} times slower than in training; {rest}", { slower: fixed(slower), rest })
+        : say("As fast as in training; {rest}", { rest });
   });
   return panel(
     [
@@ -297,11 +329,11 @@ function dial(scope, now) {
       html(
         "table",
         { class: "x-table" },
-        html("tr", {}, title, html("td", {}, "in training"), html("td", {}, "now")),
+        html("tr", {}, title, html("td", {}, say("in training")), html("td", {}, say("now"))),
         ...rows.map(({ name, cells }) => html("tr", {}, html("th", { scope: "row" }, name), ...cells)),
       ),
       verdict,
-      "Its angle at each distance to a key: inner marks in training, outer marks now.",
+      say("Its angle at each distance to a key: inner marks in training, outer marks now."),
     ],
     "s-dial",
   );
@@ -323,19 +355,25 @@ function wedge(from, to) {
 function guess(scope) {
   const { card, tell } = questionCard(
     "s-guess",
-    "A small model was trained for 300 steps on 64 characters at a time, and is not trained further. With which method is its loss lowest when 512 are given?",
-    METHODS,
+    say(
+      "A small model was trained for 300 steps on 64 characters at a time, and is not trained further. With " +
+        "which method is its loss lowest when 512 are given?",
+    ),
+    methods(),
     (method) => scope.write("guess", method),
   );
   scope.when(["guess"], () => {
     const said = scope.read("guess");
-    const found = METHODS.map(([method, words]) => {
+    const found = methods().map(([method, words]) => {
       const all = means(recorded(method, LONGEST / TRAINED, false));
       return `${words} ${fixed(all[all.length - 1])}`;
     });
     tell(
       said &&
-        `You said ${NAMES[said]}. Mean losses with 512 characters, base 10 000, factor 8: ${found.join(", ")} nats.`,
+        say("You said {method}. Mean losses with 512 characters, base 10 000, factor 8: {found} nats.", {
+          method: say(NAMES[said]),
+          found: found.join(say(", ")),
+        }),
     );
   });
   return card;
@@ -344,7 +382,7 @@ function guess(scope) {
 /** Recorded losses by length, with the seeds of the selected method. @param {Scope} scope */
 function losses(scope) {
   const [left, right, top, bottom] = [34, 232, 26, 196];
-  const drawing = picture(320, 234, "recorded losses by the number of characters read");
+  const drawing = picture(320, 234, say("recorded losses by the number of characters read"));
   const x = linear([5, 9], [left, right]);
   const y = linear([3.2, 1.8], [top, bottom]);
   const place = (/** @type {number} */ loss, /** @type {number} */ i) =>
@@ -356,8 +394,8 @@ function losses(scope) {
     svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${right}` }),
     ...LENGTHS.map((n) => named(String(n), x(Math.log2(n)), bottom + 16, "", "middle")),
     ...[2, 2.5, 3].map((loss) => named(fixed(loss, 1), left - 5, y(loss) + 4, "", "end")),
-    named("loss in nats", 0, 12),
-    named("characters read", (left + right) / 2, bottom + 34, "", "middle"),
+    named(say("loss in nats"), 0, 12),
+    named(say("characters read"), (left + right) / 2, bottom + 34, "", "middle"),
     here,
     shown,
   );
@@ -368,11 +406,13 @@ function losses(scope) {
   scope.when(["method", "factor", "practised", "guess"], () => {
     if (!scope.read("guess")) return shown.replaceChildren();
     const factor = nearest(scope.read("practised") ? [8] : FACTORS, scope.read("factor"));
-    const all = [...METHODS, /** @type {["window", string]} */ (["window", "window of 64"])].map(([method, words]) => {
-      const seeds = recorded(method, factor, scope.read("practised"));
-      const mean = means(seeds);
-      return { method, words, seeds, mean, at: y(mean[mean.length - 1]) + 4 };
-    });
+    const all = [...methods(), /** @type {["window", string]} */ (["window", say("window of 64")])].map(
+      ([method, words]) => {
+        const seeds = recorded(method, factor, scope.read("practised"));
+        const mean = means(seeds);
+        return { method, words, seeds, mean, at: y(mean[mean.length - 1]) + 4 };
+      },
+    );
     all.sort((a, b) => a.at - b.at);
     all.forEach((line, i) => i && (line.at = Math.max(line.at, all[i - 1].at + 13)));
     shown.replaceChildren(
@@ -388,14 +428,17 @@ function losses(scope) {
         ];
       }),
     );
-    about.textContent =
-      `Recorded after 300 steps with base 10 000, width 16, factor ${factor}. The same characters are scored, with more text before them: means of three seeds; thin: each seed, with its own characters. ` +
-      "Dotted: frequencies as trained, and each layer sees a window of 64 keys.";
+    about.textContent = say(
+      "Recorded after 300 steps with base 10 000, width 16, factor {factor}. The same characters are " +
+        "scored, with more text before them: means of three seeds; thin: each seed, with its own characters. " +
+        "Dotted: frequencies as trained, and each layer sees a window of 64 keys.",
+      { factor },
+    );
   });
   const more = html(
     "div",
     { class: "x-panel" },
-    checkbox(scope.value("practised"), { label: "40 more steps at 512" }),
+    checkbox(scope.value("practised"), { label: say("40 more steps at 512") }),
     about,
   );
   const curves = panel([drawing]);

@@ -16,6 +16,7 @@ import {
   svg,
 } from "./kit.js";
 import { expectedScore, freeEnergy, otherWeights } from "./temperature.math.js";
+import { say, sayWith } from "./words.js";
 
 /**
  * @typedef {{ scores: number[], labels: string[] | null, temperature: number }} Traits
@@ -33,7 +34,12 @@ function render(context) {
     html(
       "div",
       { class: "x-controls" },
-      logSlider(scope.value("temperature"), { label: "Temperature T", min: 0.05, max: 20, show: (t) => fixed(t, 2) }),
+      logSlider(scope.value("temperature"), {
+        label: say("Temperature T"),
+        min: 0.05,
+        max: 20,
+        show: (t) => fixed(t, 2),
+      }),
     ),
     html(
       "div",
@@ -52,9 +58,18 @@ function render(context) {
     const p = weights();
     const best = p.indexOf(Math.max(...p));
     scope.announce(
-      `Temperature ${fixed(scope.read("temperature"))}: the largest weight is ${fixed(p[best])}, on ${label(best)}; ` +
-        `effective count ${fixed(effectiveCount(p), 1)} of ${p.length}; ` +
-        `free energy ${fixed(freeEnergy(scope.read("scores"), scope.read("temperature")))}.`,
+      say(
+        "Temperature {temperature}: the largest weight is {p}, on {best}; effective count {effective} of " +
+          "{count}; free energy {energy}.",
+        {
+          temperature: fixed(scope.read("temperature")),
+          p: fixed(p[best]),
+          best: label(best),
+          effective: fixed(effectiveCount(p), 1),
+          count: p.length,
+          energy: fixed(freeEnergy(scope.read("scores"), scope.read("temperature"))),
+        },
+      ),
     );
   });
   return scope.dispose;
@@ -85,12 +100,12 @@ function choices(scope, label, weights, reach) {
           style: "--columns: minmax(1.5rem, auto) 1fr 3rem 1fr 2.75rem; --narrow: minmax(3rem, auto) 1fr 2.75rem",
         },
         html("span"),
-        ...["score", ""].map((head) => html("span", { class: "x-head x-own" }, head)),
-        ...["weight", ""].map((head) => html("span", { class: "x-head" }, head)),
+        ...[say("score"), ""].map((head) => html("span", { class: "x-head x-own" }, head)),
+        ...[say("weight"), ""].map((head) => html("span", { class: "x-head" }, head)),
         ...bars.flatMap((bar, i) => [
           html("span", { class: "x-name", "aria-hidden": "true" }, label(i)),
           slider(entry(part.value("scores"), i), {
-            label: `score of ${label(i)}`,
+            label: say("score of {label}", { label: label(i) }),
             min: -reach(),
             max: reach(),
             step: 0.1,
@@ -111,10 +126,10 @@ function indecision(scope, weights) {
   scope.when(["scores", "temperature"], () => {
     const p = weights();
     facts.replaceChildren(
-      "entropy ",
-      html("b", {}, fixed(entropy(p))),
-      " nats, effective count ",
-      html("b", {}, fixed(effectiveCount(p))),
+      ...sayWith("entropy {entropy} nats, effective count {count}", {
+        entropy: html("b", {}, fixed(entropy(p))),
+        count: html("b", {}, fixed(effectiveCount(p))),
+      }),
     );
   });
   return facts;
@@ -126,11 +141,11 @@ function indecision(scope, weights) {
  */
 function frontier(scope, weights, reach) {
   const [width, height, left, right, top, bottom] = [320, 258, 30, 308, 34, 218];
-  const drawing = picture(width, height, "entropy against expected score");
+  const drawing = picture(width, height, say("entropy against expected score"));
   const axes = svg("g");
   const line = svg("path", { class: "x-line x-second x-dashed" });
   const here = svg("circle", { class: "x-dot x-first", r: 5 });
-  const [ring, equals, all] = ["", "as good as the ring", "softmax, any T"].map((words, i) =>
+  const [ring, equals, all] = ["", say("as good as the ring"), say("softmax, any T")].map((words, i) =>
     named(words, 0, top - 6, `x-over${i === 1 ? " x-of-second" : ""}`, i === 2 ? "end" : "start"),
   );
   drawing.append(axes, line, here, ring, equals, all);
@@ -169,10 +184,10 @@ function frontier(scope, weights, reach) {
         d: `M${sharpness.map((b) => at(softmax(scores.map((s) => b * s)))).join("L")}`,
       }),
       ...[-far, 0, far].map((s) => named(fixed(s, 0), x(s), bottom + 16, "", "middle")),
-      named("expected score", right, bottom + 31, "", "end"),
+      named(say("expected score"), right, bottom + 31, "", "end"),
       ...(even ? [named(fixed(even, 1), left - 5, y(even) + 4, "", "end")] : []),
       named("0", left - 5, bottom + 4, "", "end"),
-      named("entropy", 0, 10),
+      named(say("entropy"), 0, 10),
     );
   });
   scope.when(["scores", "temperature"], () => {
@@ -189,7 +204,10 @@ function frontier(scope, weights, reach) {
   });
   return panel([
     drawing,
-    "Dots: other weights. None lies above the dashed line, on which score + T × entropy equals its value at the ring.",
+    say(
+      "Dots: other weights. None lies above the dashed line, on which score + T × entropy equals its value " +
+        "at the ring.",
+    ),
   ]);
 }
 
@@ -199,9 +217,9 @@ function frontier(scope, weights, reach) {
  */
 function balance(scope, weights, reach) {
   const parts = [
-    ["expected score", "x-bar"],
-    ["+ T × entropy", "x-bar x-second"],
-    ["= free energy", "x-bar x-whole"],
+    [say("expected score"), "x-bar"],
+    [say("+ T × entropy"), "x-bar x-second"],
+    [say("= free energy"), "x-bar x-whole"],
   ].map(([name, look]) => ({ name, bar: html("div", { class: look }), shown: html("span", { class: "x-value" }) }));
   const zeros = parts.map(() => html("div", { class: "x-zero" }));
   const scale = html("div", { class: "x-head", style: "position: relative; height: 1.2rem", "aria-hidden": "true" });

@@ -19,6 +19,7 @@ import {
 } from "./kit.js";
 import { withPlayButton } from "./play.js";
 import { STEPS, WALKERS, apart, draw, walkers, walks, weights } from "./walk.math.js";
+import { say } from "./words.js";
 
 /**
  * @typedef {{ n: number, start: number, layers: number, causal: boolean, temperature: number, residual: number,
@@ -61,12 +62,17 @@ function render(context) {
     html(
       "div",
       { class: "x-controls" },
-      withPlayButton(scope, slider(scope.value("layers"), { label: "Layers back", min: 0, max: STEPS, step: 1 })),
+      withPlayButton(scope, slider(scope.value("layers"), { label: say("Layers back"), min: 0, max: STEPS, step: 1 })),
     ),
     scope.rebuild(
       ["n"],
       () => String(scope.read("n")),
-      (part) => panels(["Walkers", crowd(part, now)], ["Layers", through(part, now)], ["Distance", curves(part, now)]),
+      (part) =>
+        panels(
+          [say("Walkers"), crowd(part, now)],
+          [say("Layers"), through(part, now)],
+          [say("Distance"), curves(part, now)],
+        ),
     ),
     html(
       "div",
@@ -74,31 +80,46 @@ function render(context) {
       scope.rebuild(
         ["n"],
         () => String(scope.read("n")),
-        (part) => slider(part.value("start"), { label: "From token", min: 0, max: part.read("n") - 1, step: 1 }),
+        (part) => slider(part.value("start"), { label: say("From token"), min: 0, max: part.read("n") - 1, step: 1 }),
       ),
-      logSlider(scope.value("temperature"), { label: "Temperature T", min: 0.05, max: 20, show: (t) => fixed(t) }),
-      slider(scope.value("residual"), { label: "Residual share", min: 0, max: 1, step: 0.05, show: (r) => fixed(r) }),
+      logSlider(scope.value("temperature"), { label: say("Temperature T"), min: 0.05, max: 20, show: (t) => fixed(t) }),
+      slider(scope.value("residual"), {
+        label: say("Residual share"),
+        min: 0,
+        max: 1,
+        step: 0.05,
+        show: (r) => fixed(r),
+      }),
       html(
         "div",
         { class: "x-bench" },
-        checkbox(scope.value("causal"), { label: "causal" }),
-        checkbox(scope.value("same"), { label: "the same weights in every layer" }),
-        button("Draw again", () => scope.write("seed", (scope.read("seed") + 1) % 2 ** 31)),
+        checkbox(scope.value("causal"), { label: say("causal") }),
+        checkbox(scope.value("same"), { label: say("the same weights in every layer") }),
+        button(say("Draw again"), () => scope.write("seed", (scope.read("seed") + 1) % 2 ** 31)),
       ),
     ),
     numbers(scope, EVERYTHING, [
-      ["mass on the start token", () => fixed(now.mass()[scope.read("start")], 3)],
-      ["mass on token 0", () => fixed(now.mass()[0], 3)],
-      ["effective number of tokens", () => fixed(effectiveCount(now.mass()), 3)],
-      ["largest distance of two", () => fixed(apart(now.rows()), 3)],
+      [say("mass on the start token"), () => fixed(now.mass()[scope.read("start")], 3)],
+      [say("mass on token 0"), () => fixed(now.mass()[0], 3)],
+      [say("effective number of tokens"), () => fixed(effectiveCount(now.mass()), 3)],
+      [say("largest distance of two"), () => fixed(apart(now.rows()), 3)],
     ]),
   );
   scope.when(EVERYTHING, () => {
     const p = now.mass();
     const best = p.indexOf(Math.max(...p));
     scope.announce(
-      `${scope.read("layers")} layers back from token ${scope.read("start")}: most of the mass, ${fixed(p[best])}, is on ` +
-        `token ${best}; the largest distance of two walkers is ${fixed(apart(now.rows()))}.`,
+      say(
+        "{layers} layers back from token {start}: most of the mass, {p}, is on token {best}; the largest " +
+          "distance of two walkers is {apart}.",
+        {
+          layers: scope.read("layers"),
+          start: scope.read("start"),
+          p: fixed(p[best]),
+          best,
+          apart: fixed(apart(now.rows())),
+        },
+      ),
     );
   });
   return scope.dispose;
@@ -111,7 +132,7 @@ const [LEFT, RIGHT, TOP] = [34, 312, 22];
 /** The distribution of the walk: a row for each layer, a column for each token. @param {Scope} scope @param {Now} now */
 function through(scope, now) {
   const [n, bottom] = [scope.read("n"), 141];
-  const drawing = picture(320, 172, "mass on each token after each layer");
+  const drawing = picture(320, 172, say("mass on each token after each layer"));
   const x = linear([0, n], [LEFT, RIGHT]);
   const y = linear([0, STEPS + 1], [TOP, bottom]);
   const cells = Array.from({ length: STEPS + 1 }, (_, t) =>
@@ -129,7 +150,7 @@ function through(scope, now) {
     svg("rect", { class: "x-ground", x: LEFT, y: TOP, width: RIGHT - LEFT, height: bottom - TOP }),
     ...cells.flat(),
     here,
-    named("layers back", 0, TOP - 10),
+    named(say("layers back"), 0, TOP - 10),
     ...[0, 4, 8, 12, 16].map((t) =>
       svg("text", { x: LEFT - 6, y: (y(t) + y(t + 1)) / 2 + 4, "text-anchor": "end" }, String(t)),
     ),
@@ -140,13 +161,13 @@ function through(scope, now) {
     now.through().forEach((p, t) => p.forEach((share, j) => cells[t][j].setAttribute("fill-opacity", shade(share))));
   });
   scope.when(["layers"], () => here.setAttribute("y", String(y(scope.read("layers")))));
-  return panel([drawing, `The mass, a row for each layer. Full colour: ${fixed(4 / n)} or more.`]);
+  return panel([drawing, say("The mass, a row for each layer. Full colour: {most} or more.", { most: fixed(4 / n) })]);
 }
 
 /** Walkers as dots that step, in bars of their exact distribution, and the mean over all starting tokens. @param {Scope} scope @param {Now} now */
 function crowd(scope, now) {
   const [n, bottom] = [scope.read("n"), 284];
-  const drawing = picture(320, 316, "the walkers and the mass on each token now");
+  const drawing = picture(320, 316, say("the walkers and the mass on each token now"));
   const x = linear([0, n], [LEFT, RIGHT]);
   const y = linear([0, 1], [bottom, TOP]);
   const side = x(1) - x(0);
@@ -163,8 +184,8 @@ function crowd(scope, now) {
   drawing.append(
     svg("path", { class: "x-axis", d: `M${LEFT} ${TOP}V${bottom}H${RIGHT}` }),
     ...[0, 0.5, 1].map((t) => svg("text", { x: LEFT - 6, y: y(t) + 4, "text-anchor": "end" }, String(t))),
-    named("mass", 0, TOP - 10),
-    named("mean over all starts", RIGHT, TOP - 10, "x-of-second", "end"),
+    named(say("mass"), 0, TOP - 10),
+    named(say("mean over all starts"), RIGHT, TOP - 10, "x-of-second", "end"),
     ...bars,
     ...dots,
     common,
@@ -191,8 +212,11 @@ function crowd(scope, now) {
   return panel(
     [
       drawing,
-      `${WALKERS} walkers from one token step from query to key. Bars: the exact mass. Where they reach the mean over walkers ` +
-        "from all tokens, the start is forgotten.",
+      say(
+        "{WALKERS} walkers from one token step from query to key. Bars: the exact mass. Where they reach the " +
+          "mean over walkers from all tokens, the start is forgotten.",
+        { WALKERS },
+      ),
     ],
     "x-tall",
   );
@@ -203,7 +227,7 @@ function crowd(scope, now) {
  * @param {Scope} scope @param {Now} now
  */
 function curves(scope, now) {
-  const drawing = picture(320, 168, "distance of walkers, and mass on token 0, against layers");
+  const drawing = picture(320, 168, say("distance of walkers, and mass on token 0, against layers"));
   const [top, bottom, left] = [36, 132, LEFT];
   const x = linear([0, STEPS], [left, RIGHT]);
   const y = linear([0, 1], [bottom, top]);
@@ -213,9 +237,9 @@ function curves(scope, now) {
     svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${RIGHT}` }),
     ...[0, 0.5, 1].map((t) => svg("text", { x: left - 6, y: y(t) + 4, "text-anchor": "end" }, String(t))),
     ...[0, 4, 8, 12, 16].map((t) => svg("text", { x: x(t), y: bottom + 16, "text-anchor": "middle" }, String(t))),
-    named("largest distance of two walkers", left, 10, "x-of-first"),
-    named("this walker's mass on token 0, dashed", left, 25, "x-of-second"),
-    svg("text", { x: (left + RIGHT) / 2, y: bottom + 31, "text-anchor": "middle" }, "layers back"),
+    named(say("largest distance of two walkers"), left, 10, "x-of-first"),
+    named(say("this walker's mass on token 0, dashed"), left, 25, "x-of-second"),
+    svg("text", { x: (left + RIGHT) / 2, y: bottom + 31, "text-anchor": "middle" }, say("layers back")),
     here,
     ...lines,
   );
@@ -236,7 +260,7 @@ function tokens(n, x, y) {
   const names = Array.from({ length: n }, (_, j) =>
     svg("text", { x: (x(j) + x(j + 1)) / 2, y, "text-anchor": "middle" }, String(j)),
   );
-  return [...names, svg("text", { x: (LEFT + RIGHT) / 2, y: y + 14, "text-anchor": "middle" }, "token")];
+  return [...names, svg("text", { x: (LEFT + RIGHT) / 2, y: y + 14, "text-anchor": "middle" }, say("token"))];
 }
 
 export default { render };
