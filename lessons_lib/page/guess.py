@@ -36,6 +36,7 @@ from lessons_lib.page.widgets.assemble import (
     read,
     style_element,
 )
+from lessons_lib.page.widgets.words import translated_texts, with_words
 
 POINTS = 49  # points of a measured curve that are kept, as many as a drawn curve has
 
@@ -53,6 +54,7 @@ class GuessCard(anywidget.AnyWidget):
     value = traitlets.Any(None, allow_none=True).tag(sync=True)
     answer = traitlets.Any(None, allow_none=True).tag(sync=True)
     skipped = traitlets.Bool(False).tag(sync=True)
+    _words = traitlets.Dict().tag(sync=True)
 
     def __init__(self, kind: str, question: str, about: dict[str, Any]) -> None:
         if not question:
@@ -63,6 +65,10 @@ class GuessCard(anywidget.AnyWidget):
     @traitlets.default("_esm")
     def _assemble(self) -> str:
         return es_module("guess")
+
+    @traitlets.default("_words")
+    def _texts(self) -> dict[str, str]:
+        return translated_texts("guess")
 
     def still(self) -> str:
         """Return the question and the possible answers as HTML that needs no script."""
@@ -82,7 +88,9 @@ class GuessCard(anywidget.AnyWidget):
         All scripts but the last are marked ``data-part`` with a key: a page with several guesses needs one of each.
         """
         styles = style_element("guess", read("guess.css"))
-        return in_page("guess", styles, self.still(), page_scripts("guess", self._state()))
+        return in_page(
+            "guess", styles, self.still(), page_scripts("guess", {**self._state(), **with_words(self._words)})
+        )
 
     def _state(self) -> dict[str, Any]:
         return {

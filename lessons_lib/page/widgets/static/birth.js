@@ -38,6 +38,7 @@ import { previous, score } from "./patterns.math.js";
 import { withPlayButton } from "./play.js";
 import { memberSwitch, querySlider } from "./query_slider.js";
 import { tabs } from "./tabs.js";
+import { mark, say } from "./words.js";
 
 /**
  * @typedef {{ step: number, symbols: string, query: number, hide: string[], forced: boolean, guess: number }} Traits
@@ -78,12 +79,12 @@ function render(context) {
   const ownBirth = born(CURVES[0].accuracy);
   /** @type {(keyof Traits)[]} */
   const told = [...RUN, "guess"];
-  const halfRight = () => (scope.read("step") < ownBirth ? "later" : String(ownBirth));
+  const halfRight = () => (scope.read("step") < ownBirth ? say("later") : String(ownBirth));
   const measured = numbers(scope, told, [
-    ["right in yours", () => `${right().filter(Boolean).length} of ${known()}`],
-    ["layer 1, previous symbol", () => shown(score(ran.weights[0], previous(symbols())))],
-    ["layer 2, induction", () => shown(score(ran.weights[1], followers(symbols())))],
-    ["the run: half right by step", () => (scope.read("guess") ? halfRight() : "guess first")],
+    [say("right in yours"), () => say("{n} of {total}", { n: right().filter(Boolean).length, total: known() })],
+    [say("layer 1, previous symbol"), () => shown(score(ran.weights[0], previous(symbols())))],
+    [say("layer 2, induction"), () => shown(score(ran.weights[1], followers(symbols())))],
+    [say("the run: half right by step"), () => (scope.read("guess") ? halfRight() : say("guess first"))],
   ]);
   scope.add(
     html(
@@ -92,7 +93,7 @@ function render(context) {
       withPlayButton(
         scope,
         mappedSlider(scope.value("step"), {
-          label: "Steps of training",
+          label: say("Steps of training"),
           min: STEPS[0],
           max: LAST,
           step: 1,
@@ -104,39 +105,47 @@ function render(context) {
         "div",
         { class: "x-settings" },
         querySlider(scope, ["symbols"], {
-          label: "Query symbol",
+          label: say("Query symbol"),
           count: () => symbols().length,
           query: state.query,
           show: (i) => `${i}: ${symbols()[i]}`,
         }),
-        headline(scope, RUN, () => [fixed(recorded(scope.read("step"), how()), 3), "right on 256 new passages"]),
+        headline(scope, RUN, () => [fixed(recorded(scope.read("step"), how()), 3), say("right on 256 new passages")]),
       ),
     ),
     tabs(
       [
-        "Attention maps",
+        say("Attention maps"),
         [
-          ["Layer 1", map(scope, state, 0)],
-          ["Layer 2", map(scope, state, 1)],
+          [say("Layer 1"), map(scope, state, 0)],
+          [say("Layer 2"), map(scope, state, 1)],
           ["", switches(scope)],
         ],
       ],
       [
-        "Next symbol",
+        say("Next symbol"),
         [
-          ["Next", expected(scope, state)],
+          [say("Next"), expected(scope, state)],
           ["", typed(scope, state)],
         ],
       ],
-      ["Training", [["Training", curves(scope, measured)]]],
+      [say("Training"), [[say("Training"), curves(scope, measured)]]],
     ).element,
   );
   scope.when([...INPUTS, "guess"], () => {
     const next = ran.next[state.query()];
     scope.announce(
-      `After ${scope.read("step")} steps ${fixed(recorded(scope.read("step"), how()), 3)} of what can be known is right. ` +
-        `After ${symbols()[state.query()]} it expects ${SYMBOLS[best(next)]} with probability ${fixed(Math.max(...next))}.` +
-        (scope.read("guess") ? ` Your guess is step ${scope.read("guess")}.` : ""),
+      say(
+        "After {step} steps {share} of what can be known is right. After {symbol} it expects {next} with " +
+          "probability {p}.",
+        {
+          step: scope.read("step"),
+          share: fixed(recorded(scope.read("step"), how()), 3),
+          symbol: symbols()[state.query()],
+          next: SYMBOLS[best(next)],
+          p: fixed(Math.max(...next)),
+        },
+      ) + (scope.read("guess") ? say(" Your guess is step {guess}.", { guess: scope.read("guess") ?? 0 }) : ""),
     );
   });
   return scope.dispose;
@@ -147,20 +156,22 @@ const best = (p) => p.indexOf(Math.max(...p));
 
 /** The switches: inputs of layer 2 without layer 1's output, and a fixed pattern in layer 1. @param {Scope} scope */
 function switches(scope) {
-  const ticks = HIDEABLE.map((part) => checkbox(memberSwitch(scope.value("hide"), part, HIDEABLE), { label: part }));
+  const ticks = HIDEABLE.map((part) =>
+    checkbox(memberSwitch(scope.value("hide"), part, HIDEABLE), { label: say(part) }),
+  );
   return html(
     "div",
     { class: "x-panel b-switches" },
     html(
       "div",
-      { class: "x-bench", role: "group", "aria-label": "layer 1 is hidden from layer 2's" },
-      html("span", { class: "x-head" }, "Hide layer 1 from layer 2’s"),
+      { class: "x-bench", role: "group", "aria-label": say("layer 1 is hidden from layer 2's") },
+      html("span", { class: "x-head" }, say("Hide layer 1 from layer 2’s")),
       ...ticks,
     ),
     html(
       "div",
       { class: "x-bench b-force" },
-      checkbox(scope.value("forced"), { label: "force layer 1 onto the previous symbol" }),
+      checkbox(scope.value("forced"), { label: say("force layer 1 onto the previous symbol") }),
     ),
   );
 }
@@ -172,11 +183,15 @@ function typed(scope, { go }) {
   const judge = () => {
     const given = parse(input.value);
     const unknown = [...given].find((symbol) => !SYMBOLS.includes(symbol));
-    if (unknown) return `The model knows the letters A to Z and the digits 2 to 7, and not “${unknown}”.`;
-    if (given.length < 2 || given.length > LONGEST) return `The model takes 2 to ${LONGEST} symbols.`;
+    if (unknown)
+      return say("The model knows the letters A to Z and the digits 2 to 7, and not “{symbol}”.", { symbol: unknown });
+    if (given.length < 2 || given.length > LONGEST) return say("The model takes 2 to {LONGEST} symbols.", { LONGEST });
     if (given !== scope.read("symbols")) go(given);
     if (isLikeTraining(given)) return "";
-    return "The model was trained on repeated passages of 8 to 24 different symbols; these symbols are not such a passage.";
+    return say(
+      "The model was trained on repeated passages of 8 to 24 different symbols; these symbols are not such " +
+        "a passage.",
+    );
   };
   const judging = oncePerFrame(() => (message.textContent = judge()));
   input.addEventListener("input", judging.later);
@@ -188,11 +203,11 @@ function typed(scope, { go }) {
   return html(
     "div",
     { class: "x-panel", style: "gap: 0.35rem" },
-    html("label", { class: "b-typed" }, html("span", {}, "Symbols"), input),
+    html("label", { class: "b-typed" }, html("span", {}, say("Symbols")), input),
     html(
       "div",
       { class: "x-bench" },
-      button("Another passage", () => go(another(scope.read("symbols")))),
+      button(say("Another passage"), () => go(another(scope.read("symbols")))),
       message,
     ),
   );
@@ -214,7 +229,11 @@ function map(scope, { query, ran }, layer) {
       const symbols = scope.read("symbols");
       const n = symbols.length;
       const side = SIDE / n;
-      const drawing = picture(320, TOP + SIDE + 4, `weights of layer ${layer + 1}, a row for each query`);
+      const drawing = picture(
+        320,
+        TOP + SIDE + 4,
+        say("weights of layer {layer}, a row for each query", { layer: layer + 1 }),
+      );
       const gap = n > LETTERS ? 0.5 : 1;
       const cell = (/** @type {number} */ i, /** @type {number} */ j) => ({
         x: LEFT + side * j + gap / 2,
@@ -233,8 +252,8 @@ function map(scope, { query, ran }, layer) {
         svg("text", { x: LEFT + side * (i + 0.5), y: TOP - 6, "text-anchor": "middle" }, symbol),
       ]);
       drawing.append(
-        named("keys", LEFT + SIDE, 12, "", "end"),
-        named("query", 0, 12),
+        named(say("keys"), LEFT + SIDE, 12, "", "end"),
+        named(say("query"), 0, 12),
         svg("path", { class: "x-ground", d: `M${LEFT} ${TOP}${steps}V${TOP + SIDE}H${LEFT}Z` }),
         ...cells.flat(),
         ...targets.flatMap((places, i) => places.map((j) => svg("rect", { class: "b-target", ...cell(i, j) }))),
@@ -265,8 +284,11 @@ function map(scope, { query, ran }, layer) {
       return drawing;
     },
   );
-  const framed = layer ? "what followed earlier copies of the query symbol" : "the previous symbol";
-  return panel([frame, `Layer ${layer + 1}: the stronger the colour, the more weight. Framed: ${framed}.`]);
+  const framed = layer ? say("what followed earlier copies of the query symbol") : say("the previous symbol");
+  return panel([
+    frame,
+    say("Layer {layer}: the stronger the colour, the more weight. Framed: {framed}.", { layer: layer + 1, framed }),
+  ]);
 }
 
 /** The most probable next symbols; a button appends one after the query. @param {Scope} scope @param {State} state */
@@ -281,13 +303,13 @@ function expected(scope, { query, ran, go }) {
     const p = ran().next[query()];
     const order = p.map((_, token) => token).sort((a, b) => p[b] - p[a]);
     const answer = answers(scope.read("symbols"))[query()];
-    title.textContent = `after ${scope.read("symbols")[query()]}`;
+    title.textContent = say("after {symbol}", { symbol: scope.read("symbols")[query()] });
     rows.forEach(({ take, bar, shown, mark }, i) => {
       take.textContent = SYMBOLS[order[i]];
       take.disabled = query() + 1 >= LONGEST;
       bar.style.width = `${100 * p[order[i]]}%`;
       shown.textContent = fixed(p[order[i]], 3);
-      mark.textContent = take.textContent === answer ? "as before" : "";
+      mark.textContent = take.textContent === answer ? say("as before") : "";
     });
   });
   return panel([
@@ -295,24 +317,24 @@ function expected(scope, { query, ran, go }) {
       "div",
       { class: "x-grid b-next", style: "--columns: 3.5rem 1fr 3rem 4.25rem" },
       title,
-      ...["probability", "", ""].map((head) => html("span", { class: "x-head" }, head)),
+      ...[say("probability"), "", ""].map((head) => html("span", { class: "x-head" }, head)),
       ...rows.flatMap(({ take, bar, shown, mark }) => [take, html("div", { class: "x-track" }, bar), shown, mark]),
     ),
-    "The six likeliest next symbols; each is a button. “As before”: it followed last time, too.",
+    say("The six likeliest next symbols; each is a button. “As before”: it followed last time, too."),
   ]);
 }
 
 /** @type {[string, string, string, string][]} */
 const MEASURES = [
-  ["accuracy", "right where it can be known", "x-first", "x-of-first"],
-  ["induction", "layer 2, induction, dashed", "x-second x-dashed", "x-of-second"],
-  ["previous_token", "layer 1, previous symbol, dotted", "b-third", "b-of-third"],
+  ["accuracy", mark("right where it can be known"), "x-first", "x-of-first"],
+  ["induction", mark("layer 2, induction, dashed"), "x-second x-dashed", "x-of-second"],
+  ["previous_token", mark("layer 1, previous symbol, dotted"), "b-third", "b-of-third"],
 ];
 
 /** Three measures of three runs up to the current step, and the reader's guess. @param {Scope} scope @param {HTMLElement} measured in numbers */
 function curves(scope, measured) {
   const [left, right, top, bottom] = [30, 312, 64, 274];
-  const drawing = picture(320, 308, "accuracy and two scores against the steps of training, of three runs");
+  const drawing = picture(320, 308, say("accuracy and two scores against the steps of training, of three runs"));
   const [x, y] = [linear([0, LAST], [left, right]), linear([0, 1], [bottom, top])];
   const lines = CURVES.flatMap((curve, run) =>
     MEASURES.map(([name, , look]) => ({
@@ -325,9 +347,9 @@ function curves(scope, measured) {
   const ask = named("", (left + right) / 2, (top + bottom) / 2, "", "middle");
   const guessed = svg("text", { y: top - 5, "text-anchor": "middle" });
   drawing.append(
-    ...MEASURES.map(([, words, , look], i) => named(words, left, 10 + 15 * i, look)),
+    ...MEASURES.map(([, words, , look], i) => named(say(words), left, 10 + 15 * i, look)),
     svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${right}` }),
-    svg("text", { x: (left + right) / 2, y: bottom + 33, "text-anchor": "middle" }, "steps of training"),
+    svg("text", { x: (left + right) / 2, y: bottom + 33, "text-anchor": "middle" }, say("steps of training")),
     ...[0, 100, 200, 300].map((s) => svg("text", { x: x(s), y: bottom + 17, "text-anchor": "middle" }, String(s))),
     ...["0", "½", "1"].map((words, i) => svg("text", { x: left - 6, y: y(i / 2) + 4, "text-anchor": "end" }, words)),
     here,
@@ -347,22 +369,25 @@ function curves(scope, measured) {
   scope.when(["guess"], () => {
     const at = scope.read("guess");
     guess.setAttribute("d", at ? `M${x(at)} ${top}V${bottom}` : "");
-    guessed.textContent = at ? "guess" : "";
-    ask.textContent = at ? "" : "Guess first: the curves wait for it.";
+    guessed.textContent = at ? say("guess") : "";
+    ask.textContent = at ? "" : say("Guess first: the curves wait for it.");
     shown.style.display = at ? "" : "none";
     guessed.setAttribute("x", String(Math.max(left + 18, Math.min(right - 18, x(at)))));
   });
   return panel(
     [
       slider(scope.value("guess"), {
-        label: "Your guess",
+        label: say("Your guess"),
         min: 0,
         max: LAST,
         step: 5,
-        show: (step) => (step ? String(step) : "none"),
+        show: (step) => (step ? String(step) : say("none")),
       }),
       drawing,
-      "As far as the present step. Thick: the run of this figure. Thin: two others, from other seeds. No switch changes them.",
+      say(
+        "As far as the present step. Thick: the run of this figure. Thin: two others, from other seeds. No " +
+          "switch changes them.",
+      ),
       measured,
     ],
     "b-training",

@@ -2,6 +2,7 @@
 
 import { softmax, sum, uniform } from "./arithmetic.js";
 import { MODEL } from "./birth_model.js";
+import { mark } from "./words.js";
 import { bytes } from "./base64.js";
 
 /** @typedef {{ hide: string[], forced: boolean }} How `hide`: of what in layer 2 the output of layer 1 is kept away */
@@ -9,7 +10,7 @@ import { bytes } from "./base64.js";
 export const SYMBOLS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567";
 export const LONGEST = MODEL.config.n_context;
 export const STEPS = [0, 25, 50, 75, 90, 100, 105, 110, 115, 120, 125, 130, 140, 150, 165, 180, 200, 230, 260, 300];
-export const HIDEABLE = ["queries", "keys", "values"];
+export const HIDEABLE = [mark("queries"), mark("keys"), mark("values")];
 export const EVERY = MODEL.record.every; // steps from one point of a curve to the next
 
 /** The curves of each seed, first the one with checkpoints: a number from 0 to 1 every few steps. */

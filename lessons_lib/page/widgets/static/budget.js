@@ -26,6 +26,7 @@ import {
   stage,
   svg,
 } from "./kit.js";
+import { mark, say } from "./words.js";
 
 /**
  * @typedef {import("./budget.math.js").Config} Config
@@ -37,15 +38,15 @@ import {
 const SIZES = ["kind", "layers", "heads", "head_width", "group", "eighths", "vocab", "tied"];
 /** @type {(keyof Traits)[]} */
 const EVERYTHING = [...SIZES, "tokens"];
-const OWN = "sizes of your own";
+const OWN = mark("sizes of your own");
 /** @type {Record<string, string>} */
 const NAMES = {
-  embedding: "embedding",
-  head: "output matrix",
-  rest: "positions, norms, biases",
-  queries: "queries, outputs",
-  keys: "keys, values",
-  feedforward: "feed-forward",
+  embedding: mark("embedding"),
+  head: mark("output matrix"),
+  rest: mark("positions, norms, biases"),
+  queries: mark("queries, outputs"),
+  keys: mark("keys, values"),
+  feedforward: mark("feed-forward"),
 };
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
@@ -77,7 +78,10 @@ function render(context) {
             set: (name) => name in PRESETS && scope.change(PRESETS[name]),
             watch: (draw) => scope.when(SIZES, draw),
           },
-          { label: "Model", options: [...Object.keys(PRESETS), OWN].map((name) => [name, name]) },
+          {
+            label: say("Model"),
+            options: [...Object.keys(PRESETS), OWN].map((name) => [name, name === OWN ? say(OWN) : name]),
+          },
         ),
       ),
     ),
@@ -86,19 +90,22 @@ function render(context) {
       { class: "x-panels" },
       treemap(scope, config),
       numbers(scope, EVERYTHING, [
-        ["weights N", () => grouped(weights(config()))],
-        ["bytes of the weights", () => bytes(2 * weights(config()))],
-        ["FLOPs per token", () => counted(flops(config(), scope.read("tokens")))],
-        ["FLOPs over 2N", () => fixed(flops(config(), scope.read("tokens")) / (2 * weights(config())))],
-        ["KV cache", () => bytes(cacheBytes(config(), scope.read("tokens")))],
-        ["key/value heads", () => `${keyValueHeads(config())} of ${scope.read("heads")}`],
+        [say("weights N"), () => grouped(weights(config()))],
+        [say("bytes of the weights"), () => bytes(2 * weights(config()))],
+        [say("FLOPs per token"), () => counted(flops(config(), scope.read("tokens")))],
+        [say("FLOPs over 2N"), () => fixed(flops(config(), scope.read("tokens")) / (2 * weights(config())))],
+        [say("KV cache"), () => bytes(cacheBytes(config(), scope.read("tokens")))],
+        [
+          say("key/value heads"),
+          () => say("{n} of {total}", { n: keyValueHeads(config()), total: scope.read("heads") }),
+        ],
       ]),
     ),
     html(
       "div",
       { class: "x-settings" },
       mappedSlider(scope.value("tokens"), {
-        label: "Context length",
+        label: say("Context length"),
         min: 1,
         max: 131072,
         step: 1,
@@ -106,30 +113,30 @@ function render(context) {
         toPlace: Math.log2,
         toValue: (place) => Math.round(2 ** place),
       }),
-      slider(scope.value("layers"), { label: "Blocks", min: 1, max: 128, step: 1 }),
-      stops("heads", "Heads", HEADS),
-      stops("head_width", "Width of a head", HEAD_WIDTHS),
-      stops("group", "Heads sharing keys", GROUPS),
+      slider(scope.value("layers"), { label: say("Blocks"), min: 1, max: 128, step: 1 }),
+      stops("heads", say("Heads"), HEADS),
+      stops("head_width", say("Width of a head"), HEAD_WIDTHS),
+      stops("group", say("Heads sharing keys"), GROUPS),
       slider(scope.value("eighths"), {
-        label: "Feed-forward",
+        label: say("Feed-forward"),
         min: 4,
         max: 64,
         step: 1,
         show: (eighths) => `${eighths / 8} d`,
       }),
-      slider(scope.value("vocab"), { label: "Vocabulary", min: 1000, max: 300000, step: 1000, show: grouped }),
+      slider(scope.value("vocab"), { label: say("Vocabulary"), min: 1000, max: 300000, step: 1000, show: grouped }),
       html(
         "div",
         { class: "x-bench" },
         select(scope.value("kind"), {
-          label: "Kind",
+          label: say("Kind"),
           options: [
             ["gpt2", "GPT-2"],
             ["llama", "Llama"],
             ["qwen3", "Qwen3"],
           ],
         }),
-        checkbox(scope.value("tied"), { label: "output matrix = embedding" }),
+        checkbox(scope.value("tied"), { label: say("output matrix = embedding") }),
       ),
     ),
   );
@@ -137,9 +144,18 @@ function render(context) {
     const [largest] = Object.entries(parts(config())).sort(([, a], [, b]) => b - a);
     const share = fixed((100 * largest[1]) / weights(config()), 0);
     scope.announce(
-      `${published()}: ${counted(weights(config()))} weights, ${share} percent of them in ${NAMES[largest[0]]}; ` +
-        `${counted(flops(config(), scope.read("tokens")))} FLOPs per token, ` +
-        `${bytes(cacheBytes(config(), scope.read("tokens")))} of KV cache.`,
+      say(
+        "{model}: {weights} weights, {share} percent of them in {part}; {flops} FLOPs per token, " +
+          "{bytes} of KV cache.",
+        {
+          model: say(published()),
+          weights: counted(weights(config())),
+          share,
+          part: say(NAMES[largest[0]]),
+          flops: counted(flops(config(), scope.read("tokens"))),
+          bytes: bytes(cacheBytes(config(), scope.read("tokens"))),
+        },
+      ),
     );
   });
   return scope.dispose;
@@ -150,9 +166,9 @@ const grouped = (/** @type {number} */ x) => x.toLocaleString("en");
 /** A large number with its name, three digits. @param {number} x */
 function counted(x) {
   const step = Math.min(4, Math.max(0, Math.floor(Math.log10(x) / 3)));
-  return step
-    ? `${(x / 1000 ** step).toPrecision(3)} ${["", "thousand", "million", "billion", "trillion"][step]}`
-    : `${x}`;
+  if (!step) return String(x);
+  const words = [mark("{n} thousand"), mark("{n} million"), mark("{n} billion"), mark("{n} trillion")][step - 1];
+  return say(words, { n: (x / 1000 ** step).toPrecision(3) });
 }
 
 /** A number of bytes with its unit, in powers of ten. @param {number} x */
@@ -164,7 +180,7 @@ function bytes(x) {
 /** A box for each part, whose area is the share of the part. @param {Scope} scope @param {() => Config} config */
 function treemap(scope, config) {
   const [width, height] = [320, 200];
-  const drawing = picture(width, height, "shares of the weights as areas");
+  const drawing = picture(width, height, say("shares of the weights as areas"));
   drawing.setAttribute("class", "x-boxes");
   const legend = html("p", { class: "x-legend" });
   scope.when(SIZES, () => {
@@ -174,18 +190,22 @@ function treemap(scope, config) {
         const [left, top, wide, high] = [x * width, y * height, w * width, h * height];
         const box = svg("rect", { class: `x-of-${name}`, x: left, y: top, width: wide, height: high });
         if (wide < 40 || high < 22) return [box];
-        const fits = wide > 6.6 * NAMES[name].length + 12 && high > 38;
-        const lines = fits ? [NAMES[name], percentage(share)] : [percentage(share)];
+        const fits = wide > 6.6 * say(NAMES[name]).length + 12 && high > 38;
+        const lines = fits ? [say(NAMES[name]), percentage(share)] : [percentage(share)];
         return [box, ...lines.map((words, i) => named(words, left + 6, top + 16 * (i + 1)))];
       }),
     );
     legend.replaceChildren(
       ...all.map(({ name, share }) =>
-        html("span", {}, html("i", { class: `x-key x-of-${name}` }), `${NAMES[name]} ${percentage(share)}`),
+        html("span", {}, html("i", { class: `x-key x-of-${name}` }), `${say(NAMES[name])} ${percentage(share)}`),
       ),
     );
   });
-  return panel([drawing, legend, "The area is all weights: embedding and output matrix, attention, feed-forward."]);
+  return panel([
+    drawing,
+    legend,
+    say("The area is all weights: embedding and output matrix, attention, feed-forward."),
+  ]);
 }
 
 /** A share in per cent, with one more digit if it is small. @param {number} share */

@@ -17,6 +17,7 @@ import {
   stage,
   svg,
 } from "./kit.js";
+import { mark, say } from "./words.js";
 
 /**
  * @typedef {import("./cost.math.js").Mode} Mode
@@ -31,17 +32,17 @@ const EVERYTHING = ["model", "device", "mode", "tokens", "texts"];
 /** @type {[string, [keyof Cost, string][]][]} */
 const BARS = [
   [
-    "arithmetic",
+    mark("arithmetic"),
     [
-      ["matrices", "products with weights"],
-      ["pairs", "pairs of tokens"],
+      ["matrices", mark("products with weights")],
+      ["pairs", mark("pairs of tokens")],
     ],
   ],
   [
-    "memory",
+    mark("memory"),
     [
-      ["weights", "weights"],
-      ["caches", "KV caches"],
+      ["weights", mark("weights")],
+      ["caches", mark("KV caches")],
     ],
   ],
 ];
@@ -59,7 +60,7 @@ function render(context) {
   });
   const now = () => task;
   const inUse = () => (task.seconds.matrices + task.seconds.pairs) / task.least;
-  const waitsFor = () => (inUse() < 1 ? "memory" : "arithmetic");
+  const waitsForMemory = () => inUse() < 1;
   const made = () => (scope.read("mode") === "read" ? scope.read("tokens") : 1) * scope.read("texts");
   scope.add(
     html(
@@ -68,17 +69,17 @@ function render(context) {
       html(
         "div",
         { class: "x-bench" },
-        select(scope.value("model"), { label: "Model", options: MODELS.map((name) => [name, name]), plain: true }),
+        select(scope.value("model"), { label: say("Model"), options: MODELS.map((name) => [name, name]), plain: true }),
         select(scope.value("device"), {
-          label: "Device",
+          label: say("Device"),
           options: Object.keys(DEVICES).map((name) => [name, name]),
           plain: true,
         }),
         select(scope.value("mode"), {
-          label: "Task",
+          label: say("Task"),
           options: [
-            ["read", "prefill"],
-            ["write", "decoding"],
+            ["read", say("prefill")],
+            ["write", say("decoding")],
           ],
           plain: true,
         }),
@@ -86,21 +87,31 @@ function render(context) {
       html(
         "div",
         { class: "x-settings" },
-        steps("tokens", "Sequence length", LEVERS.read.most),
-        steps("texts", "Batch size", LEVERS.write.most),
+        steps("tokens", say("Sequence length"), LEVERS.read.most),
+        steps("texts", say("Batch size"), LEVERS.write.most),
       ),
-      headline(scope, EVERYTHING, () => [time(task.least), `at least; waits for ${waitsFor()}`]),
+      headline(scope, EVERYTHING, () => [
+        time(task.least),
+        waitsForMemory() ? say("at least; waits for memory") : say("at least; waits for arithmetic"),
+      ]),
     ),
     html("div", { class: "x-panels" }, bars(scope, now), roofline(scope, now)),
     numbers(scope, EVERYTHING, [
-      ["tokens a second, at most", () => short(made() / task.least)],
-      ["FLOPs per byte", () => short(intensity(task.cost))],
-      ["the device needs", () => short(task.device.flops / task.device.bytes)],
-      ["share of the peak, at most", () => percentage(inUse())],
+      [say("tokens a second, at most"), () => short(made() / task.least)],
+      [say("FLOPs per byte"), () => short(intensity(task.cost))],
+      [say("the device needs"), () => short(task.device.flops / task.device.bytes)],
+      [say("share of the peak, at most"), () => percentage(inUse())],
     ]),
   );
   scope.when(EVERYTHING, () =>
-    scope.announce(`At least ${time(task.least)}, waiting for ${waitsFor()}; ${percentage(inUse())} of the peak.`),
+    scope.announce(
+      say(
+        waitsForMemory()
+          ? mark("At least {time}, waiting for memory; {share} of the peak.")
+          : mark("At least {time}, waiting for arithmetic; {share} of the peak."),
+        { time: time(task.least), share: percentage(inUse()) },
+      ),
+    ),
   );
   return scope.dispose;
 
@@ -129,13 +140,13 @@ function bars(scope, now) {
   const [left, right, bottom] = [1, 316, 148];
   const line = linear([Math.log10(SHORTEST), Math.log10(LONGEST)], [left, right]);
   const x = (/** @type {number} */ s) => line(Math.log10(Math.min(LONGEST, Math.max(SHORTEST, s))));
-  const drawing = picture(320, 170, "time for arithmetic and for memory, on a logarithmic axis");
+  const drawing = picture(320, 170, say("time for arithmetic and for memory, on a logarithmic axis"));
   const mark = svg("path", { class: "x-axis x-dashed" });
   const rows = BARS.flatMap(([words, parts], i) => {
     const top = 70 * i;
     const total = { of: parts.map(([part]) => part), box: bar("c-total", top + 16, 16) };
     const shown = named("", right, top + 11, "", "end");
-    drawing.append(named(words, left - 1, top + 11), shown);
+    drawing.append(named(say(words), left - 1, top + 11), shown);
     const own = parts.map(([part], k) => ({ of: [part], box: bar(`x-of-${part}`, top + 35 + 12 * k, 9) }));
     return [{ ...total, shown }, ...own];
   });
@@ -162,14 +173,16 @@ function bars(scope, now) {
       if ("shown" in row) row.shown.textContent = time(all);
     }
     mark.setAttribute("d", `M${x(longest).toFixed(2)} 16V${bottom}`);
-    for (const { part, words, shown } of cells) shown.textContent = `${words} ${time(took[part])}`;
+    for (const { part, words, shown } of cells) shown.textContent = `${say(words)} ${time(took[part])}`;
   });
   const legend = cells.map(({ part, shown }) => html("span", {}, html("i", { class: `x-key x-of-${part}` }), shown));
   return panel([
     drawing,
     html("p", { class: "x-legend" }, ...legend),
-    "Each mark of the axis is a thousand times the one before. If arithmetic and memory overlap, the longer bar is " +
-      "the least possible time.",
+    say(
+      "Each mark of the axis is a thousand times the one before. If arithmetic and memory overlap, the " +
+        "longer bar is the least possible time.",
+    ),
   ]);
 
   /** @param {string} look @param {number} y @param {number} height */
@@ -194,20 +207,23 @@ function roofline(scope, now) {
   const line = svg("path", { class: "x-line x-first" });
   const grip = svg(
     "g",
-    { class: "c-grip", role: "slider", tabindex: 0, "aria-label": "point on the roofline" },
+    { class: "c-grip", role: "slider", tabindex: 0, "aria-label": say("point on the roofline") },
     svg("circle", { class: "c-reach", r: 17 }),
     svg("circle", { class: "x-here", r: 7 }),
   );
-  const arrow = named("drag", 0, 0, "c-drag", "middle");
-  const [memory, arithmetic] = [named("waits for memory", 0, 0), named("waits for arithmetic", 0, 0, "", "end")];
-  const drawing = picture(320, 182, "roofline of the device");
+  const arrow = named(say("drag"), 0, 0, "c-drag", "middle");
+  const [memory, arithmetic] = [
+    named(say("waits for memory"), 0, 0),
+    named(say("waits for arithmetic"), 0, 0, "", "end"),
+  ];
+  const drawing = picture(320, 182, say("roofline of the device"));
   drawing.setAttribute("role", "group"); // it contains a control
   drawing.append(
     svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${right}` }),
     ...[1, 10, 100, 1000].map((t) => named(String(t), left - 5, y(t) + 4, "", "end")),
     ...[1, 100, 10000].map((t) => named(String(t), x(t), bottom + 14, "", "middle")),
-    named("TFLOP/s, at most", 0, 11),
-    named("FLOPs per byte", right, bottom + 29, "", "end"),
+    named(say("TFLOP/s, at most"), 0, 11),
+    named(say("FLOPs per byte"), right, bottom + 29, "", "end"),
     memory,
     arithmetic,
     line,
@@ -255,14 +271,19 @@ function roofline(scope, now) {
       "aria-valuemin": 1,
       "aria-valuemax": most,
       "aria-valuenow": scope.read(trait),
-      "aria-valuetext": `${short(here)} FLOPs per byte, ${trait === "tokens" ? "sequence length" : "batch size"} ${count}`,
+      "aria-valuetext":
+        trait === "tokens"
+          ? say("{x} FLOPs per byte, sequence length {n}", { x: short(here), n: count })
+          : say("{x} FLOPs per byte, batch size {n}", { x: short(here), n: count }),
     });
     setAttributes(arrow, { x: cx.toFixed(1), y: (cy + (cy > bottom - 30 ? -14 : 24)).toFixed(1) });
   });
   return panel([
     drawing,
-    "Drag the point along the roofline: in decoding the batch size changes, in prefill the sequence length. Points " +
-      "beyond the axes are drawn at the edge.",
+    say(
+      "Drag the point along the roofline: in decoding the batch size changes, in prefill the sequence " +
+        "length. Points beyond the axes are drawn at the edge.",
+    ),
   ]);
 }
 
@@ -274,7 +295,7 @@ function short(x) {
 /** A time in a suitable unit, three digits. @param {number} s */
 function time(s) {
   if (s >= 3600) return `${short(s / 3600)} h`;
-  if (s >= 60) return `${short(s / 60)} min`;
+  if (s >= 60) return say("{n} min", { n: short(s / 60) });
   const [unit, times] = s >= 1 ? ["s", 1] : s >= 1e-3 ? ["ms", 1e3] : s >= 1e-6 ? ["µs", 1e6] : ["ns", 1e9];
   return `${(s * Number(times)).toPrecision(3)} ${unit}`;
 }

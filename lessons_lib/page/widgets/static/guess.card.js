@@ -2,6 +2,7 @@
 
 import { button, html, keepKeys, linear, svg } from "./kit.js";
 import { curveScore, mend, numberScore, sampled, scale, show, stroke, ticks } from "./guess.math.js";
+import { learn, mark, say, sayWith } from "./words.js";
 
 /**
  * The result as the card shows it: `at` is an option, a number or a curve, or null if the reader could not have given
@@ -29,6 +30,7 @@ const HEARD = ["value", "answer", "skipped"];
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 export function render({ model, el }) {
+  learn(model);
   const question = model.get("question");
   /** @type {Kind} */
   const kind = KINDS[model.get("kind")](model.get("about"));
@@ -60,16 +62,16 @@ export function render({ model, el }) {
     card.className = `g-card g-${open ? "open" : "done"}${before && answer ? " g-moves" : ""}${score?.good ? " g-right" : ""}`;
     before = now;
     leave?.();
-    tag.textContent = open ? "Guess first" : skipped ? "Not guessed" : "Your guess";
+    tag.textContent = open ? say("Guess first") : skipped ? say("Not guessed") : say("Your guess");
     body.replaceChildren();
     foot.replaceChildren();
     verdict.replaceChildren(...(open ? [] : words(kind, value, answer, score)));
     if (open) {
       leave = kind.ask(body, foot, set);
-      if (model.get("on_page")) foot.append(link("Show me without guessing", () => set(null, true), "g-skip"));
+      if (model.get("on_page")) foot.append(link(say("Show me without guessing"), () => set(null, true), "g-skip"));
     } else {
       leave = kind.show(body, value, answer && answer.at);
-      foot.append(link("Guess again", () => set(null)));
+      foot.append(link(say("Guess again"), () => set(null)));
     }
     const next = open ? body.querySelector("button, input, [tabindex]") : foot.lastElementChild;
     if (again && next instanceof HTMLElement) next.focus({ preventScroll: true });
@@ -95,18 +97,23 @@ export function render({ model, el }) {
 function words(kind, value, answer, score) {
   const strong = (/** @type {string} */ text) => html("strong", {}, text);
   const quoted = (/** @type {string} */ text) => (kind.words ? ["“", strong(text), "”"] : [strong(text)]);
-  const mine = kind.said && value !== null ? ["You said ", ...quoted(kind.said(value))] : [];
-  const is = kind.words ? "the answer is " : "it is "; // an option in words need not be a noun
-  if (!answer) return [...(mine.length ? mine : ["Your curve is kept"]), ". Run on, and it will be compared here."];
+  const mine = kind.said && value !== null ? quoted(kind.said(value)) : [];
+  if (!answer)
+    return mine.length
+      ? sayWith("You said {mine}. Run on, and it will be compared here.", { mine }).flat()
+      : [say("Your curve is kept. Run on, and it will be compared here.")];
   const note = answer.note && ` ${answer.note}`;
-  if (!score)
-    return [...mine, mine.length ? `; ${is}` : is[0].toUpperCase() + is.slice(1), ...quoted(answer.told), `.${note}`];
+  const told = quoted(answer.told);
+  // An option in words need not be a noun.
+  const is = kind.words ? mark("The answer is {told}.") : mark("It is {told}.");
+  const both = kind.words ? mark("You said {mine}; the answer is {told}.") : mark("You said {mine}; it is {told}.");
+  if (!score) return [...(mine.length ? sayWith(both, { mine, told }) : sayWith(is, { told })).flat(), note];
   const tick = score.good ? [html("span", { class: "g-tick", "aria-hidden": "true" }, "✓")] : [];
   if (kind.line) return [...tick, kind.line(value, answer.at, score.remark) + note];
-  const right = score.remark === "right";
-  const remark = score.remark && `${right ? ": " : ", "}${score.remark}`;
-  const other = right ? [] : [`; ${is}`, ...quoted(answer.told)];
-  return [...tick, ...mine, ...other, `${remark}.${note}`];
+  const compared = score.remark
+    ? sayWith("You said {mine}; it is {told}, {remark}.", { mine, told, remark: [score.remark] })
+    : sayWith(score.good ? mark("You said {mine}: right.") : both, { mine, told });
+  return [...tick, ...compared.flat(), note];
 }
 
 /** @param {string} label @param {() => void} press */
@@ -144,12 +151,18 @@ function choice({ options }) {
         made.className = "g-option";
         return made;
       });
-      body.append(html("div", { class: row, role: "group", "aria-label": "answers" }, ...buttons));
+      body.append(html("div", { class: row, role: "group", "aria-label": say("answers") }, ...buttons));
     },
     show(body, value, at) {
       const items = options.map((label, i) => {
         const note =
-          i === value ? (i === at ? "your guess, and the answer" : "your guess") : i === at ? "the answer" : "";
+          i === value
+            ? i === at
+              ? say("your guess, and the answer")
+              : say("your guess")
+            : i === at
+              ? say("the answer")
+              : "";
         const names = `g-option${i === value ? " g-mine" : ""}${i === at ? " g-true" : ""}`;
         return html("li", { class: names }, label, ...(note ? [html("small", {}, note)] : []));
       });
@@ -157,7 +170,7 @@ function choice({ options }) {
     },
     said: (value) => options[value],
     words: options.some((label) => /\p{L}/u.test(label)),
-    judge: (value, at) => ({ good: value === at, remark: value === at ? "right" : "" }),
+    judge: (value, at) => ({ good: value === at, remark: "" }),
   };
 }
 
@@ -180,15 +193,15 @@ function number(about) {
         step: 0.005,
         value: 0.5,
         class: "g-range g-untouched",
-        "aria-label": `your guess, from ${full(low)} to ${full(high)}`,
-        "aria-valuetext": "not set yet",
+        "aria-label": say("your guess, from {low} to {high}", { low: full(low), high: full(high) }),
+        "aria-valuetext": say("not set yet"),
       });
-      const done = committing("Move the slider", () => commit(rounded(input.valueAsNumber)));
+      const done = committing(say("Move the slider"), () => commit(rounded(input.valueAsNumber)));
       const moved = () => {
         const text = full(rounded(input.valueAsNumber));
         input.classList.remove("g-untouched");
         input.setAttribute("aria-valuetext", text);
-        done.replaceChildren("I say ", html("b", {}, text));
+        done.replaceChildren(...sayWith("I say {guess}", { guess: html("b", {}, text) }));
         done.disabled = false;
       };
       input.addEventListener("input", moved);
@@ -201,8 +214,8 @@ function number(about) {
       const pin = (/** @type {number} */ x, /** @type {string} */ name, /** @type {string} */ text) =>
         html("span", { class: `g-pin ${name}`, style: `--at: ${place(x)}` }, html("i"), html("em", {}, text));
       const pins = [
-        ...(value === null ? [] : [pin(value, "g-mine", `you: ${show(value)}`)]),
-        ...(answer === null ? [] : [pin(answer, "g-true", `it is ${show(answer)}`)]),
+        ...(value === null ? [] : [pin(value, "g-mine", say("you: {value}", { value: show(value) }))]),
+        ...(answer === null ? [] : [pin(answer, "g-true", say("it is {answer}", { answer: show(answer) }))]),
       ];
       const [a, b] = [value ?? answer ?? low, answer ?? value ?? low].map(place).sort((p, q) => p - q);
       const gap = html("span", { class: "g-gap", style: `--from: ${a}; --to: ${b}` });
@@ -303,18 +316,18 @@ function curve(about) {
         class: "g-pen",
         tabindex: 0,
         role: "slider",
-        "aria-label": `pen: ${about.ylabel}`,
+        "aria-label": say("pen: {label}", { label: about.ylabel }),
         "aria-valuemin": decimal(about.y[0]),
         "aria-valuemax": decimal(about.y[1]),
       });
-      const call = html("span", { class: "g-call", "aria-hidden": "true" }, "draw from here →");
+      const call = html("span", { class: "g-call", "aria-hidden": "true" }, say("draw from here →"));
       const line = svg("path", { class: "g-mine-line" });
       /** @type {[number, number]} */
       let at = [0, 0.5];
       /** @type {View} */
       let view;
-      const done = committing("That is my curve", () => commit(mine.map((v) => Number((v ?? 0).toFixed(3)))));
-      const wipe = link("Wipe", () => {
+      const done = committing(say("That is my curve"), () => commit(mine.map((v) => Number((v ?? 0).toFixed(3)))));
+      const wipe = link(say("Wipe"), () => {
         mine.fill(null);
         at = [0, 0.5];
         follow();
@@ -322,7 +335,7 @@ function curve(about) {
       });
 
       function lay(/** @type {number} */ wide) {
-        view = frame(wide, "empty axes, to be drawn on");
+        view = frame(wide, say("empty axes, to be drawn on"));
         view.drawing.append(line);
         pad.replaceChildren(view.drawing, pen, call);
         follow();
@@ -336,12 +349,13 @@ function curve(about) {
         call.hidden = begun;
         pen.classList.toggle("g-waits", !begun);
         pen.setAttribute("aria-valuenow", decimal(Y.value(at[1])));
-        pen.setAttribute("aria-valuetext", label(at[0] / LAST, at[1]) + (begun ? "" : ", nothing drawn yet"));
+        const spot = label(at[0] / LAST, at[1]);
+        pen.setAttribute("aria-valuetext", begun ? spot : say("{spot}, nothing drawn yet", { spot }));
         done.disabled = mine.includes(null);
         wipe.hidden = !begun;
-        if (!begun) hint.textContent = "Draw the curve with a finger, the mouse, or the pen and the arrow keys.";
-        else if (!done.disabled) hint.textContent = "Draw over it to change it.";
-        else hint.textContent = mine[LAST] === null ? "Go on to the right edge." : "Now from the left edge.";
+        if (!begun) hint.textContent = say("Draw the curve with a finger, the mouse, or the pen and the arrow keys.");
+        else if (!done.disabled) hint.textContent = say("Draw over it to change it.");
+        else hint.textContent = mine[LAST] === null ? say("Go on to the right edge.") : say("Now from the left edge.");
       }
       const put = (/** @type {[number, number]} */ spot, /** @type {[number, number] | null} */ from) => {
         stroke(mine, from ?? spot, spot);
@@ -428,9 +442,12 @@ function curve(about) {
       body.append(pad);
       return asWide(body, (wide) => {
         const said = [];
-        if (value) said.push(`your curve from ${label(0, value[0])} to ${label(1, value[LAST])}`);
-        if (truth) said.push("the curve that came out");
-        const view = frame(wide, said.join(", and "));
+        if (value)
+          said.push(
+            say("your curve from {first} to {last}", { first: label(0, value[0]), last: label(1, value[LAST]) }),
+          );
+        if (truth) said.push(say("the curve that came out"));
+        const view = frame(wide, said.join(say(", and ")));
         const line = (/** @type {string} */ name, /** @type {string} */ d, more = {}) =>
           view.drawing.append(svg("path", { class: name, d, ...more }));
         if (value && truth) line("g-between", `${path([...columns(value), ...columns(truth).reverse()], view)}Z`);
@@ -451,8 +468,8 @@ function curve(about) {
           };
           view.drawing.append(svg("text", at, text));
         };
-        if (value) tell(value, "you", "g-mine", above);
-        if (truth) tell(truth, "it is", "g-true", !value || !above);
+        if (value) tell(value, say("you"), "g-mine", above);
+        if (truth) tell(truth, say("it is"), "g-true", !value || !above);
         pad.replaceChildren(view.drawing);
       });
     },
@@ -461,8 +478,13 @@ function curve(about) {
       const truth = even(answer);
       const gaps = truth.map((v, i) => Math.abs(v - value[i]));
       const worst = gaps.indexOf(Math.max(...gaps));
-      const there = `most at ${about.xlabel} ${show(X.value(worst / LAST))}`;
-      return `${remark}, ${there}: there you said ${height(value[worst])}; it is ${height(truth[worst])}.`;
+      return say("{remark}, most at {xlabel} {x}: there you said {mine}; it is {told}.", {
+        remark,
+        xlabel: about.xlabel,
+        x: show(X.value(worst / LAST)),
+        mine: height(value[worst]),
+        told: height(truth[worst]),
+      });
     },
     judge: (value, answer) => curveScore(value, even(answer)),
   };

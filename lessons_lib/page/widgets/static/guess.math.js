@@ -1,5 +1,7 @@
 /** Scales of guesses, and sentences that say how near a guess is. */
 
+import { say } from "./words.js";
+
 /** @typedef {{ good: boolean, remark: string }} Score */
 
 /**
@@ -54,18 +56,20 @@ export function show(x) {
  * @returns {Score}
  */
 export function numberScore(value, answer, { low, high, log }) {
-  const side = value < answer ? "too low" : "too high";
+  const isLow = value < answer;
   if (log) {
     const factor = Math.max(value / answer, answer / value);
-    const words = `a factor of ${show(Number(factor.toPrecision(2)))} ${side}`;
-    if (factor < 1.12) return { good: true, remark: "on the spot" };
-    return { good: factor < 1.6, remark: factor < 1.6 ? `close, ${words}` : words };
+    const n = show(Number(factor.toPrecision(2)));
+    const words = isLow ? say("a factor of {n} too low", { n }) : say("a factor of {n} too high", { n });
+    if (factor < 1.12) return { good: true, remark: say("on the spot") };
+    return { good: factor < 1.6, remark: factor < 1.6 ? say("close, {words}", { words }) : words };
   }
   const gap = Math.abs(value - answer);
-  const words = `${show(Number(gap.toPrecision(2)))} ${side}`;
-  if (gap <= 0.025 * (high - low)) return { good: true, remark: "on the spot" };
+  const n = show(Number(gap.toPrecision(2)));
+  const words = isLow ? say("{n} too low", { n }) : say("{n} too high", { n });
+  if (gap <= 0.025 * (high - low)) return { good: true, remark: say("on the spot") };
   const close = gap <= 0.1 * (high - low);
-  return { good: close, remark: close ? `close, ${words}` : words };
+  return { good: close, remark: close ? say("close, {words}", { words }) : words };
 }
 
 /**
@@ -80,13 +84,13 @@ export function curveScore(mine, truth) {
   const [sa, sb] = [a, b].map((row) => Math.sqrt(mean(row.map((v) => v * v))));
   const flat = Number(sa < 0.01) + Number(sb < 0.01);
   const alike = flat ? flat - 1 : mean(a.map((v, i) => v * b[i])) / (sa * sb);
-  const away = `${Math.round(100 * off)} % of the height away on average`;
-  if (off < 0.04) return { good: true, remark: `On the spot: ${away}` };
-  if (off < 0.1) return { good: true, remark: `Close: ${away}` };
-  if (alike > 0.9) return { good: off < 0.2, remark: `The right shape: ${away}` };
-  if (alike > 0.5) return { good: false, remark: `The right direction, another shape: ${away}` };
-  if (alike < -0.4) return { good: false, remark: `It goes the other way: ${away}` };
-  return { good: false, remark: `Another story: ${away}` };
+  const away = say("{off} % of the height away on average", { off: Math.round(100 * off) });
+  if (off < 0.04) return { good: true, remark: say("On the spot: {away}", { away }) };
+  if (off < 0.1) return { good: true, remark: say("Close: {away}", { away }) };
+  if (alike > 0.9) return { good: off < 0.2, remark: say("The right shape: {away}", { away }) };
+  if (alike > 0.5) return { good: false, remark: say("The right direction, another shape: {away}", { away }) };
+  if (alike < -0.4) return { good: false, remark: say("It goes the other way: {away}", { away }) };
+  return { good: false, remark: say("Another story: {away}", { away }) };
 }
 
 /**

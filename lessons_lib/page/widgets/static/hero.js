@@ -4,6 +4,7 @@ import { HEADS, agreement, run } from "./heads.math.js";
 import { MODEL } from "./heads_model.js";
 import { LONGEST, arcs, chain, likeliest, onlyNoun, pivot } from "./hero.math.js";
 import { html, keepKeys, svg } from "./kit.js";
+import { learn, say, sayWith } from "./words.js";
 
 /**
  * @typedef {{ words: string, query: number, off: string[], sentences: string[] }} Traits
@@ -15,6 +16,7 @@ const PACE = 750; // milliseconds for each word of the animation
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render({ model, el }) {
+  learn(model);
   const words = () => model.get("words").split(" ");
   const last = () => Math.min(model.get("query"), words().length - 1);
   let reading = -1; // the current word of the animation, -1 at rest
@@ -44,12 +46,12 @@ function render({ model, el }) {
   const numbers = agreementBars();
   const told = html("p", { class: "h-told", "aria-live": "polite" });
   const cut = button("h-cut", "", () => set({ off: model.get("off").length ? [] : [key] }));
-  const another = button("h-quiet", "Another sentence", () => {
+  const another = button("h-quiet", say("Another sentence"), () => {
     const sentences = model.get("sentences");
     const other = sentences[(sentences.indexOf(model.get("words")) + 1) % sentences.length];
     set({ off: [], words: other, query: other.split(" ").length - 1 });
   });
-  const again = button("h-quiet", "Play", () => play());
+  const again = button("h-quiet", say("Play"), () => play());
   const caption = formula();
   const body = html(
     "div",
@@ -78,7 +80,7 @@ function render({ model, el }) {
     next.draw(all[q], p, q + 1 < LONGEST);
     numbers.draw(all.slice(0, q + 1), p);
     caption.draw(all[q]);
-    cut.textContent = off.length ? "All heads on" : `Switch off head ${findKey()}`;
+    cut.textContent = off.length ? say("All heads on") : say("Switch off head {head}", { head: findKey() });
     if (reading < 0) told.replaceChildren(...verdict(all.slice(0, q + 1), p, off));
   }
 
@@ -160,8 +162,8 @@ function percent(p) {
  */
 function answer(read, isSingular) {
   const noun = onlyNoun(read, isSingular);
-  if (noun === null) return isSingular ? "a singular verb" : "a plural verb";
-  return `the ${noun} ${isSingular ? "acts" : "act"}`;
+  if (noun === null) return isSingular ? say("a singular verb") : say("a plural verb");
+  return isSingular ? say("the {noun} acts", { noun }) : say("the {noun} act", { noun });
 }
 
 /**
@@ -169,17 +171,37 @@ function answer(read, isSingular) {
  * @param {string[]} read the words up to the query @param {number[]} p over the vocabulary @param {string[]} off
  */
 function verdict(read, p, off) {
-  const heads = off.length ? `Without head${off.length > 1 ? "s" : ""} ${off.join(", ")}: ` : "All heads on: ";
+  const heads = !off.length
+    ? say("All heads on")
+    : off.length > 1
+      ? say("Without heads {heads}", { heads: off.join(", ") })
+      : say("Without head {head}", { head: off[0] });
   const [one, several] = agreement(p);
   const [most] = likeliest(p, 1);
-  if (one + several < 0.2) return [heads, "the next word is ", bold(most.word), `, ${percent(most.p)}.`];
+  if (one + several < 0.2)
+    return sayWith("{heads}: the next word is {word}, {share}.", {
+      heads,
+      word: bold(most.word),
+      share: percent(most.p),
+    });
   const isSingular = one > several;
   if (Math.max(one, several) < 2 * Math.min(one, several))
-    return [heads, bold("undecided"), `: ${answer(read, true)}, or ${answer(read, false)}.`];
+    return sayWith("{heads}: {undecided}: {one}, or {several}.", {
+      heads,
+      undecided: bold(say("undecided")),
+      one: answer(read, true),
+      several: answer(read, false),
+    });
   const verbs = VERBS.filter((verb) => verb.endsWith("s") === isSingular);
   const [verb] = likeliest(p, 1, verbs);
   const [share, its] = [Math.max(one, several), verb.p].map(percent);
-  return [heads, bold(answer(read, isSingular)), `, ${share}. Most likely verb: `, bold(verb.word), `, ${its}.`];
+  return sayWith("{heads}: {actor}, {share}. Most likely verb: {verb}, {its}.", {
+    heads,
+    actor: bold(answer(read, isSingular)),
+    share,
+    verb: bold(verb.word),
+    its,
+  });
 }
 
 /**
@@ -188,7 +210,11 @@ function verdict(read, p, off) {
  */
 function sentence(ask) {
   const picture = svg("svg", { role: "img" });
-  const line = html("div", { class: "h-line", role: "group", "aria-label": "the sentence: choose the query word" });
+  const line = html("div", {
+    class: "h-line",
+    role: "group",
+    "aria-label": say("the sentence: choose the query word"),
+  });
   const ghost = html("span", { class: "h-ghost", "aria-hidden": "true" });
   const place = html("div", { class: "h-stage" }, picture, line);
   const way = html("p", { class: "h-way" });
@@ -219,7 +245,10 @@ function sentence(ask) {
     ghost.classList.toggle("h-later", q < words.length - 1);
     const strongest = chain(all, q);
     way.replaceChildren(...(strongest ? inWords(words, strongest) : []));
-    picture.setAttribute("aria-label", `attention weights on the paths to ${words[q]}. ${way.textContent}`);
+    picture.setAttribute(
+      "aria-label",
+      say("attention weights on the paths to {word}. {way}", { word: words[q], way: way.textContent ?? "" }),
+    );
     fit();
     picture.classList.toggle("h-moves", moves);
   }
@@ -296,15 +325,14 @@ function sentence(ask) {
 
 /** @param {string[]} words @param {[first: Arc, second: Arc]} way */
 function inWords(words, [first, second]) {
-  const by = (/** @type {Arc} */ { head, weight }) => `head ${head}, ${weight.toFixed(2)}`;
-  return [
-    bold(words[second.to]),
-    " attends to ",
-    bold(words[second.from]),
-    ` in layer 2 (${by(second)}), which attends to `,
-    bold(words[first.from]),
-    ` in layer 1 (${by(first)}).`,
-  ];
+  const by = (/** @type {Arc} */ { head, weight }) => say("head {head}, {weight}", { head, weight: weight.toFixed(2) });
+  return sayWith("{to} attends to {between} in layer 2 ({second}), which attends to {from} in layer 1 ({first}).", {
+    to: bold(words[second.to]),
+    between: bold(words[second.from]),
+    second: by(second),
+    from: bold(words[first.from]),
+    first: by(first),
+  });
 }
 
 /**
@@ -314,7 +342,7 @@ function inWords(words, [first, second]) {
 function bench(layer, only, flip) {
   const chips = HEADS.filter((head) => Number(head[0]) === layer).map((head) => {
     const chip = button("h-head", head, () => flip(head));
-    chip.setAttribute("aria-label", `head ${head}`);
+    chip.setAttribute("aria-label", say("head {head}", { head }));
     chip.addEventListener("pointerenter", ({ pointerType }) => pointerType === "mouse" && only(head));
     chip.addEventListener("focus", () => chip.matches(":focus-visible") && only(head));
     for (const event of ["pointerleave", "blur"]) chip.addEventListener(event, () => only(""));
@@ -323,8 +351,8 @@ function bench(layer, only, flip) {
   return {
     place: html(
       "div",
-      { class: "h-bench", role: "group", "aria-label": `heads of layer ${layer}` },
-      html("span", {}, `Layer ${layer}`),
+      { class: "h-bench", role: "group", "aria-label": say("heads of layer {layer}", { layer }) },
+      html("span", {}, say("Layer {layer}", { layer })),
       ...chips,
     ),
     /** @param {string[]} off */
@@ -346,7 +374,7 @@ function expected(take) {
     place: html("div", { class: "h-side" }, lead, ...rows.map(({ place }) => place)),
     /** @param {string} word @param {number[]} p @param {boolean} goesOn */
     draw(word, p, goesOn) {
-      lead.replaceChildren("After ", bold(word), " the model expects");
+      lead.replaceChildren(...sayWith("After {word} the model expects", { word: bold(word) }));
       const likely = likeliest(p, rows.length);
       rows.forEach(({ place, name, fill, share }, i) => {
         const { word: one, p: its } = likely[i];
@@ -355,7 +383,10 @@ function expected(take) {
         fill.style.width = `${100 * its}%`;
         share.textContent = percent(its);
         place.disabled = !goesOn;
-        place.setAttribute("aria-label", `${one}, ${percent(its)}: put it after ${word}`);
+        place.setAttribute(
+          "aria-label",
+          say("{next}, {share}: put it after {word}", { next: one, share: percent(its), word }),
+        );
       });
     },
   };
@@ -398,33 +429,43 @@ function formula() {
   const said = html("p", { class: "h-said" });
   let asked = "";
   let lit = "";
-  /** @type {[sign: string, name: string, words: string][]} */
+  /** @type {[sign: string, name: string, called: string, words: string][]} */
   const letters = [
     [
+      say("output"),
       "output",
-      "output",
-      "Output: the sum of the weighted values. It is added to the vector of the word; after layer 2 this vector predicts the next word.",
+      say("output"),
+      say(
+        "Output: the sum of the weighted values. It is added to the vector of the word; after layer 2 this " +
+          "vector predicts the next word.",
+      ),
     ],
-    ["Q", "query", "Q, the queries: what each word looks for. The framed word is the query."],
+    ["Q", "query", say("Q, the query"), say("Q, the queries: what each word looks for. The framed word is the query.")],
     [
       "K",
       "key",
-      "K, the keys: what each query is compared with. A larger dot means a larger attention weight on its word.",
+      say("K, the key"),
+      say("K, the keys: what each query is compared with. A larger dot means a larger attention weight on its word."),
     ],
-    ["V", "value", "V, the values: what a word passes on along each arc, in proportion to the arc's width."],
+    [
+      "V",
+      "value",
+      say("V, the value"),
+      say("V, the values: what a word passes on along each arc, in proportion to the arc's width."),
+    ],
   ];
-  const signs = letters.map(([sign, name]) => {
+  const signs = letters.map(([sign, name, called]) => {
     const made = button(`h-sign h-${name}`, sign, () => {
       lit = lit === name ? "" : name;
       show();
     });
-    made.setAttribute("aria-label", sign === name ? name : `${sign}, the ${name}`);
+    made.setAttribute("aria-label", called);
     return made;
   });
   const [output, q, k, v] = signs;
   const place = html(
     "div",
-    { class: "h-formula", role: "group", "aria-label": "the formula: choose a letter" },
+    { class: "h-formula", role: "group", "aria-label": say("the formula: choose a letter") },
     output,
     html("span", {}, "="),
     html("span", { class: "h-softmax" }, "softmax"),
@@ -443,10 +484,14 @@ function formula() {
     const body = /** @type {HTMLElement | null} */ (place.closest(".h-body"));
     if (body) body.dataset.lit = lit;
     said.textContent =
-      letters.find(([, name]) => name === lit)?.[2] ??
-      `Each arc is an attention weight; a wider arc is a larger weight. Above the sentence are the weights of “${asked}” in ` +
-        "layer 2, below it the weights in layer 1 of this word and of the words that it attends to. Weights below 0.1 " +
-        "are not drawn. The bars of singular and plural verbs add up all such verbs. Switch off a head to see its effect.";
+      letters.find(([, name]) => name === lit)?.[3] ??
+      say(
+        "Each arc is an attention weight; a wider arc is a larger weight. Above the sentence are the weights " +
+          "of “{asked}” in layer 2, below it the weights in layer 1 of this word and of the words that it " +
+          "attends to. Weights below 0.1 are not drawn. The bars of singular and plural verbs add up all such " +
+          "verbs. Switch off a head to see its effect.",
+        { asked },
+      );
   }
   return {
     place,

@@ -3,6 +3,7 @@
 import { fixed, html, linear, mappedSlider, named, numbers, oncePerFrame, panel, picture, stage, svg } from "./kit.js";
 import { withPlayButton } from "./play.js";
 import { LONGEST, MERGES, reached, spelled, stages } from "./merges.math.js";
+import { say } from "./words.js";
 
 /**
  * @typedef {{ text: string, merges: number }} Traits
@@ -30,7 +31,13 @@ function render(context) {
   );
   scope.when(EVERYTHING, () => {
     const shown = state.tokens();
-    scope.announce(`After ${scope.read("merges")} merges: ${shown.length} tokens, ${shown.map(spelled).join(" | ")}.`);
+    scope.announce(
+      say("After {merges} merges: {count} tokens, {tokens}.", {
+        merges: scope.read("merges"),
+        count: shown.length,
+        tokens: shown.map(spelled).join(" | "),
+      }),
+    );
   });
   return scope.dispose;
 }
@@ -46,7 +53,7 @@ function typed(scope) {
   scope.when(["text"], () => {
     if (input.value !== scope.read("text")) input.value = scope.read("text");
   });
-  return html("label", { class: "m-typed" }, html("span", {}, "Text"), input);
+  return html("label", { class: "m-typed" }, html("span", {}, say("Text")), input);
 }
 
 /** A slider with one place for each merge that changes the text. @param {Scope} scope @param {State} state */
@@ -56,7 +63,7 @@ function slider(scope, { all }) {
     () => scope.read("text"),
     (part) =>
       mappedSlider(part.value("merges"), {
-        label: "Merges applied",
+        label: say("Merges applied"),
         min: 0,
         max: all()[all().length - 1].merges,
         step: 1,
@@ -79,8 +86,8 @@ function pieces(scope, { all, at, tokens }) {
     const { merges } = all()[at()];
     const [left, right] = merges ? MERGES[merges - 1].map(spelled) : ["", ""];
     last.textContent = merges
-      ? `The last change: merge ${merges} joins ${left} and ${right}. A space is shown as ␣.`
-      : "No merge: the tokens are the bytes of the text. A space is shown as ␣.";
+      ? say("The last change: merge {merges} joins {left} and {right}. A space is shown as ␣.", { merges, left, right })
+      : say("No merge: the tokens are the bytes of the text. A space is shown as ␣.");
   });
   return html("div", { class: "x-panel" }, row, last);
 }
@@ -88,7 +95,7 @@ function pieces(scope, { all, at, tokens }) {
 /** The number of tokens after each number of merges. @param {Scope} scope @param {State} state */
 function curve(scope, { all, tokens, bytes }) {
   const [left, right, top, bottom] = [30, 310, 26, 126];
-  const drawing = picture(320, 162, "tokens of the text against the merges applied");
+  const drawing = picture(320, 162, say("tokens of the text against the merges applied"));
   const place = linear([0, Math.log(1 + MERGES.length)], [left, right]);
   const x = (/** @type {number} */ merges) => place(Math.log(1 + merges)).toFixed(1);
   scope.when(EVERYTHING, () => {
@@ -98,10 +105,10 @@ function curve(scope, { all, tokens, bytes }) {
       svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${right}` }),
       svg("path", { class: "x-line x-first", d: `M${left} ${y(bytes())}${steps.join("")}H${right}` }),
       svg("circle", { class: "x-dot x-first", r: 5, cx: x(scope.read("merges")), cy: y(tokens().length) }),
-      named("tokens", 0, 12),
+      named(say("tokens"), 0, 12),
       ...[0, bytes()].map((many) => named(String(many), left - 5, y(many) + 4, "", "end")),
       ...[0, 10, 100, 1000].map((many) => named(String(many), Number(x(many)), bottom + 16, "", "middle")),
-      named("merges applied", right, bottom + 34, "", "end"),
+      named(say("merges applied"), right, bottom + 34, "", "end"),
     );
   });
   return panel([drawing]);
@@ -110,10 +117,10 @@ function curve(scope, { all, tokens, bytes }) {
 /** The length of the text in bytes and in tokens. @param {Scope} scope @param {State} state */
 function counts(scope, { tokens, bytes }) {
   return numbers(scope, EVERYTHING, [
-    ["bytes", () => String(bytes())],
-    ["tokens", () => String(tokens().length)],
-    ["bytes a token", () => fixed(bytes() / tokens().length)],
-    ["tokens in the vocabulary", () => String(256 + scope.read("merges"))],
+    [say("bytes"), () => String(bytes())],
+    [say("tokens"), () => String(tokens().length)],
+    [say("bytes a token"), () => fixed(bytes() / tokens().length)],
+    [say("tokens in the vocabulary"), () => String(256 + scope.read("merges"))],
   ]);
 }
 

@@ -3,6 +3,7 @@
 import { sum } from "./arithmetic.js";
 import { button, fixed, html, linear, mappedSlider, named, panel, panels, picture, select, stage, svg } from "./kit.js";
 import { RECALL } from "./recall_record.js";
+import { mark, say } from "./words.js";
 
 /**
  * @typedef {{ pairs: number, kind: string, steps: number }} Traits
@@ -15,13 +16,13 @@ import { RECALL } from "./recall_record.js";
 const EVERYTHING = ["pairs", "kind", "steps"];
 /** The names of the recorded kinds of layers. @type {Record<string, string>} */
 const NAMES = {
-  attention: "attention",
-  window: "window of 4",
-  "elu + 1": "linear, elu + 1",
-  sum: "linear, plain sum",
-  delta: "delta rule",
-  "gated delta": "delta rule, decay",
-  Performer: "Performer, 8",
+  attention: mark("attention"),
+  window: mark("window of 4"),
+  "elu + 1": mark("linear, elu + 1"),
+  sum: mark("linear, plain sum"),
+  delta: mark("delta rule"),
+  "gated delta": mark("delta rule, decay"),
+  Performer: mark("Performer, 8"),
   GRU: "GRU",
 };
 const KINDS = /** @type {{ kind: string, state: number[], shares: number[][][] }[]} */ (RECALL.kinds);
@@ -45,27 +46,43 @@ function render(context) {
       "div",
       { class: "x-settings x-controls" },
       mappedSlider(scope.value("pairs"), {
-        label: "Pairs in the text",
+        label: say("Pairs in the text"),
         min: RECALL.pairs[0],
         max: RECALL.pairs[RECALL.pairs.length - 1],
         step: 1,
         toPlace: at,
         toValue: (place) => RECALL.pairs[place],
       }),
-      select(scope.value("steps"), { label: "Training", options: RECALL.steps.map((n) => [n, `${n} steps`]) }),
+      select(scope.value("steps"), {
+        label: say("Training"),
+        options: RECALL.steps.map((n) => [n, say("{n} steps", { n })]),
+      }),
     ),
     html("p", { class: "c-headline" }, share, " ", rest),
-    panels(["Kinds", kinds(scope, now)], ["Pairs", curve(scope, now)]),
+    panels([say("Kinds"), kinds(scope, now)], [say("Pairs"), curve(scope, now)]),
   );
   scope.when(EVERYTHING, () => {
     const { pairs, kind, steps } = { pairs: scope.read("pairs"), kind: scope.read("kind"), steps: scope.read("steps") };
     const shares = now.shares(kind);
-    share.textContent = shares.length ? fixed(mean(shares)) : "Not recorded";
-    rest.textContent =
-      `of ${pairs} pairs${shares.length ? "" : ` after ${steps} steps`}: ${NAMES[kind]}, which stores ` +
-      `${now.state(kind).toLocaleString("en")} numbers. Always answering the commonest value of the text would score ` +
-      `${fixed(RECALL.commonest[at(pairs)])}.`;
-    scope.announce(`Recalled: ${share.textContent} ${rest.textContent}`);
+    share.textContent = shares.length ? fixed(mean(shares)) : say("Not recorded");
+    const known = {
+      pairs,
+      kind: say(NAMES[kind]),
+      state: now.state(kind).toLocaleString("en"),
+      commonest: fixed(RECALL.commonest[at(pairs)]),
+    };
+    rest.textContent = shares.length
+      ? say(
+          "of {pairs} pairs: {kind}, which stores {state} numbers. Always answering the commonest value of the text " +
+            "would score {commonest}.",
+          { ...known },
+        )
+      : say(
+          "of {pairs} pairs after {steps} steps: {kind}, which stores {state} numbers. Always answering the commonest " +
+            "value of the text would score {commonest}.",
+          { ...known, steps },
+        );
+    scope.announce(say("Recalled: {share} {rest}", { share: share.textContent, rest: rest.textContent }));
   });
   return scope.dispose;
 }
@@ -74,7 +91,7 @@ function render(context) {
 function kinds(scope, now) {
   const rows = KINDS.map(({ kind }) => ({
     kind,
-    choose: button(NAMES[kind], () => scope.write("kind", kind)),
+    choose: button(say(NAMES[kind]), () => scope.write("kind", kind)),
     bar: html("div", { class: "x-bar" }),
     dots: Array.from({ length: RECALL.seeds }, () => html("i", { class: "c-seed" })),
     shown: html("span", { class: "x-value" }),
@@ -100,18 +117,24 @@ function kinds(scope, now) {
     html(
       "div",
       { class: "x-grid c-kinds", style: "--columns: 9rem 1fr 2.5rem" },
-      ...["kind of layer", "share of the pairs recalled", ""].map((head) => html("span", { class: "x-head" }, head)),
+      ...[say("kind of layer"), say("share of the pairs recalled"), ""].map((head) =>
+        html("span", { class: "x-head" }, head),
+      ),
       ...rows.flatMap(({ choose, bar: own, dots, shown }) => [
         choose,
         html("div", { class: "x-track" }, own, ...dots),
         shown,
       ]),
-      html("span", { class: "x-head" }, "commonest value"),
+      html("span", { class: "x-head" }, say("commonest value")),
       html("div", { class: "x-track" }, bar),
       common,
     ),
-    `Bars: means over ${RECALL.seeds} seeds; dots: the seeds. A record of trained layers, each at the best of its learning ` +
-      "rates. The steps limit some of them: 3200 steps raise the delta rules and the plain sum, and a dash means not run.",
+    say(
+      "Bars: means over {seeds} seeds; dots: the seeds. A record of trained layers, each at the best of its " +
+        "learning rates. The steps limit some of them: 3200 steps raise the delta rules and the plain sum, " +
+        "and a dash means not run.",
+      { seeds: RECALL.seeds },
+    ),
   ]);
 }
 
@@ -120,7 +143,7 @@ function curve(scope, now) {
   const [wide, high, left, top] = [320, 300, 30, 40];
   const x = (/** @type {number} */ pairs) => linear([2, 5], [left + 10, wide - 14])(Math.log2(pairs));
   const y = linear([0, 1], [high - 36, top]);
-  const drawing = picture(wide, high, "share recalled against the number of pairs");
+  const drawing = picture(wide, high, say("share recalled against the number of pairs"));
   const line = (/** @type {number[]} */ shares) =>
     `M${shares.map((share, i) => `${x(RECALL.pairs[i]).toFixed(1)} ${y(share).toFixed(1)}`).join("L")}`;
   const seeds = Array.from({ length: RECALL.seeds }, () => svg("path", { class: "x-line x-first" }));
@@ -128,18 +151,18 @@ function curve(scope, now) {
   const name = svg("text", { class: "x-of-first", x: left + 4, y: 12 });
   drawing.append(
     name,
-    named("commonest value, dashed", left + 4, 28, "x-of-second"),
+    named(say("commonest value, dashed"), left + 4, 28, "x-of-second"),
     svg("path", { class: "x-axis", d: `M${left} ${top}V${y(0)}H${wide - 6}` }),
     ...[0, 0.5, 1].map((share) => named(fixed(share, 1), left - 6, y(share) + 4, "", "end")),
     ...RECALL.pairs.map((pairs) => named(String(pairs), x(pairs), y(0) + 16, "", "middle")),
-    named("pairs in the text", wide - 6, high - 4, "", "end"),
+    named(say("pairs in the text"), wide - 6, high - 4, "", "end"),
     here,
     svg("path", { class: "x-line x-second x-dashed", d: line(RECALL.commonest) }),
     ...seeds,
   );
   scope.when(EVERYTHING, () => {
     const kind = scope.read("kind");
-    name.textContent = `${NAMES[kind]}, each seed`;
+    name.textContent = say("{kind}, each seed", { kind: say(NAMES[kind]) });
     here.setAttribute("d", `M${x(scope.read("pairs"))} ${top}V${y(0)}`);
     seeds.forEach((path, seed) => {
       const shares = RECALL.pairs.map((pairs) => now.shares(kind, pairs)[seed]);
@@ -148,7 +171,10 @@ function curve(scope, now) {
   });
   return panel([
     drawing,
-    "The text has pairs of a key and one of 16 values, then the keys in another order; each is answered with a value.",
+    say(
+      "The text has pairs of a key and one of 16 values, then the keys in another order; each is answered " +
+        "with a value.",
+    ),
   ]);
 }
 

@@ -19,6 +19,7 @@ import {
   span,
   traffic,
 } from "./tiles.math.js";
+import { say, sayWith } from "./words.js";
 
 /**
  * @typedef {{ n: number, block_q: number, block_k: number, is_causal: boolean, order: string, rescale: boolean,
@@ -66,41 +67,49 @@ function render(context) {
     walk(scope, steps),
     words,
     panels(
-      ["Matrix", matrix(follow)],
-      ["Rows", html("div", { class: "x-panel" }, table(follow), outputs(follow))],
+      [say("Matrix"), matrix(follow)],
+      [say("Rows"), html("div", { class: "x-panel" }, table(follow), outputs(follow))],
       ["", settings(scope)],
-      ["Bytes", html("div", { class: "x-panel t-bytes" }, check(follow), bytes(scope, now))],
+      [say("Bytes"), html("div", { class: "x-panel t-bytes" }, check(follow), bytes(scope, now))],
     ),
   );
   follow((state) => {
     words.textContent = described(state);
-    scope.announce(`Step ${state.at} of ${state.list.length}. ${described(state)}`);
+    scope.announce(
+      say("Step {step} of {total}. {words}", { step: state.at, total: state.list.length, words: described(state) }),
+    );
   });
   return scope.dispose;
 }
 
 const few = (/** @type {number[]} */ list) =>
-  list.length > 1 ? `${list[0]} to ${list[list.length - 1]}` : String(list[0]);
+  list.length > 1 ? say("{first} to {last}", { first: list[0], last: list[list.length - 1] }) : String(list[0]);
 
 /** The current step, in words. @param {Now} now */
 function described({ step: { doing, rows, keys }, rows: after, rescale }) {
-  if (doing === "wait") return `Fast memory is empty. Press Step: queries ${few(rows)} come first.`;
+  if (doing === "wait") return say("Fast memory is empty. Press Step: queries {rows} come first.", { rows: few(rows) });
   if (doing === "load")
-    return (
-      `Queries ${few(rows)} are here; keys ${few(keys)} and their values come in, and the scores of the tile are ` +
-      "computed. By which factor will each sum shrink? Say a number, then press Step."
+    return say(
+      "Queries {rows} are here; keys {keys} and their values come in, and the scores of the tile are " +
+        "computed. By which factor will each sum shrink? Say a number, then press Step.",
+      { rows: few(rows), keys: few(keys) },
     );
   if (doing === "write")
-    return `Divide by the sum and write: outputs ${few(rows)} and their log-sum-exps. The tiles are forgotten.`;
-  if (keys[0] === 0) return "The first tile: nothing to shrink yet. Each sum is relative to its maximum.";
-  if (!rescale) return "The tile is added, relative to the new maximum; nothing is rescaled.";
+    return say("Divide by the sum and write: outputs {rows} and their log-sum-exps. The tiles are forgotten.", {
+      rows: few(rows),
+    });
+  if (keys[0] === 0) return say("The first tile: nothing to shrink yet. Each sum is relative to its maximum.");
+  if (!rescale) return say("The tile is added, relative to the new maximum; nothing is rescaled.");
   const least = rows.reduce((a, b) => (after[b].factor < after[a].factor ? b : a));
-  return (
-    "Sum and output shrink by e to the old maximum minus the new one; then the tile is added. " +
-    (after[least].factor < 1
-      ? `Query ${least} shrinks most: × ${fixed(after[least].factor)}.`
-      : "Here nothing shrinks.")
-  );
+  return after[least].factor < 1
+    ? say(
+        "Sum and output shrink by e to the old maximum minus the new one; then the tile is added. Query {least} " +
+          "shrinks most: × {factor}.",
+        { least, factor: fixed(after[least].factor) },
+      )
+    : say(
+        "Sum and output shrink by e to the old maximum minus the new one; then the tile is added. Here nothing shrinks.",
+      );
 }
 
 /** The controls that move forwards, back, and to any step. @param {Scope} scope @param {() => Step[]} steps */
@@ -114,7 +123,7 @@ function walk(scope, steps) {
     () => String(steps().length),
     (part) =>
       slider(part.value("step"), {
-        label: `Step, of ${steps().length}`,
+        label: say("Step, of {total}", { total: steps().length }),
         min: 0,
         max: steps().length,
         step: 1,
@@ -127,9 +136,9 @@ function walk(scope, steps) {
     html(
       "div",
       { class: "x-bench" },
-      button("Step", go(1)),
-      button("Back", go(-1)),
-      button("Start again", () => scope.write("step", 0)),
+      button(say("Step"), go(1)),
+      button(say("Back"), go(-1)),
+      button(say("Start again"), () => scope.write("step", 0)),
     ),
     withPlayButton(scope, place, 1200),
   );
@@ -140,23 +149,27 @@ function settings(scope) {
   return html(
     "div",
     { class: "t-settings" },
-    slider(scope.value("n"), { label: "Positions n", min: 2, max: LARGEST, step: 1 }),
-    slider(scope.value("block_q"), { label: "Queries in a tile", min: 1, max: 8, step: 1 }),
-    slider(scope.value("block_k"), { label: "Keys in a tile", min: 1, max: 8, step: 1 }),
+    slider(scope.value("n"), { label: say("Positions n"), min: 2, max: LARGEST, step: 1 }),
+    slider(scope.value("block_q"), { label: say("Queries in a tile"), min: 1, max: 8, step: 1 }),
+    slider(scope.value("block_k"), { label: say("Keys in a tile"), min: 1, max: 8, step: 1 }),
     html(
       "div",
       { class: "x-bench" },
       select(scope.value("order"), {
-        label: "Scores",
-        options: ["drawn", "rising", "falling"].map((order) => [order, order]),
+        label: say("Scores"),
+        options: [
+          ["drawn", say("drawn")],
+          ["rising", say("rising")],
+          ["falling", say("falling")],
+        ],
       }),
-      button("Draw again", () => scope.write("seed", (scope.read("seed") + 1) % 2 ** 31)),
+      button(say("Draw again"), () => scope.write("seed", (scope.read("seed") + 1) % 2 ** 31)),
     ),
     html(
       "div",
       { class: "x-bench" },
-      checkbox(scope.value("is_causal"), { label: "causal" }),
-      checkbox(scope.value("rescale"), { label: "rescale the old sums" }),
+      checkbox(scope.value("is_causal"), { label: say("causal") }),
+      checkbox(scope.value("rescale"), { label: say("rescale the old sums") }),
     ),
   );
 }
@@ -170,7 +183,11 @@ const INK = "fill: var(--ink)";
  * @param {Follow} follow
  */
 function matrix(follow) {
-  const drawing = picture(LEFT + SIZE + RIGHT, TOP + SIZE + 16, "scores, and which tile of them is in fast memory");
+  const drawing = picture(
+    LEFT + SIZE + RIGHT,
+    TOP + SIZE + 16,
+    say("scores, and which tile of them is in fast memory"),
+  );
   follow(({ step, list, at, all, causal }) => {
     const side = SIZE / all.length;
     const [low, high] = [Math.min(...all.flat()), Math.max(...all.flat())];
@@ -244,10 +261,15 @@ function matrix(follow) {
     html(
       "p",
       { class: "x-legend" },
-      html("span", {}, html("span", { class: "x-key x-may" }), "in fast memory"),
-      html("span", {}, html("span", { class: "x-key", style: "background: var(--first); opacity: 0.3" }), "merged"),
-      html("span", {}, html("span", { class: "x-key", style: "background: var(--second)" }), "written"),
-      html("span", {}, "no frame: never visited"),
+      html("span", {}, html("span", { class: "x-key x-may" }), say("in fast memory")),
+      html(
+        "span",
+        {},
+        html("span", { class: "x-key", style: "background: var(--first); opacity: 0.3" }),
+        say("merged"),
+      ),
+      html("span", {}, html("span", { class: "x-key", style: "background: var(--second)" }), say("written")),
+      html("span", {}, say("no frame: never visited")),
     ),
   ]);
 }
@@ -265,7 +287,9 @@ function outline(rows, keys, side, inset = 0) {
  */
 function table(follow) {
   const body = html("tbody");
-  const heads = ["query", "max", "in tile", "factor", "sum"].map((head) => html("th", { scope: "col" }, head));
+  const heads = [say("query"), say("max"), say("in tile"), say("factor"), say("sum")].map((head) =>
+    html("th", { scope: "col" }, head),
+  );
   follow(({ step, rows, all, causal }) => {
     const line = (/** @type {number} */ i) => {
       const tile = Math.max(...seen(all[i], i, step.keys, causal));
@@ -292,7 +316,7 @@ const number = (/** @type {number} */ x) => (x === -Infinity ? "−∞" : fixed(
  */
 function outputs(follow) {
   const [left, right, high] = [20, 316, 22];
-  const drawing = picture(320, 24, "outputs so far");
+  const drawing = picture(320, 24, say("outputs so far"));
   follow(({ step, before, rows, all, causal }) => {
     const wide = (right - left) / all.length;
     drawing.setAttribute("viewBox", `0 0 320 ${step.rows.length * (high + 8)}`);
@@ -327,10 +351,16 @@ function outputs(follow) {
   });
   const caption = html("figcaption");
   follow(({ step }) => {
-    const divided = step.doing === "write" ? "divided by the sums and written" : "not yet divided by the sums";
     caption.textContent =
-      `Outputs, ${divided}. The values are the identity: bar j is the weight of key j. ` +
-      "Outlined: before it shrank; orange: just added; rings: the softmax.";
+      step.doing === "write"
+        ? say(
+            "Outputs, divided by the sums and written. The values are the identity: bar j is the weight of key j. " +
+              "Outlined: before it shrank; orange: just added; rings: the softmax.",
+          )
+        : say(
+            "Outputs, not yet divided by the sums. The values are the identity: bar j is the weight of key j. " +
+              "Outlined: before it shrank; orange: just added; rings: the softmax.",
+          );
   });
   return panel([drawing, caption]);
 }
@@ -345,8 +375,11 @@ function check(follow) {
       return Math.max(...rows[i].out.map((o, j) => Math.abs(o - p[j])));
     });
     verdict.replaceChildren(
-      `Written: ${written.length} of ${all.length} rows. Largest difference from the softmax: `,
-      html("b", {}, apart.length ? tiny(Math.max(...apart)) : "–"),
+      ...sayWith("Written: {n} of {total} rows. Largest difference from the softmax: {difference}", {
+        n: String(written.length),
+        total: String(all.length),
+        difference: html("b", {}, apart.length ? tiny(Math.max(...apart)) : "–"),
+      }),
     );
   });
   return verdict;
@@ -354,7 +387,7 @@ function check(follow) {
 
 /** Bytes moved so far, in all, and by the naive algorithm; and the same at a realistic size. @param {Scope} scope @param {() => Now} now */
 function bytes(scope, now) {
-  const lines = ["moved so far", "in total", "three passes"].map((name, i) => ({
+  const lines = [say("moved so far"), say("in total"), say("three passes")].map((name, i) => ({
     name,
     bar: html("div", { class: i ? "x-bar x-whole" : "x-bar" }),
     shown: html("span", { class: "x-value" }),
@@ -369,7 +402,10 @@ function bytes(scope, now) {
       lines[i].shown.textContent = `${BYTES * amount} B`;
     });
     const most = BYTES * held(WIDTH, Math.min(n, blockQ), Math.min(n, blockK));
-    room.textContent = `Between slow and fast memory, heads ${WIDTH} wide. These tiles need ${most} B of fast memory.`;
+    room.textContent = say(
+      "Between slow and fast memory, heads {WIDTH} wide. These tiles need {most} B of fast memory.",
+      { WIDTH, most },
+    );
   });
   scope.when(["memory", "is_causal"], () => {
     const { n, width } = REAL;
@@ -377,9 +413,16 @@ function bytes(scope, now) {
     const mebibytes = (/** @type {number} */ amount) => `${fixed((BYTES * amount) / 2 ** 20, 0)} MiB`;
     const flash = traffic(n, width, side, side, scope.read("is_causal"));
     real.replaceChildren(
-      `At n = ${n} and width ${width}, tiles of ${side} × ${side} fit into it: `,
-      html("b", {}, mebibytes(flash)),
-      ` move; in three passes ${mebibytes(naiveTraffic(n, width))}.`,
+      ...sayWith(
+        "At n = {n} and width {width}, tiles of {side} × {side} fit into it: {moved} move; in three passes {naive}.",
+        {
+          n: String(n),
+          width: String(width),
+          side: String(side),
+          moved: html("b", {}, mebibytes(flash)),
+          naive: mebibytes(naiveTraffic(n, width)),
+        },
+      ),
     );
   });
   return html(
@@ -399,7 +442,7 @@ function bytes(scope, now) {
       "div",
       { class: "x-bench" },
       select(scope.value("memory"), {
-        label: "Fast memory",
+        label: say("Fast memory"),
         options: [16, 32, 64, 128, 256].map((size) => [size, `${size} KiB`]),
       }),
     ),
