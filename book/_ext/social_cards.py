@@ -78,7 +78,7 @@ def draw_card(subject: str, question: str, below: str, plot: str = "") -> bytes:
     if chinese_font.is_chinese(subject + question + below):
         if not chinese_font.font():
             return b""
-        families.insert(0, chinese_font.font())
+        families.append(chinese_font.font())  # for what the first one lacks
     figure = Figure(figsize=(WIDTH / 100, HEIGHT / 100), dpi=100)
     canvas = FigureCanvasAgg(figure)
     axes = figure.add_axes((0, 0, 1, 1))
