@@ -9,7 +9,6 @@ import re
 from pathlib import Path
 
 from catalogs import gettext
-from catalogs import title as title_of
 from chapters import chapters, in_language, markdown_cells, page_filler
 from sources import sources_of
 
@@ -59,7 +58,7 @@ def outside_chapter(row: str, chapter: Path, root: Path) -> str:
 def claims_by_chapter(root: Path) -> dict[str, list[str]]:
     """Return the rows of each chapter, by the Markdown link to the chapter."""
     return {
-        f"[{title_of(title)}](/{path.relative_to(root)})": [
+        f"[{title}](/{path.relative_to(root)})": [
             outside_chapter(row, path, root) for row in translated_rows(path, root)
         ]
         for title, path in chapters(root).items()

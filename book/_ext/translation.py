@@ -65,12 +65,13 @@ def id_of_english(text: str) -> str:
 
 
 def lookup_in_all(text: str) -> str | None:
-    """Return the translation of a message of any page, also if the whole message has become a link."""
-    known = catalogs.of_all_pages(catalogs.language())
+    """Return the translation of a message of any page or of a title, also if the whole message has become a link."""
+    language = catalogs.language()
+    pages, titles = catalogs.of_all_pages(language), catalogs.of_page(language, catalogs.CONTENTS)
     link = LINK.fullmatch(text)
-    if text not in known and link and link["words"] in known:
-        return f"[{known[link['words']]}]{link['target']}"
-    return known.get(text)
+    if text not in pages and link and (words := pages.get(link["words"]) or titles.get(link["words"])):
+        return f"[{words}]{link['target']}"
+    return pages.get(text)
 
 
 def translate_page(app, docname, source) -> None:
@@ -96,7 +97,9 @@ def translate_filled_page(app, docname, source) -> None:
         message.text
         for text in texts
         for message in messages(text)
-        if message.text not in known and not CHINESE.search(message.text)
+        if message.text not in known
+        and not CHINESE.search(message.text)
+        and lookup_in_all(message.text) != message.text
     ]
     app.env.metadata[docname]["translated"] = not left
     if left and docname in catalogs.finished(catalogs.language()):

@@ -14,6 +14,7 @@ import questions
 import sources
 import summaries
 import theme_words
+import translation
 from sample_book import chapter, contents
 from update_catalogs import ROOT
 
@@ -60,9 +61,12 @@ def test_boxes_and_claims_are_translated_before_their_links_change(book):
     assert "见[这里](/book/one.ipynb#one)。" in summaries.markdown_boxes(book)
     page = claims.tables(book)
     assert page.startswith(
-        "## [第一](/book/one.ipynb)\n\n| 常见说法 | 实际情况 |\n|---|---|\n| 它会增长 | [不会](/book/one.ipynb#one)："
+        "## [One](/book/one.ipynb)\n\n| 常见说法 | 实际情况 |\n|---|---|\n| 它会增长 | [不会](/book/one.ipynb#one)："
     )
     assert "([Doe 等 2017](https://arxiv.org/abs/1706.00001))" in page
+    # The heading is translated later, so that its anchor can be the English one.
+    assert translation.lookup_in_all("[One](/book/one.ipynb)") == "[第一](/book/one.ipynb)"
+    assert translation.lookup_in_all("[Two](/book/two.ipynb)") is None
 
 
 def test_list_of_sources_names_translated_chapters(book):
