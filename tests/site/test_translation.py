@@ -1,12 +1,14 @@
 """Build the site in each language, and compare its finished pages with the English ones."""
 
+import json
 import re
 import shutil
 from pathlib import Path
 
 import catalogs
 import pytest
-from bs4 import BeautifulSoup, Tag
+from browsing import serve
+from bs4 import BeautifulSoup, Comment, Tag
 from build_language import build
 from built_site import HTML
 
@@ -18,6 +20,23 @@ NOT_PROSE = (
     "script, style, pre, code, .cell_output, .hero, .guess, .explorer, .drawing, details.hide, .math, mjx-container"
 )
 SENTENCE = re.compile(r"\b[a-z]+ [a-z]+ [a-z]+ [a-z]+\b")
+
+
+# What people type into the search of the Chinese site, and a page among the first results. English words find a
+# translated page, too.
+ASKED = {
+    "注意力权重": "book/attention/",
+    "掩码": "book/attention/masks.html",
+    "位置编码": "book/attention/positions.html",
+    "除以根号": "book/attention/scaling.html",
+    "缩放": "book/attention/scaling.html",
+    "记号": "book/notation.html",
+    "why divide by the square root": "book/attention/scaling.html",
+    "perplexity": "book/transformer/train-gpt.html",
+}
+# Names of file formats, keys, the other language, and words that are not translated.
+KEPT = re.compile(r"English|Ctrl|K|\.(?:ipynb|pdf)|GPT|Transformer|(?:\d+\. )?FlashAttention|RoPE|MyST|Colab|Binder|ln")
+SHOWN = ("title", "aria-label", "placeholder", "alt")
 
 
 @pytest.fixture(scope="module", params=catalogs.languages())
@@ -94,3 +113,69 @@ def test_no_english_sentence_is_left(both):
         ]
         left = [text for block in blocks if SENTENCE.search(text := block.get_text(" ")) and not HAN.search(text)]
         assert left == [], name
+
+
+def frame_of(page: BeautifulSoup) -> BeautifulSoup:
+    """Return what stands around the article of a page and its list of sections, without the titles of pages."""
+    for part in page.select("article, script, style, .bd-links, .prev-next-area, .prev-next-footer, .bd-toc-nav, svg"):
+        part.decompose()
+    return page
+
+
+@pytest.mark.parametrize("name", ["book/attention/scaling", "search", "404", "explorers/scaling"])
+def test_frame_of_a_page_is_translated(both, name):
+    _, other, _ = both
+    page = frame_of(read(other / f"{name}.html"))
+    texts = [str(text).strip() for text in (page.body or page).find_all(string=True) if not isinstance(text, Comment)]
+    texts += [str(one[attribute]) for attribute in SHOWN for one in page.select(f"body [{attribute}]")]
+    left = {text for text in texts if re.search("[A-Za-z]{2}", text) and not HAN.search(text)}
+    assert {text for text in left if not KEPT.fullmatch(text)} == set()
+
+
+def test_head_of_a_page_names_its_language(both):
+    _, other, language = both
+    for name in ("book/attention/scaling", "book/reference/attention"):
+        page = read(other / f"{name}.html")
+        locales = [tag["content"] for tag in page.select('meta[property="og:locale"]')]
+        is_finished = name in catalogs.finished(language)
+        assert language_of(page) == (language.replace("_", "-") if is_finished else "en")
+        assert locales == ([language] if is_finished else [])
+        words = str(page.select_one('meta[name="description"]'))
+        assert "\u3002 " not in words
+
+
+@pytest.mark.browser
+def test_search_finds_words_of_both_languages(both, browser):
+    english, _, language = both
+    with serve(english) as address:
+        page = browser.new_page()
+        page.goto(f"{address}/{language}/search.html")
+        field, results = page.locator(".bd-search-container input"), page.locator("#search-results a")
+        wrong = {}
+        for asked, wanted in ASKED.items():
+            field.fill("")
+            page.wait_for_function("!document.querySelector('#search-results a')")
+            field.fill(asked)
+            results.first.wait_for()
+            found = results.evaluate_all("(links) => links.map((link) => link.getAttribute('href'))")
+            if not any(wanted in address for address in found[:3]):
+                wrong[asked] = found[:3]
+        page.close()
+    assert wrong == {}
+
+
+def test_index_of_the_search_has_an_entry_for_each_english_one(both):
+    _, other, language = both
+
+    def entries(site: Path) -> dict[str, dict[str, str]]:
+        text = (site / "_static/search-index.js").read_text(encoding="utf-8")
+        listed = json.loads(text.removeprefix("window.SEARCH_INDEX = ").removesuffix(";\n"))
+        return {entry["address"]: entry for entry in listed}
+
+    first, second = entries(HTML), entries(other)
+    pages = [{address for address in found if "reference/" not in address} for found in (first, second)]
+    assert pages[0] == pages[1]
+    for name in catalogs.finished(language):
+        assert HAN.search(second[f"{name}.html"]["heading"])
+    untranslated = [address for address in first if address.startswith("book/reference/") and "#lessons" in address]
+    assert [address for address in untranslated if first[address]["heading"] != second[address]["heading"]] == []
