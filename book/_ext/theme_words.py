@@ -21,6 +21,9 @@ LOOKED_UP = (
     *(mark("previous"), mark("next"), mark("Search"), mark("On this page"), mark("Back to top")),
     *(mark("Show Source"), mark("© Copyright %(copyright)s."), mark("Indices"), mark("Download source file")),
     *(mark("Download notebook file"), mark("Fullscreen mode"), mark("By")),
+    *(mark("Launch on"), mark("Launch interactive content"), mark("logo")),
+    *(mark("Repository"), mark("Source repository"), mark("Source repositories"), mark("Show source")),
+    *(mark("Suggest edit"), mark("Open issue"), mark("Open an issue")),
 )
 # Written in the theme's templates: the values of titles and labels.
 IN_TEMPLATES = (

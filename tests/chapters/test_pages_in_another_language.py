@@ -1,6 +1,7 @@
 """Tests of what the extensions and scripts write in another language: generated pages, controls, the theme's words."""
 
 import re
+from gettext import GNUTranslations, NullTranslations
 
 import catalogs
 import chapters
@@ -166,3 +167,14 @@ def test_every_marked_text_of_the_extensions_is_in_the_catalog():
     found = {one or other for one, other in marked.findall(code)}
     assert len(found) > 80
     assert found <= set(catalogs.words_of_extensions()), "no call stands inside of an f-string"
+
+
+def test_words_that_the_catalogs_of_the_theme_lack_are_added(monkeypatch):
+    loaded = GNUTranslations()
+    loaded._catalog = {"Search": "old", "Kept": "kept"}
+    none = NullTranslations()
+    monkeypatch.setattr(theme_words, "get_translator", lambda name: loaded if name == "sphinx" else none)
+    monkeypatch.setenv("BOOK_LANGUAGE", "zh_CN")
+    theme_words.complete_catalogs(None)
+    assert [loaded.gettext(text) for text in ("Search", "Kept", "Color mode")] == ["搜索", "kept", "颜色模式"]
+    assert none.gettext("Search") == "Search"
