@@ -23,13 +23,14 @@ import { memberSwitch, not, querySlider } from "./query_slider.js";
 import { firstError, nextWord } from "./stories.math.js";
 import { tabs } from "./tabs.js";
 import { draw, followers, nextTokenProbs, write } from "./writing.math.js";
+import { mark, say } from "./words.js";
 
 /**
  * @typedef {{ words: string, query: number, off: string[], temperature: number, top_k: number, top_p: number,
  *   seed: number, model: string, text: string }} Traits
  * @typedef {import("./kit.js").Scope<Traits>} Scope
  * @typedef {import("./gpt.math.js").Model} Model
- * @typedef {{ name: "words" | "text", title: string, label: string, one: string, known: RegExp }} Tab
+ * @typedef {{ name: "words" | "text", title: string, label: string, writes: "words" | "characters", known: RegExp }} Tab
  * @typedef {{ tab: Tab, model: Model, inputs: (keyof Traits)[], all: (keyof Traits)[], tokens(): string[],
  *   query(): number, ran(): ReturnType<typeof run>, logits(): number[], drawn(): ReturnType<typeof nextTokenProbs>,
  *   exact(): number[] | null, beside(): number[] | null, error(tokens: string[]): number | null,
@@ -42,8 +43,20 @@ const MODELS = { stories: opened(MODEL) };
 const LONGEST = 240; // characters of English
 /** The differences between the models: the trait with the text, its name, and its rules. @type {Record<string, Tab>} */
 const TABS = {
-  stories: { name: "words", title: "Stories", label: "Story", one: "word", known: /^\S+( \S+){0,95}$/ },
-  english: { name: "text", title: "English", label: "Text", one: "character", known: /^[ %'(),\-.:;a-z\d]{1,240}$/i },
+  stories: {
+    name: "words",
+    title: mark("Stories"),
+    label: mark("Story"),
+    writes: "words",
+    known: /^\S+( \S+){0,95}$/,
+  },
+  english: {
+    name: "text",
+    title: mark("English"),
+    label: mark("Text"),
+    writes: "characters",
+    known: /^[ %'(),\-.:;a-z\d]{1,240}$/i,
+  },
 };
 const SHOWN = 10; // next tokens with a bar
 const SEEN = 12; // tokens with a row beside the arcs
@@ -69,10 +82,10 @@ function render(context) {
         const name = scope.read("model");
         const show = () => explored(part, context.el, TABS[name], MODELS[name], scope.announce);
         if (MODELS[name]) return show();
-        const waiting = html("p", { class: "x-facts" }, "Loading the model, 180 kB …");
+        const waiting = html("p", { class: "x-facts" }, say("Loading the model, 180 kB …"));
         brought().then(
           () => waiting.isConnected && waiting.replaceWith(show()),
-          () => (waiting.textContent = "The model could not be fetched."),
+          () => (waiting.textContent = say("The model could not be fetched.")),
         );
         return waiting;
       },
@@ -96,7 +109,7 @@ function models(scope, tabPanel) {
     scope.change({ model: name, query: (name === "english" ? text : text.split(" ")).length - 1 });
   };
   const all = names.map((name) => {
-    const tab = button(TABS[name].title, () => open(name));
+    const tab = button(say(TABS[name].title), () => open(name));
     tab.setAttribute("role", "tab");
     tab.addEventListener("keydown", ({ key }) => {
       const step = { ArrowLeft: -1, ArrowRight: 1 }[key];
@@ -108,14 +121,14 @@ function models(scope, tabPanel) {
     return tab;
   });
   scope.when(["model"], () => {
-    tabPanel.setAttribute("aria-label", TABS[scope.read("model")].title);
+    tabPanel.setAttribute("aria-label", say(TABS[scope.read("model")].title));
     all.forEach((tab, i) => {
       const isOpen = names[i] === scope.read("model");
       tab.setAttribute("aria-selected", String(isOpen));
       tab.tabIndex = isOpen ? 0 : -1;
     });
   });
-  return html("div", { class: "g-tabs", role: "tablist", "aria-label": "Model" }, ...all);
+  return html("div", { class: "g-tabs", role: "tablist", "aria-label": say("Model") }, ...all);
 }
 
 /**
@@ -176,10 +189,22 @@ function explored(scope, el, tab, model, announce) {
     const error = state.error(tokens());
     const beside = state.beside();
     announce(
-      `After ${shown(tokens()[query()])} the model takes ${shown(model.vocabulary[best])} with probability ${said(drawn.p)}, ` +
-        (model.pairs ? "counting pairs" : "the grammar") +
-        (beside ? ` with ${said(beside)}.` : " has no next word.") +
-        (error === null ? "" : ` The first word that the grammar could not have written is ${tokens()[error]}.`),
+      say(
+        !beside
+          ? mark("After {query} the model takes {next} with probability {p}, the grammar has no next word.")
+          : model.pairs
+            ? mark("After {query} the model takes {next} with probability {p}, counting pairs with {other}.")
+            : mark("After {query} the model takes {next} with probability {p}, the grammar with {other}."),
+        {
+          query: shown(tokens()[query()]),
+          next: shown(model.vocabulary[best]),
+          p: said(drawn.p),
+          other: beside ? said(beside) : "",
+        },
+      ) +
+        (error === null
+          ? ""
+          : say(" The first word that the grammar could not have written is {word}.", { word: tokens()[error] })),
     );
   });
   return html(
@@ -190,7 +215,7 @@ function explored(scope, el, tab, model, announce) {
       "div",
       { class: "x-panel x-controls" },
       querySlider(scope, [tab.name], {
-        label: `Query ${tab.one}`,
+        label: of(tab, mark("Query word"), mark("Query character")),
         count: () => tokens().length,
         query,
         show: (i) => tokens()[i] && shown(tokens()[i]),
@@ -203,12 +228,12 @@ function explored(scope, el, tab, model, announce) {
       ),
     ),
     tabs(
-      ["Write", [[`Next ${tab.one}`, expected(scope, state)]]],
+      [say("Write"), [[of(tab, mark("Next word"), mark("Next character")), expected(scope, state)]]],
       [
-        "Look inside",
+        say("Look inside"),
         [
-          ["Heads", looks(scope, state)],
-          ["Layers", layers(scope, state)],
+          [say("Heads"), looks(scope, state)],
+          [say("Layers"), layers(scope, state)],
           ["", switches(scope, state)],
         ],
       ],
@@ -221,10 +246,14 @@ function mostProbable(state) {
   const { model, drawn, beside } = state;
   const [best] = byLogit(state);
   const other = beside();
-  const reference = model.pairs ? "pairs" : "the grammar";
-  const words = `for “${shown(model.vocabulary[best])}”`;
-  return [fixed(drawn().p[best]), other ? `${words}; ${reference}: ${fixed(other[best])}` : words];
+  const next = shown(model.vocabulary[best]);
+  if (!other) return [fixed(drawn().p[best]), say("for “{next}”", { next })];
+  const words = model.pairs ? mark("for “{next}”; pairs: {p}") : mark("for “{next}”; the grammar: {p}");
+  return [fixed(drawn().p[best]), say(words, { next, p: fixed(other[best]) })];
 }
+
+/** One of two texts, by what the model writes. @param {Tab} tab @param {string} words @param {string} characters @param {Record<string, string | number>} [fields] */
+const of = (tab, words, characters, fields) => say(tab.writes === "words" ? words : characters, fields);
 
 /** A token as visible text. @param {string} token */
 const shown = (token) => (token === " " ? "␣" : token);
@@ -241,7 +270,7 @@ function typed(scope, { tab, model, tokens, query, error: firstWrong, go }) {
   const input = html("textarea", { rows: 1, autocomplete: "off", autocapitalize: "off", spellcheck: "false" });
   const marks = html("span", { class: "g-marks", "aria-hidden": "true" });
   const message = html("p", { class: "x-facts g-message" });
-  const mark = () => {
+  const marked = () => {
     const given = parse(model, input.value);
     const error = firstWrong(given);
     const last = Math.min(query(), given.length - 1);
@@ -262,19 +291,34 @@ function typed(scope, { tab, model, tokens, query, error: firstWrong, go }) {
   };
   /** The message about the typed text; `done` if the last word is complete. @param {boolean} done */
   const judge = (done) => {
-    const { given, error } = mark();
+    const { given, error } = marked();
     const unknown = given.find((word) => !vocabulary.includes(word));
     const begun = vocabulary.filter(
       (word) => unknown && given.indexOf(unknown) === given.length - 1 && word.startsWith(unknown),
     );
-    if (unknown && begun.length && !done) return `Known words that begin so: ${begun.join(", ")}.`;
+    if (unknown && begun.length && !done)
+      return say("Known words that begin so: {begun}.", { begun: begun.join(say(", ")) });
     if (unknown)
-      return `The model does not know “${unknown}”; its ${vocabulary.length} ${tab.one}s are under “All ${tab.one}s”.`;
-    if (!given.length || given.length > longest) return `The model takes 1 to ${longest} ${tab.one}s.`;
+      return of(
+        tab,
+        mark("The model does not know “{unknown}”; its {n} words are under “All words”."),
+        mark("The model does not know “{unknown}”; its {n} characters are under “All characters”."),
+        { unknown, n: vocabulary.length },
+      );
+    if (!given.length || given.length > longest)
+      return of(tab, mark("The model takes 1 to {n} words."), mark("The model takes 1 to {n} characters."), {
+        n: longest,
+      });
     if (given.join(between) !== scope.read(tab.name)) go(given);
-    if (error !== null) return `“${given[error]}” is the first word that the grammar could not have written.`;
+    if (error !== null)
+      return say("“{word}” is the first word that the grammar could not have written.", { word: given[error] });
     return given.length > view
-      ? `The model reads only the last ${view} ${tab.one}s; it was trained on rows of ${view + 1}.`
+      ? of(
+          tab,
+          mark("The model reads only the last {n} words; it was trained on rows of {trained}."),
+          mark("The model reads only the last {n} characters; it was trained on rows of {trained}."),
+          { n: view, trained: view + 1 },
+        )
       : "";
   };
   const judging = oncePerFrame((/** @type {boolean} */ done) => (message.textContent = judge(done)));
@@ -296,7 +340,12 @@ function typed(scope, { tab, model, tokens, query, error: firstWrong, go }) {
   return html(
     "div",
     { class: "x-panel", style: "gap: 0.35rem" },
-    html("label", { class: "x-typed" }, html("span", {}, tab.label), html("span", { class: "x-grown" }, input, marks)),
+    html(
+      "label",
+      { class: "x-typed" },
+      html("span", {}, say(tab.label)),
+      html("span", { class: "x-grown" }, input, marks),
+    ),
     message,
   );
 }
@@ -327,11 +376,11 @@ function writing(scope, { tab, model, tokens, query, logits, how, take }) {
     } while (!ends.includes(story[story.length - 1]) && story.length < model.longest);
   };
   const makers = [
-    button("Write a word", () => go(query() + 1, model.between ? model.vocabulary : [" ", "."])),
-    button("Write a sentence", () => go(query() + 1, ["."])),
+    button(say("Write a word"), () => go(query() + 1, model.between ? model.vocabulary : [" ", "."])),
+    button(say("Write a sentence"), () => go(query() + 1, ["."])),
   ];
   const from = () => (last.text === scope.read(tab.name) ? last.from : query() + 1);
-  const anew = button("Once more", () => {
+  const anew = button(say("Once more"), () => {
     scope.write("seed", (scope.read("seed") + 1) % 2 ** 31);
     go(from(), last.ends);
   });
@@ -340,7 +389,7 @@ function writing(scope, { tab, model, tokens, query, logits, how, take }) {
     for (const one of makers) one.disabled = query() + 1 >= model.longest;
     anew.disabled = from() >= model.longest;
   });
-  scope.when(["seed"], () => (seed.textContent = `seed ${scope.read("seed")}`));
+  scope.when(["seed"], () => (seed.textContent = say("seed {seed}", { seed: scope.read("seed") })));
   const bench = html("div", { class: "x-bench" }, ...makers, anew, seed);
   return bench;
 }
@@ -372,9 +421,12 @@ function expected(scope, state) {
   });
   /** @type {[string, () => string][]} */
   const beyond = [
-    ["impossible words, probability", () => share(exact(), (token) => (exact()?.[token] ? 0 : drawn().p[token]))],
-    ["true probability cut away", () => share(exact(), (token) => (drawn().kept[token] ? 0 : (exact()?.[token] ?? 0)))],
-    ["KL divergence from the grammar, nats", () => distance(exact(), drawn().p)],
+    [say("impossible words, probability"), () => share(exact(), (token) => (exact()?.[token] ? 0 : drawn().p[token]))],
+    [
+      say("true probability cut away"),
+      () => share(exact(), (token) => (drawn().kept[token] ? 0 : (exact()?.[token] ?? 0))),
+    ],
+    [say("KL divergence from the grammar, nats"), () => distance(exact(), drawn().p)],
   ];
   return panel(
     [
@@ -382,9 +434,12 @@ function expected(scope, state) {
       html(
         "div",
         { class: "x-grid g-next", style: "--columns: 6.5rem 1fr 3rem 3.9rem" },
-        ...[`next ${tab.one}`, "", "model", model.pairs ? "pairs" : "grammar"].map((head) =>
-          html("span", { class: "x-head" }, head),
-        ),
+        ...[
+          of(tab, mark("next word"), mark("next character")),
+          "",
+          say("model"),
+          model.pairs ? say("pairs") : say("grammar"),
+        ].map((head) => html("span", { class: "x-head" }, head)),
         ...rows.flatMap(({ take, bars, values }) => [take, html("div", { class: "x-track" }, ...bars), ...values]),
       ),
       html(
@@ -393,14 +448,20 @@ function expected(scope, state) {
         html(
           "figcaption",
           {},
-          `The ten most probable ${tab.one}s; each is a button. A bar is as long as the square root of the probability.` +
-            (model.pairs
-              ? " The true probabilities of English characters are unknown. " +
-                "Striped: how often the character followed the same character in the training text."
-              : ""),
+          of(
+            tab,
+            mark(
+              "The ten most probable words; each is a button. A bar is as long as the square root of the probability.",
+            ),
+            mark(
+              "The ten most probable characters; each is a button. A bar is as long as the square root of the " +
+                "probability. The true probabilities of English characters are unknown. Striped: how often the " +
+                "character followed the same character in the training text.",
+            ),
+          ),
         ),
         numbers(scope, all, [
-          [`${tab.one}s kept`, () => String(drawn().kept.filter(Boolean).length)],
+          [of(tab, mark("words kept"), mark("characters kept")), () => String(drawn().kept.filter(Boolean).length)],
           ...(model.pairs ? [] : beyond),
         ]),
       ),
@@ -426,8 +487,8 @@ function distance(exact, p) {
 function struck(word, isKept, p) {
   word.classList.toggle("g-cut", !isKept);
   word.classList.toggle("g-impossible", p === 0);
-  const said = [!isKept && "cut", p === 0 && "impossible"].filter(Boolean);
-  word.setAttribute("aria-label", [word.textContent?.replace("␣", "space"), ...said].join(", "));
+  const said = [!isKept && say("cut"), p === 0 && say("impossible")].filter(Boolean);
+  word.setAttribute("aria-label", [word.textContent?.replace("␣", say("space")), ...said].join(say(", ")));
 }
 
 /** @param {Scope} scope @param {Model} model */
@@ -435,20 +496,26 @@ function sampling(scope, { vocabulary }) {
   return html(
     "div",
     { class: "x-settings" },
-    slider(scope.value("temperature"), { label: "Temperature", min: 0, max: 2, step: 0.05, show: (t) => t.toFixed(2) }),
+    slider(scope.value("temperature"), {
+      label: say("Temperature"),
+      min: 0,
+      max: 2,
+      step: 0.05,
+      show: (t) => t.toFixed(2),
+    }),
     slider(scope.value("top_k"), {
-      label: "top-k",
+      label: say("top-k"),
       min: 1,
       max: vocabulary.length,
       step: 1,
-      show: (k) => (k === vocabulary.length ? "all" : String(k)),
+      show: (k) => (k === vocabulary.length ? say("all") : String(k)),
     }),
     slider(scope.value("top_p"), {
-      label: "top-p",
+      label: say("top-p"),
       min: 0.05,
       max: 1,
       step: 0.005,
-      show: (p) => (p === 1 ? "all" : p.toFixed(3)),
+      show: (p) => (p === 1 ? say("all") : p.toFixed(3)),
     }),
   );
 }
@@ -464,8 +531,12 @@ function looks(scope, state) {
     const n = Math.min(SEEN, all.length);
     const top = Math.max(0, q - n + 1); // the first row also stands for the earlier words
     const y = (/** @type {number} */ place) => 34 + HIGH * Math.max(0, place - top);
-    const drawing = picture(WIDE, 28 + HIGH * n, `attention weights of the query ${shown(all[q])} in each layer`);
-    drawing.append(named("layer 1", LEFT, 12, "", "end"), named("layer 2", RIGHT, 12));
+    const drawing = picture(
+      WIDE,
+      28 + HIGH * n,
+      say("attention weights of the query {query} in each layer", { query: shown(all[q]) }),
+    );
+    drawing.append(named(say("layer 1"), LEFT, 12, "", "end"), named(say("layer 2"), RIGHT, 12));
     for (const { head, from, to, weight, share } of arcs(weights, scope.read("off"))) {
       if (first + to <= top && first + to !== q) continue;
       const [layer, k] = head.split(".").map(Number);
@@ -484,7 +555,7 @@ function looks(scope, state) {
     all.slice(top, top + n).forEach((word, i) => {
       const place = top + i;
       const look = place === q ? "x-query" : place > q || place < first ? "g-later" : "";
-      const written = i === 0 && place > 0 ? "… earlier" : shown(word);
+      const written = i === 0 && place > 0 ? say("… earlier") : shown(word);
       drawing.append(
         svg("text", { class: look, x: (LEFT + RIGHT) / 2, y: y(place) + 4, "text-anchor": "middle" }, written),
       );
@@ -494,8 +565,17 @@ function looks(scope, state) {
   return panel(
     [
       frame,
-      `A wider arc is a larger weight. Right: the weights of the query, in bold, in layer 2. Left: the weights in layer 1 ` +
-        `of the query and of the ${tab.one}s that it attends to. Weights below 0.1 are not drawn.`,
+      of(
+        tab,
+        mark(
+          "A wider arc is a larger weight. Right: the weights of the query, in bold, in layer 2. Left: the " +
+            "weights in layer 1 of the query and of the words that it attends to. Weights below 0.1 are not drawn.",
+        ),
+        mark(
+          "A wider arc is a larger weight. Right: the weights of the query, in bold, in layer 2. Left: the " +
+            "weights in layer 1 of the query and of the characters that it attends to. Weights below 0.1 are not drawn.",
+        ),
+      ),
     ],
     "x-tall",
   );
@@ -516,7 +596,11 @@ function switches(scope, { inputs, tokens, ran }) {
   });
   return html(
     "div",
-    { class: "g-heads", role: "group", "aria-label": "heads that are not ablated, and the largest weight of each" },
+    {
+      class: "g-heads",
+      role: "group",
+      "aria-label": say("heads that are not ablated, and the largest weight of each"),
+    },
     ...rows,
   );
 }
@@ -526,7 +610,7 @@ function layers(scope, { tab, model, inputs, ran, exact }) {
   const { vocabulary, pairs } = model;
   const rows = STAGES.map((name) => {
     const cells = [html("td"), html("td")];
-    return { cells, row: html("tr", {}, html("th", { scope: "row" }, name), ...cells) };
+    return { cells, row: html("tr", {}, html("th", { scope: "row" }, say(name)), ...cells) };
   });
   scope.when(inputs, () =>
     rows.forEach(({ cells }, i) => {
@@ -548,14 +632,21 @@ function layers(scope, { tab, model, inputs, ran, exact }) {
       html(
         "tr",
         {},
-        ...["after", "most probable", pairs ? "the first" : "possible"].map((head) =>
+        ...[say("after"), say("most probable"), pairs ? say("the first") : say("possible")].map((head) =>
           html("th", { scope: "col" }, head),
         ),
       ),
       ...rows.map(({ row }) => row),
     ),
-    `The residual stream of the query after each sublayer, decoded as if it were the last: the three most probable ` +
-      `${tab.one}s, and the probability of ${pairs ? "the first of them" : "all that the grammar allows"}.`,
+    pairs
+      ? say(
+          "The residual stream of the query after each sublayer, decoded as if it were the last: the three most " +
+            "probable characters, and the probability of the first of them.",
+        )
+      : say(
+          "The residual stream of the query after each sublayer, decoded as if it were the last: the three most " +
+            "probable words, and the probability of all that the grammar allows.",
+        ),
   ]);
 }
 
@@ -571,12 +662,18 @@ function everyToken(scope, { tab, model, all, tokens, query, drawn, exact, take 
   return html(
     "details",
     { class: "g-every" },
-    html("summary", {}, `All ${tab.one}s`),
-    html("div", { class: "g-chips", role: "group", "aria-label": `all ${tab.one}s` }, ...chips),
+    html("summary", {}, of(tab, mark("All words"), mark("All characters"))),
+    html(
+      "div",
+      { class: "g-chips", role: "group", "aria-label": of(tab, mark("all words"), mark("all characters")) },
+      ...chips,
+    ),
     html(
       "p",
       { class: "x-facts" },
-      (model.pairs ? "" : "Grey: impossible according to the grammar. ") + "Struck through: cut by top-k or top-p.",
+      model.pairs
+        ? say("Struck through: cut by top-k or top-p.")
+        : say("Grey: impossible according to the grammar. Struck through: cut by top-k or top-p."),
     ),
   );
 }

@@ -2,6 +2,7 @@
 
 import { softmax } from "./arithmetic.js";
 import { bytes } from "./base64.js";
+import { mark } from "./words.js";
 import { layerNorm, linear } from "./layers.math.js";
 
 /**
@@ -13,7 +14,13 @@ import { layerNorm, linear } from "./layers.math.js";
  */
 
 export const HEADS = [1, 2].flatMap((layer) => [1, 2, 3, 4].map((head) => `${layer}.${head}`));
-export const STAGES = ["embedding", "1 attention", "1 feed-forward", "2 attention", "2 feed-forward"];
+export const STAGES = [
+  mark("embedding"),
+  mark("1 attention"),
+  mark("1 feed-forward"),
+  mark("2 attention"),
+  mark("2 feed-forward"),
+];
 
 /** Unpack a parameter: integers times the step of their row, or float32 numbers. @param {Packed} packed */
 function unpack({ shape, float32, steps, int8 }) {

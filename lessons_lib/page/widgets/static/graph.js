@@ -32,6 +32,7 @@ import {
   stage,
   svg,
 } from "./kit.js";
+import { mark, say } from "./words.js";
 
 /**
  * @typedef {{ graph: string, score: string, head: number, node: number, hand: string, edits: number[][],
@@ -47,9 +48,9 @@ const WEIGHED = ["graph", "head", "edits", "deal"];
 /** @type {(keyof Traits)[]} */
 const EVERYTHING = [...WEIGHED, "score", "node", "hand", "labels", "alpha", "guess"];
 /** @type {Record<string, string>} */
-const NAMES = { gat: "GAT", gatv2: "GATv2", dot: "dot product" };
+const NAMES = { gat: "GAT", gatv2: "GATv2", dot: mark("dot product") };
 const LETTERS = "ABCDEFGH";
-const SIDE = ["Mr. Hi", "the officers"];
+const SIDE = [mark("Mr. Hi"), mark("the officers")];
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
 function render(context) {
@@ -100,8 +101,8 @@ function render(context) {
     },
   };
   const figures = panels(
-    ["Graph", drawn(scope, state)],
-    ["Weights", forGraph(scope, (part) => (club() ? bars(part, state) : matrix(part, state)))],
+    [say("Graph"), drawn(scope, state)],
+    [say("Weights"), forGraph(scope, (part) => (club() ? bars(part, state) : matrix(part, state)))],
   );
   scope.add(
     choices(scope, state),
@@ -111,7 +112,7 @@ function render(context) {
     forGraph(scope, (part) => counted(part, state)),
   );
   scope.when(EVERYTHING, () =>
-    scope.announce(state.hidden() ? "First answer the question above." : told(scope, state)),
+    scope.announce(state.hidden() ? say("First answer the question above.") : told(scope, state)),
   );
   return scope.dispose;
 }
@@ -140,31 +141,31 @@ function choices(scope, { club }) {
         set: (name) => scope.change({ edits: [], places: [], graph: name }),
       },
       {
-        label: "Graph",
+        label: say("Graph"),
         options: [
-          ["club", "the karate club"],
-          ["dictionary", "a dictionary"],
+          ["club", say("the karate club")],
+          ["dictionary", say("a dictionary")],
         ],
       },
     ),
-    select(scope.value("score"), { label: "Score", options: KINDS.map((kind) => [kind, NAMES[kind]]) }),
+    select(scope.value("score"), { label: say("Score"), options: KINDS.map((kind) => [kind, say(NAMES[kind])]) }),
     select(scope.value("head"), {
-      label: "Head",
+      label: say("Head"),
       options: [
-        [1, "first"],
-        [2, "second"],
+        [1, say("first")],
+        [2, say("second")],
       ],
     }),
     forGraph(scope, (part) => {
       /** @type {[string, string][]} */
       const hands = [
-        ["query", "selects the query"],
-        ["edge", "removes or adds an edge"],
-        ["label", "labels a member"],
+        ["query", say("selects the query")],
+        ["edge", say("removes or adds an edge")],
+        ["label", say("labels a member")],
       ];
       const hand = part.value("hand");
       const get = () => (!club() && hand.get() === "label" ? "query" : hand.get());
-      return select({ ...hand, get }, { label: "A click", options: club() ? hands : hands.slice(0, 2) });
+      return select({ ...hand, get }, { label: say("A click"), options: club() ? hands : hands.slice(0, 2) });
     }),
   );
 }
@@ -180,18 +181,24 @@ function sliders(scope, { club, node, name }) {
         { class: "x-settings x-controls" },
         slider(
           { ...part.value("node"), get: node },
-          { label: "Query node", min: 0, max: queries(part.read("graph")) - 1, step: 1, show: name },
+          { label: say("Query node"), min: 0, max: queries(part.read("graph")) - 1, step: 1, show: name },
         ),
         !club()
           ? slider(part.value("deal"), {
-              label: "Dictionary",
+              label: say("Dictionary"),
               min: 0,
               max: DEALS.length - 1,
               step: 1,
               show: (i) => String(i + 1),
             })
           : part.read("hand") === "label"
-            ? slider(part.value("alpha"), { label: "Reach α", min: 0, max: 0.99, step: 0.01, show: (x) => fixed(x) })
+            ? slider(part.value("alpha"), {
+                label: say("Reach α"),
+                min: 0,
+                max: 0.99,
+                step: 0.01,
+                show: (x) => fixed(x),
+              })
             : "",
       ),
   );
@@ -201,9 +208,11 @@ function sliders(scope, { club, node, name }) {
 function guess(scope, club) {
   const { card, tell } = questionCard(
     "k-guess",
-    "Eight queries share eight keys. Each needs the key with its own letter, for which GAT was trained. In one head, how many " +
-      "different keys have the largest weight of some query? Guess first:",
-    Array.from({ length: WORDS }, (_, i) => [i + 1, String(i + 1), `${i + 1} different keys`]),
+    say(
+      "Eight queries share eight keys. Each needs the key with its own letter, for which GAT was trained. " +
+        "In one head, how many different keys have the largest weight of some query? Guess first:",
+    ),
+    Array.from({ length: WORDS }, (_, i) => [i + 1, String(i + 1), say("{n} different keys", { n: i + 1 })]),
     (many) => scope.write("guess", many),
   );
   scope.when(["graph", "guess"], () => {
@@ -211,8 +220,11 @@ function guess(scope, club) {
     const said = scope.read("guess");
     tell(
       said && !club()
-        ? `You said ${said}. With every edge in place it is 1: a head of GAT ranks the keys alike for all queries. ` +
-            "Remove the edge to a query’s first key, and the next one follows."
+        ? say(
+            "You said {said}. With every edge in place it is 1: a head of GAT ranks the keys alike for all " +
+              "queries. Remove the edge to a query’s first key, and the next one follows.",
+            { said },
+          )
         : "",
     );
   });
@@ -229,12 +241,19 @@ function told(scope, state) {
   const { given, node, name, club, spread } = state;
   const row = given()[node()];
   const order = [...row.keys()].filter((v) => row[v]).sort((a, b) => row[b] - row[a]);
-  const list = order.slice(0, 3).map((v) => `${v === node() ? "itself" : name(v)} (${fixed(row[v])})`);
-  const whom = list.length ? `most to ${list.join(", ")}` : "no neighbour to attend to";
+  const list = order.slice(0, 3).map((v) => `${v === node() ? say("itself") : name(v)} (${fixed(row[v])})`);
   const [right, others] = agreed(state);
+  const known = { name: name(node()), score: say(NAMES[scope.read("score")]), list: list.join(say(", ")) };
+  const most = !list.length
+    ? club()
+      ? mark("Member {name}, {score}: no neighbour to attend to.")
+      : mark("Query {name}, {score}: no neighbour to attend to.")
+    : club()
+      ? mark("Member {name}, {score}: most to {list}.")
+      : mark("Query {name}, {score}: most to {list}.");
   return (
-    `${club() ? "Member" : "Query"} ${name(node())}, ${NAMES[scope.read("score")]}: ${whom}.` +
-    (spread() ? ` Labels put ${right} of ${others} others on the side that they took.` : "")
+    say(most, known) +
+    (spread() ? say(" Labels put {right} of {others} others on the side that they took.", { right, others }) : "")
   );
 }
 
@@ -308,11 +327,11 @@ function drawn(scope, state) {
       {
         viewBox: `0 0 ${WIDE} ${club ? HIGH : LOW}`,
         role: "group",
-        "aria-label": club ? "the club: members and who met whom" : "queries and keys",
+        "aria-label": club ? say("the club: members and who met whom") : say("queries and keys"),
       },
       ...paths,
       own,
-      ...(club ? [] : [named("query", 34, 6, "", "middle"), named("key: value", 262, 6, "", "middle")]),
+      ...(club ? [] : [named(say("query"), 34, 6, "", "middle"), named(say("key: value"), 262, 6, "", "middle")]),
       ...knots.map(({ knot }) => knot),
     );
     graph.addEventListener("keydown", (event) => {
@@ -375,13 +394,19 @@ function drawn(scope, state) {
         const says = !club && u >= WORDS ? `: ${DEALS[part.read("deal")][1][u - WORDS]}` : "";
         words.textContent = state.name(u) + says;
         const kind = club
-          ? `member ${state.name(u)}, went with ${SIDE[SIDES[u]]}`
-          : `${u < WORDS ? "query" : "key"} ${state.name(u)}${says}`;
-        const weight = given[u] && !state.hidden() ? `, weight ${fixed(given[u])}` : "";
-        const marked = label ? `, labelled ${SIDE[label[1]]}` : spread && side >= 0 ? `, put with ${SIDE[side]}` : "";
+          ? say("member {name}, went with {side}", { name: state.name(u), side: say(SIDE[SIDES[u]]) })
+          : u < WORDS
+            ? say("query {name}", { name: `${state.name(u)}${says}` })
+            : say("key {name}", { name: `${state.name(u)}${says}` });
+        const weight = given[u] && !state.hidden() ? say(", weight {weight}", { weight: fixed(given[u]) }) : "";
+        const marked = label
+          ? say(", labelled {side}", { side: say(SIDE[label[1]]) })
+          : spread && side >= 0
+            ? say(", put with {side}", { side: say(SIDE[side]) })
+            : "";
         knot.setAttribute(
           "aria-label",
-          kind + (u === node && club ? ", the query" : u === node ? ", selected" : "") + weight + marked,
+          kind + (u === node && club ? say(", the query") : u === node ? say(", selected") : "") + weight + marked,
         );
       });
       facts.textContent = state.hidden() ? "" : told(part, state);
@@ -450,14 +475,30 @@ function hinted(scope, { club, end, name }) {
   const from = end();
   const hand = scope.read("hand");
   if (from !== null)
-    return `${name(from)} is one end. Click the other: an edge between them is removed, or added where there is none.`;
+    return say("{name} is one end. Click the other: an edge between them is removed, or added where there is none.", {
+      name: name(from),
+    });
   if (hand === "edge")
-    return `Click two nodes to remove the edge between them, or to add one. Dotted: removed; dashed: added.${club() ? " The first one clicked is the query." : ""}`;
+    return club()
+      ? say(
+          "Click two nodes to remove the edge between them, or to add one. Dotted: removed; dashed: added. The first " +
+            "one clicked is the query.",
+        )
+      : say("Click two nodes to remove the edge between them, or to add one. Dotted: removed; dashed: added.");
   if (!club())
-    return "A line is as thick as its attention weight. Outlined: the key with the query’s own letter. Nodes can be dragged.";
+    return say(
+      "A line is as thick as its attention weight. Outlined: the key with the query’s own letter. Nodes can " +
+        "be dragged.",
+    );
   if (hand === "label")
-    return "Click once for the side of Mr. Hi (green), again for the officers’ (pink), again for none. Shapes are the sides that members took, colours where the labels put them; a broken outline: elsewhere.";
-  return "A line is as thick as its weight. Round: went with Mr. Hi (1); square: with the officers (34), the two labels in training. Drag a node, or move it by Shift and an arrow key.";
+    return say(
+      "Click once for the side of Mr. Hi (green), again for the officers’ (pink), again for none. Shapes " +
+        "are the sides that members took, colours where the labels put them; a broken outline: elsewhere.",
+    );
+  return say(
+    "A line is as thick as its weight. Round: went with Mr. Hi (1); square: with the officers (34), the " +
+      "two labels in training. Drag a node, or move it by Shift and an arrow key.",
+  );
 }
 
 /** The node in a direction; a node straight ahead is preferred to a near one. @param {number[]} from @param {number[]} way @param {number[][]} places */
@@ -475,7 +516,7 @@ function nearest(from, way, places) {
 
 /** The neighbours of the query node in GAT's order, with their weights under all three scores. @param {Scope} part @param {State} state */
 function bars(part, { given, node, name, call, mask }) {
-  const drawing = picture(WIDE, HIGH, "weights of the neighbours by three scores");
+  const drawing = picture(WIDE, HIGH, say("weights of the neighbours by three scores"));
   part.when([...WEIGHED, "score", "node"], () => {
     if (part.read("graph") !== "club") return;
     const u = node();
@@ -483,12 +524,12 @@ function bars(part, { given, node, name, call, mask }) {
     const step = Math.min(17, (HIGH - 26) / rows.length);
     const most = Math.max(...KINDS.flatMap((kind) => given(kind)[u]));
     drawing.replaceChildren(
-      named("attends to", 44, 12, "", "end"),
+      named(say("attends to"), 44, 12, "", "end"),
       ...KINDS.flatMap((kind, i) => {
         const left = 54 + 98 * i;
         const isOwn = kind === part.read("score");
         return [
-          named(NAMES[kind], left, 12, isOwn ? "k-head" : ""),
+          named(say(NAMES[kind]), left, 12, isOwn ? "k-head" : ""),
           ...rows.flatMap((v, row) => [
             svg("rect", {
               class: isOwn ? "k-bar" : "k-quiet",
@@ -501,13 +542,16 @@ function bars(part, { given, node, name, call, mask }) {
           ]),
         ];
       }),
-      ...rows.map((v, row) => named(v === u ? "itself" : name(v), 44, 20 + step * (row + 0.5) + 2.5, "", "end")),
+      ...rows.map((v, row) => named(v === u ? say("itself") : name(v), 44, 20 + step * (row + 0.5) + 2.5, "", "end")),
     );
   });
   return panel([
     drawing,
-    "Rows stand in the order in which this head of GAT ranks all 34 members. In GAT’s column no bar is longer than the " +
-      "one above it, whatever the query and whatever edge is removed or added. In the other columns it may be.",
+    say(
+      "Rows stand in the order in which this head of GAT ranks all 34 members. In GAT’s column no bar is " +
+        "longer than the one above it, whatever the query and whatever edge is removed or added. In the other " +
+        "columns it may be.",
+    ),
   ]);
 }
 
@@ -516,10 +560,10 @@ const short = (/** @type {number} */ weight) => fixed(weight).replace(/^0/, "");
 /** The attention weights of the query nodes on the entries. @param {Scope} part @param {State} state */
 function matrix(part, { given, node, name, hidden }) {
   const [left, top, side] = [30, 40, 29];
-  const drawing = picture(WIDE, LOW, "attention weights of eight queries on eight keys");
+  const drawing = picture(WIDE, LOW, say("attention weights of eight queries on eight keys"));
   part.when(EVERYTHING, () => {
     if (part.read("graph") === "club") return;
-    drawing.replaceChildren(named("key", left + 4 * side, 12, "", "middle"), named("query", 0, 12));
+    drawing.replaceChildren(named(say("key"), left + 4 * side, 12, "", "middle"), named(say("query"), 0, 12));
     const best = hidden() ? [] : firstChoices(given());
     for (let i = 0; i < WORDS; i++) {
       drawing.append(
@@ -550,7 +594,10 @@ function matrix(part, { given, node, name, hidden }) {
       }),
     );
   });
-  return panel([drawing, "A row for each query. Outlined: the key with its own letter. Bold: the largest weight."]);
+  return panel([
+    drawing,
+    say("A row for each query. Outlined: the key with its own letter. Bold: the largest weight."),
+  ]);
 }
 
 /** @param {Scope} part @param {State} state */
@@ -572,21 +619,31 @@ function counted(part, state) {
   const measures = club()
     ? [
         [
-          "pairs that two members rank both ways",
-          () => `${each((kind) => reversed(given(kind), mask()).opposite)} of ${reversed(given(), mask()).pairs}`,
+          say("pairs that two members rank both ways"),
+          () =>
+            say("{n} of {total}", {
+              n: each((kind) => reversed(given(kind), mask()).opposite),
+              total: reversed(given(), mask()).pairs,
+            }),
         ],
-        ["others that labels put on their side", () => (spread() ? agreed(state).join(" of ") : "no labels yet")],
-        ["the same by trained networks, five seeds", () => `${each(right)} of 32`],
+        [
+          say("others that labels put on their side"),
+          () => {
+            const [n, total] = agreed(state);
+            return spread() ? say("{n} of {total}", { n, total }) : say("no labels yet");
+          },
+        ],
+        [say("the same by trained networks, five seeds"), () => say("{n} of {total}", { n: each(right), total: 32 })],
       ]
     : [
-        ["different keys with a largest weight", () => each((kind) => different(given(kind)))],
-        ["queries with most weight on their letter", () => each(matched)],
-        ["right on new dictionaries, five seeds", () => each(right)],
+        [say("different keys with a largest weight"), () => each((kind) => different(given(kind)))],
+        [say("queries with most weight on their letter"), () => each(matched)],
+        [say("right on new dictionaries, five seeds"), () => each(right)],
       ];
   return html(
     "div",
     {},
-    html("p", { class: "x-facts" }, "Three numbers are of GAT · GATv2 · dot product."),
+    html("p", { class: "x-facts" }, say("Three numbers are of GAT · GATv2 · dot product.")),
     numbers(part, EVERYTHING, measures),
   );
 }

@@ -33,6 +33,7 @@ import {
 } from "./patches.math.js";
 import { querySlider } from "./query_slider.js";
 import { tabs } from "./tabs.js";
+import { mark, say } from "./words.js";
 
 /**
  * @typedef {{ digit: number, size: number, pixels: string, query: number, ink: number[], guess: string }} Traits
@@ -48,9 +49,9 @@ const EVERYTHING = [...RUN, "query", "guess"];
 const TEST = RECORD.digits.test;
 /** @type {[string, string][]} */
 const GUESSES = [
-  ["few", "about one in ten, as by chance"],
-  ["fewer", "something in between"],
-  ["alike", "about as many, within 20"],
+  ["few", mark("about one in ten, as by chance")],
+  ["fewer", mark("something in between")],
+  ["alike", mark("about as many, within 20")],
 ];
 
 /** @param {{ model: import("./kit.js").Model<Traits>, el: HTMLElement }} context */
@@ -83,8 +84,8 @@ function render(context) {
   };
   const question = guess(scope);
   const shown = tabs(
-    ["Draw", [["Draw", drawn(scope, state)]]],
-    ["Attention maps", [["Attention maps", looks(scope, state)]]],
+    [say("Draw"), [[say("Draw"), drawn(scope, state)]]],
+    [say("Attention maps"), [[say("Attention maps"), looks(scope, state)]]],
   ).element;
   scope.add(html("div", { class: "v-all" }, question, shown, choices(scope), facts(scope, state)));
   // The question stands in the place of the figures until it is answered.
@@ -93,10 +94,16 @@ function render(context) {
     question.hidden = !state.hidden() && !scope.read("guess");
   });
   scope.when(EVERYTHING, () => {
-    if (state.hidden()) return scope.announce("First guess how many shuffled digits are classified correctly.");
-    const most = HEADS.map((head, i) => `${head} at ${token(best(ran.weights[i][state.query()]), scope.read("size"))}`);
+    if (state.hidden()) return scope.announce(say("First guess how many shuffled digits are classified correctly."));
+    const most = HEADS.map((head, i) =>
+      say("{head} at {token}", { head, token: token(best(ran.weights[i][state.query()]), scope.read("size")) }),
+    );
     scope.announce(
-      `Probability ${verdict(scope, state).join(" ")}. The ${token(state.query(), scope.read("size"))} has its largest weights: ${most.join(", ")}.`,
+      say("Probability {verdict}. The {token} has its largest weights: {most}.", {
+        verdict: verdict(scope, state).join(" "),
+        token: token(state.query(), scope.read("size")),
+        most: most.join(say(", ")),
+      }),
     );
   });
   return scope.dispose;
@@ -107,20 +114,26 @@ const best = (all) => all.indexOf(Math.max(...all));
 
 /** The name of a token by its position. @param {number} i @param {number} size */
 function token(i, size) {
-  if (!i) return "summary token";
+  if (!i) return say("summary token");
+  const [row, column] = spot(i, size);
+  return say("patch in row {row}, column {column}", { row, column });
+}
+
+/** The row and the column of a patch, from 1. @param {number} i @param {number} size */
+function spot(i, size) {
   const across = SIDE / size;
-  return `patch in row ${Math.floor((i - 1) / across) + 1}, column ${((i - 1) % across) + 1}`;
+  return [Math.floor((i - 1) / across) + 1, ((i - 1) % across) + 1];
 }
 
 /** The probability of the predicted digit, and in words the prediction and the label. @param {Scope} scope @param {State} state @returns {[string, string]} */
 function verdict(scope, { p, label }) {
   const said = best(p());
   const was = scope.read("ink").length
-    ? `before the drawing: ${label()}`
+    ? say("before the drawing: {digit}", { digit: label() })
     : said === label()
-      ? "correct"
-      : `the digit is ${label()}`;
-  return [fixed(p()[said]), `that it is a ${said}; ${was}`];
+      ? say("correct")
+      : say("the digit is {digit}", { digit: label() });
+  return [fixed(p()[said]), say("that it is a {digit}; {was}", { digit: said, was })];
 }
 
 /** The ink of the pixels, quantised to a number of greys, one path each. @param {number[]} ink @param {number} greys @param {(place: number) => string} square */
@@ -160,44 +173,54 @@ function choices(scope) {
     "div",
     { class: "x-settings" },
     select(scope.value("size"), {
-      label: "Patches",
+      label: say("Patches"),
       options: [
-        [1, "64 of one pixel"],
-        [2, "16 of 2 × 2 pixels"],
-        [4, "4 of 4 × 4 pixels"],
+        [1, say("64 of one pixel")],
+        [2, say("16 of 2 × 2 pixels")],
+        [4, say("4 of 4 × 4 pixels")],
       ],
     }),
     select(scope.value("pixels"), {
-      label: "Pixels",
+      label: say("Pixels"),
       options: [
-        ["in order", "in order"],
-        ["shuffled", "shuffled, all digits in one way"],
+        ["in order", say("in order")],
+        ["shuffled", say("shuffled, all digits in one way")],
       ],
     }),
   );
 }
 
-const listed = (/** @type {number[]} */ all) => `${all.slice(0, -1).join(", ")} and ${all.at(-1)}`;
+const listed = (/** @type {number[]} */ all) =>
+  say("{first} and {last}", { first: all.slice(0, -1).join(say(", ")), last: all[all.length - 1] });
 
 /** The question before shuffled digits are shown. @param {Scope} scope */
 function guess(scope) {
   const { card, tell } = questionCard(
     "v-guess",
-    `Three models with patches of 2 × 2, from three seeds, classify ${listed(recorded(2, "in order"))} of ${TEST} test ` +
-      "digits correctly. Now every pixel moves to another position, the same for all digits, and three models are trained " +
-      "on such digits. How many shuffled test digits do they classify correctly?",
-    GUESSES,
+    say(
+      "Three models with patches of 2 × 2, from three seeds, classify {numbers} of {TEST} test digits " +
+        "correctly. Now every pixel moves to another position, the same for all digits, and three models are " +
+        "trained on such digits. How many shuffled test digits do they classify correctly?",
+      { numbers: listed(recorded(2, "in order")), TEST },
+    ),
+    GUESSES.map(([value, words]) => [value, say(words)]),
     (said) => scope.write("guess", said),
   );
   scope.when(["guess"], () => {
     const said = GUESSES.find(([name]) => name === scope.read("guess"));
     const both = (/** @type {number} */ size) =>
-      `${listed(recorded(size, "shuffled"))} shuffled, ${listed(recorded(size, "in order"))} in order`;
+      say("{shuffled} shuffled, {ordered} in order", {
+        shuffled: listed(recorded(size, "shuffled")),
+        ordered: listed(recorded(size, "in order")),
+      });
     tell(
       said
-        ? `You said ${said[1]}. Of ${TEST}, with patches of 2 × 2: ${both(2)}. Of 4 × 4: ${both(4)}. With patches of one pixel ` +
-            "both are the same model, its positions in another order: nothing in it says which pixels are neighbours. Here " +
-            "are the first seed’s models, rounded."
+        ? say(
+            "You said {said}. Of {TEST}, with patches of 2 × 2: {two}. Of 4 × 4: {four}. With patches of one " +
+              "pixel both are the same model, its positions in another order: nothing in it says which pixels are " +
+              "neighbours. Here are the first seed’s models, rounded.",
+            { said: say(said[1]), TEST, two: both(2), four: both(4) },
+          )
         : "",
     );
   });
@@ -228,7 +251,7 @@ function drawn(scope, state) {
       class: "v-paper",
       viewBox: `0 0 ${SIDE * PIXEL} ${SIDE * PIXEL}`,
       role: "grid",
-      "aria-label": "paper to draw on",
+      "aria-label": say("paper to draw on"),
     },
     svg("rect", { class: "v-page", width: SIDE * PIXEL, height: SIDE * PIXEL }),
     ...rows,
@@ -243,7 +266,11 @@ function drawn(scope, state) {
       pixel.setAttribute("fill-opacity", (state.ink()[i] / FULL).toFixed(4));
       pixel.setAttribute(
         "aria-label",
-        `row ${Math.floor(i / SIDE) + 1}, column ${(i % SIDE) + 1}: ink ${state.ink()[i]}`,
+        say("row {row}, column {column}: ink {ink}", {
+          row: Math.floor(i / SIDE) + 1,
+          column: (i % SIDE) + 1,
+          ink: state.ink()[i],
+        }),
       );
     }),
   );
@@ -297,11 +324,11 @@ function drawn(scope, state) {
     else return;
     event.preventDefault();
   });
-  const back = button("As it was written", () => {
+  const back = button(say("As it was written"), () => {
     scope.write("ink", []);
     pixels[at].focus(); // the button is disabled now
   });
-  const clear = button("Empty paper", () => scope.write("ink", Array(SIDE * SIDE).fill(0)));
+  const clear = button(say("Empty paper"), () => scope.write("ink", Array(SIDE * SIDE).fill(0)));
   scope.when(["ink"], () => (back.disabled = !scope.read("ink").length));
   return panel(
     [
@@ -309,7 +336,7 @@ function drawn(scope, state) {
         "div",
         { class: "x-panel" },
         paper,
-        html("figcaption", {}, "Draw here: click or drag. Ink is wiped off."),
+        html("figcaption", {}, say("Draw here: click or drag. Ink is wiped off.")),
         html("div", { class: "x-bench" }, clear, back),
       ),
       classes(scope, state),
@@ -345,19 +372,19 @@ function classes(scope, state) {
     html(
       "div",
       { class: "x-grid", style: "--columns: 2rem 1fr 3rem 3rem; row-gap: 0.05rem" },
-      ...["", "probability", ""].map((head) => html("span", { class: "x-head" }, head)),
-      html("span", { class: "x-head", style: "text-align: right" }, "logit"),
+      ...["", say("probability"), ""].map((head) => html("span", { class: "x-head" }, head)),
+      html("span", { class: "x-head", style: "text-align: right" }, say("logit")),
       ...rows.flatMap(({ name, bar, p, logit }) => [name, html("div", { class: "x-track" }, bar), p, logit]),
     ),
     strip(scope),
     slider(
       { ...scope.value("digit"), set: (i) => choose(scope, i) },
       {
-        label: "Test digit",
+        label: say("Test digit"),
         min: 0,
         max: DIGITS.length - 1,
         step: 1,
-        show: (i) => `${i + 1}: shows ${DIGITS[i].label}`,
+        show: (i) => say("{n}: shows {digit}", { n: i + 1, digit: DIGITS[i].label }),
       },
     ),
   );
@@ -400,12 +427,16 @@ function looks(scope, state) {
   scope.when(EVERYTHING, () => {
     const size = scope.read("size");
     const [shown, query, { weights }] = [state.shown(), state.query(), state.ran()];
-    const large = picture(278, 222, `the input of the model: ${state.count()} patches and the summary token`);
+    const large = picture(
+      278,
+      222,
+      say("the input of the model: {n} patches and the summary token", { n: state.count() }),
+    );
     const at = layout(size, 200, 76, 20, 10, 34);
-    large.append(named("summary", 0, 12), named("patches", 76, 12), ...tokens(at, "v-page", () => 1));
+    large.append(named(say("summary"), 0, 12), named(say("patches"), 76, 12), ...tokens(at, "v-page", () => 1));
     large.append(...inkOf(shown, FULL, at, 1), ring(query, at));
     cut.replaceChildren(large);
-    const small = picture(4 * SPACE, 2 * HIGH, "the weights of the eight heads on each patch");
+    const small = picture(4 * SPACE, 2 * HIGH, say("the weights of the eight heads on each patch"));
     HEADS.forEach((head, i) => {
       const row = weights[i][query];
       const most = Math.max(...row);
@@ -416,13 +447,13 @@ function looks(scope, state) {
       small.append(...inkOf(shown, 4, at, 0.4), ring(query, at));
     });
     maps.replaceChildren(small);
-    own.textContent = `Query: ${token(query, size)}.`;
+    own.textContent = say("Query: {token}.", { token: token(query, size) });
   });
   const chosen = querySlider(scope, ["size"], {
-    label: "Query",
+    label: say("Query"),
     count: () => state.count() + 1,
     query: state.query,
-    show: (i) => (i ? token(i, scope.read("size")).replace(/\D+(\d)\D+/, "$1, ") : "summary"),
+    show: (i) => (i ? spot(i, scope.read("size")).join(", ") : say("summary")),
   });
   return panel(
     [
@@ -434,7 +465,7 @@ function looks(scope, state) {
         html(
           "figcaption",
           {},
-          "Click a patch to make it the query, or the summary token, from which the digit is predicted.",
+          say("Click a patch to make it the query, or the summary token, from which the digit is predicted."),
         ),
         own,
       ),
@@ -445,8 +476,10 @@ function looks(scope, state) {
         html(
           "figcaption",
           {},
-          "Heads of layers 1 and 2. The strongest colour of a map has its largest weight, the number. The small square is " +
-            "the summary token, dots are ink.",
+          say(
+            "Heads of layers 1 and 2. The strongest colour of a map has its largest weight, the number. The small " +
+              "square is the summary token, dots are ink.",
+          ),
         ),
       ),
     ],
@@ -487,12 +520,13 @@ function ring(query, at) {
 
 /** The cost of the patch size, and the accuracy of the models. @param {Scope} scope @param {State} state */
 function facts(scope, { count }) {
-  const of = (/** @type {string} */ pixels) => `${right(scope.read("size"), pixels)} of ${TEST}`;
+  const of = (/** @type {string} */ pixels) =>
+    say("{n} of {total}", { n: right(scope.read("size"), pixels), total: TEST });
   return numbers(scope, EVERYTHING, [
-    ["pairs of tokens in a head", () => `${count() + 1}² = ${((count() + 1) ** 2).toLocaleString("en")}`],
-    ["parameters of the model", () => counted(scope.read("size")).toLocaleString("en")],
-    ["test digits correct, in order", () => of("in order")],
-    ["test digits correct, shuffled", () => (scope.read("guess") ? of("shuffled") : "–")],
+    [say("pairs of tokens in a head"), () => `${count() + 1}² = ${((count() + 1) ** 2).toLocaleString("en")}`],
+    [say("parameters of the model"), () => counted(scope.read("size")).toLocaleString("en")],
+    [say("test digits correct, in order"), () => of("in order")],
+    [say("test digits correct, shuffled"), () => (scope.read("guess") ? of("shuffled") : "–")],
   ]);
 }
 

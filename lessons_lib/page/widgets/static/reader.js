@@ -19,6 +19,7 @@ import {
 import { HELD_OUT, LONGEST, PREPARED, STORIES, VOCABULARY, agreement, scores, subject } from "./reader.math.js";
 import { memberSwitch, not, querySlider } from "./query_slider.js";
 import { tabs } from "./tabs.js";
+import { mark, say, sayWith } from "./words.js";
 
 /**
  * @typedef {{ words: string, query: number, off: string[], head: string, guess: string }} Traits
@@ -69,12 +70,12 @@ function render(context) {
     [...open].find((tab) => tab.offsetParent)?.focus({ preventScroll: true }); // the pressed map is hidden now
   };
   const shown = tabs(
-    ["All heads", [["Heads", tiles(scope, state, enlarge)]]],
+    [say("All heads"), [[say("Heads"), tiles(scope, state, enlarge)]]],
     [
-      "One head, and scores",
+      say("One head, and scores"),
       [
-        ["One head", enlarged],
-        ["Scores", table(scope, state)],
+        [say("One head"), enlarged],
+        [say("Scores"), table(scope, state)],
       ],
     ],
   );
@@ -85,15 +86,15 @@ function render(context) {
       "div",
       { class: "x-controls x-settings" },
       querySlider(scope, ["words"], {
-        label: "Query word",
+        label: say("Query word"),
         count: () => words().length,
         query,
         show: (i) => words()[i],
       }),
       headline(scope, RUN, () =>
         found && place !== null
-          ? [fixed(found.right, 3), `agreement with “${words()[place]}”`]
-          : ["–", "no verb follows this word"],
+          ? [fixed(found.right, 3), say("agreement with “{word}”", { word: words()[place] })]
+          : ["–", say("no verb follows this word")],
       ),
     ),
     shown.element,
@@ -102,11 +103,15 @@ function render(context) {
     const [off, said] = [scope.read("off"), scope.read("guess")];
     const verb =
       found && place !== null
-        ? `the verb is about ${words()[place]}; it has the right number with probability ${fixed(found.right, 3)}.`
-        : "the grammar has no verb.";
-    const without = off.length ? `Off: ${off.join(", ")}.` : "";
-    const guessed = said ? `Your guess is ${said}.` : "First guess a head.";
-    scope.announce(`${without} After ${words()[query()]} ${verb} ${guessed}`.trim());
+        ? say("After {query} the verb is about {subject}; it has the right number with probability {p}.", {
+            query: words()[query()],
+            subject: words()[place],
+            p: fixed(found.right, 3),
+          })
+        : say("After {query} the grammar has no verb.", { query: words()[query()] });
+    const without = off.length ? say("Off: {heads}.", { heads: off.join(say(", ")) }) : "";
+    const guessed = said ? say("Your guess is {said}.", { said }) : say("First guess a head.");
+    scope.announce(`${without} ${verb} ${guessed}`.trim());
   });
   return scope.dispose;
 }
@@ -132,15 +137,26 @@ function guess(scope) {
   });
   scope.when(["guess"], () => {
     const said = scope.read("guess");
-    own.textContent = said ? `You said ${said}.` : "Say first:";
+    own.textContent = said ? say("You said {said}.", { said }) : say("Say first:");
     const { ofPlural, ofSingular, byItsMean } = HELD_OUT;
     text.textContent = said
-      ? `Under each head: the mean agreement without it, before ${HELD_OUT.verbs} verbs of new stories that have a ` +
-        `noun of the other number between them and their subject; with all heads ${fixed(HELD_OUT.whole, 3)}. With the head’s mean at that place ` +
-        `instead of zero: 1.2 ${fixed(byItsMean["1.2"], 3)}, 2.4 ${fixed(byItsMean["2.4"], 3)}. Without 2.4 it is ` +
-        `plural subjects that suffer, ${fixed(ofPlural["2.4"], 3)}, and not singular ones, ` +
-        `${fixed(ofSingular["2.4"], 3)}; without 2.3 as well, plural ones are at ${fixed(ofPlural.both, 3)}.`
-      : "Read the maps and the scores before you choose. The switches wait for it.";
+      ? say(
+          "Under each head: the mean agreement without it, before {verbs} verbs of new stories that have a noun " +
+            "of the other number between them and their subject; with all heads {whole}. With the head’s mean at " +
+            "that place instead of zero: 1.2 {mean}, 2.4 {other}. Without 2.4 it is plural subjects " +
+            "that suffer, {plural}, and not singular ones, {singular}; without 2.3 as well, plural ones are " +
+            "at {both}.",
+          {
+            verbs: HELD_OUT.verbs,
+            whole: fixed(HELD_OUT.whole, 3),
+            mean: fixed(byItsMean["1.2"], 3),
+            other: fixed(byItsMean["2.4"], 3),
+            plural: fixed(ofPlural["2.4"], 3),
+            singular: fixed(ofSingular["2.4"], 3),
+            both: fixed(ofPlural.both, 3),
+          },
+        )
+      : say("Read the maps and the scores before you choose. The switches wait for it.");
   });
   return html(
     "div",
@@ -148,10 +164,13 @@ function guess(scope) {
     html(
       "p",
       {},
-      "Where new stories have a noun of the other number between subject and verb: which head, switched off, harms the agreement most? ",
-      own,
+      ...sayWith(
+        "Where new stories have a noun of the other number between subject and verb: which head, switched off, harms " +
+          "the agreement most? {answer}",
+        { answer: own },
+      ),
     ),
-    html("div", { class: "p-heads", role: "group", "aria-label": "your guess" }, ...buttons),
+    html("div", { class: "p-heads", role: "group", "aria-label": say("your guess") }, ...buttons),
     text,
   );
 }
@@ -166,7 +185,7 @@ function prepared(scope, { go }) {
       set: (words) => words !== OWN && go(words.split(" ")),
       watch: (draw) => scope.when(["words"], draw),
     },
-    { label: "Sentence", options: [...options, [OWN, "your own, typed"]] },
+    { label: say("Sentence"), options: [...options, [OWN, say("your own, typed")]] },
   );
 }
 
@@ -178,9 +197,12 @@ function typed(scope, { words, go }) {
     const given = parse(STORIES, input.value);
     const unknown = given.find((word) => !VOCABULARY.includes(word));
     const begun = unknown ? VOCABULARY.filter((word) => word.startsWith(unknown)) : [];
-    if (begun.length) return `Known words that begin so: ${begun.join(", ")}.`;
-    if (unknown) return `The model does not know “${unknown}”. Begin a word to see the known words that begin so.`;
-    if (!given.length || given.length > LONGEST) return `The model takes 1 to ${LONGEST} words.`;
+    if (begun.length) return say("Known words that begin so: {begun}.", { begun: begun.join(say(", ")) });
+    if (unknown)
+      return say("The model does not know “{unknown}”. Begin a word to see the known words that begin so.", {
+        unknown,
+      });
+    if (!given.length || given.length > LONGEST) return say("The model takes 1 to {LONGEST} words.", { LONGEST });
     if (given.join(" ") !== words().join(" ")) go(given);
     return "";
   };
@@ -191,7 +213,7 @@ function typed(scope, { words, go }) {
     if (parse(STORIES, input.value).join(" ") !== words().join(" ")) input.value = words().join(" ");
     message.textContent = judge();
   });
-  return html("div", {}, html("label", { class: "p-typed" }, html("span", {}, "Words"), input), message);
+  return html("div", {}, html("label", { class: "p-typed" }, html("span", {}, say("Words")), input), message);
 }
 
 /**
@@ -233,7 +255,7 @@ function tiles(scope, state, enlarge) {
       ["words"],
       () => scope.read("words"),
       (part) => {
-        const drawing = picture(64, 64, `map of head ${head}`);
+        const drawing = picture(64, 64, say("map of head {head}", { head }));
         cells(part, state, drawing, () => i, { left: 0, top: 0, side: 64 / words().length, gap: 0.5 });
         return drawing;
       },
@@ -242,7 +264,7 @@ function tiles(scope, state, enlarge) {
       scope.write("head", head);
       enlarge();
     };
-    const press = button("", choose, `head ${head}, large`);
+    const press = button("", choose, say("head {head}, large", { head }));
     press.className = "p-map";
     press.append(map);
     const tick = checkbox(not(memberSwitch(scope.value("off"), head, HEADS)), { label: head });
@@ -254,7 +276,7 @@ function tiles(scope, state, enlarge) {
     });
     return html("div", { class: "p-tile" }, press, tick);
   });
-  const rows = ["singular", "plural"].map((name) => ({
+  const rows = [say("singular"), say("plural")].map((name) => ({
     name: html("span", { class: "x-name" }, name),
     bar: html("div", { class: "x-bar" }),
     shown: html("span", { class: "x-value" }),
@@ -268,16 +290,20 @@ function tiles(scope, state, enlarge) {
     [now?.singular, now?.plural].forEach((p, k) => {
       rows[k].bar.style.width = `${(100 * (p ?? 0)) / total}%`;
       rows[k].shown.textContent = p === undefined ? "–" : fixed(p / total, 3);
-      rows[k].mark.textContent = now && now.isPlural === Boolean(k) ? "right" : "";
+      rows[k].mark.textContent = now && now.isPlural === Boolean(k) ? say("right") : "";
     });
     said.textContent =
       now && i !== null
-        ? `The subject of the next verb is “${words()[i]}”. The next word is a verb with probability ${fixed(total)}; the bars are shares of it.`
-        : "After this word the grammar has no verb.";
+        ? say(
+            "The subject of the next verb is “{word}”. The next word is a verb with probability {total}; the bars " +
+              "are shares of it.",
+            { word: words()[i], total: fixed(total) },
+          )
+        : say("After this word the grammar has no verb.");
   });
   return panel(
     [
-      html("div", { class: "p-tiles", role: "group", "aria-label": "heads, and whether each is on" }, ...all),
+      html("div", { class: "p-tiles", role: "group", "aria-label": say("heads, and whether each is on") }, ...all),
       html(
         "div",
         { class: "x-panel" },
@@ -290,7 +316,10 @@ function tiles(scope, state, enlarge) {
         html(
           "figcaption",
           {},
-          "A row for each query, the last one of the query word; a column for each key. Select a map to enlarge it. A head without its tick is ablated: its output is zero.",
+          say(
+            "A row for each query, the last one of the query word; a column for each key. Select a map to enlarge " +
+              "it. A head without its tick is ablated: its output is zero.",
+          ),
         ),
       ),
     ],
@@ -308,9 +337,9 @@ function large(scope, state) {
     () => scope.read("words"),
     (part) => {
       const side = SIDE / words().length;
-      const drawing = picture(320, TOP + SIDE + 4, "attention weights of the selected head, a row for each query");
+      const drawing = picture(320, TOP + SIDE + 4, say("attention weights of the selected head, a row for each query"));
       const title = named("", 0, 12, "p-title");
-      drawing.append(title, named("key", LEFT, 12), named("query", LEFT - 8, TOP - 8, "", "end"));
+      drawing.append(title, named(say("key"), LEFT, 12), named(say("query"), LEFT - 8, TOP - 8, "", "end"));
       cells(part, state, drawing, () => HEADS.indexOf(scope.read("head")), { left: LEFT, top: TOP, side, gap: 1 });
       const row = svg("rect", { class: "p-row" });
       const target = svg("rect", { class: "p-target" });
@@ -322,7 +351,7 @@ function large(scope, state) {
         ];
       });
       drawing.append(row, target, ...names.flat());
-      part.when(["head"], () => (title.textContent = `head ${scope.read("head")}`));
+      part.when(["head"], () => (title.textContent = say("head {head}", { head: scope.read("head") })));
       part.when(RUN, () => {
         const last = query();
         const y = TOP + side * last;
@@ -341,14 +370,17 @@ function large(scope, state) {
   return panel(
     [
       frame,
-      "The stronger the colour, the larger the weight. Outlined: the row of the query word; framed in it: the subject of the verb.",
+      say(
+        "The stronger the colour, the larger the weight. Outlined: the row of the query word; framed in it: " +
+          "the subject of the verb.",
+      ),
     ],
     "p-one",
   );
 }
 
 /** @type {("previous" | "first" | "itself" | "diffuse" | "subject")[]} */
-const SCORES = ["previous", "first", "itself", "diffuse", "subject"];
+const SCORES = [mark("previous"), mark("first"), mark("itself"), mark("diffuse"), mark("subject")];
 
 /** The pattern scores of each head. @param {Scope} scope @param {State} state */
 function table(scope, { weights, subject: place }) {
@@ -368,17 +400,27 @@ function table(scope, { weights, subject: place }) {
     }),
   );
   scope.when(["off"], () =>
-    rows.forEach(({ name }, i) => (name.textContent = HEADS[i] + (scope.read("off").includes(HEADS[i]) ? " off" : ""))),
+    rows.forEach(
+      ({ name }, i) =>
+        (name.textContent = scope.read("off").includes(HEADS[i]) ? say("{head} off", { head: HEADS[i] }) : HEADS[i]),
+    ),
   );
   return panel([
     html(
       "table",
       { class: "x-table p-scores" },
-      html("tr", {}, ...["head", ...SCORES].map((name) => html("th", { scope: "col" }, name))),
+      html(
+        "tr",
+        {},
+        ...[say("head"), ...SCORES.map((name) => say(name))].map((name) => html("th", { scope: "col" }, name)),
+      ),
       ...rows.map(({ row }) => row),
     ),
-    "Weight on the previous word, on the first, on the word itself, and spread evenly, over all rows up to the query word: 0 is chance or less, 1 is all the weight. " +
-      "Subject: the weight of the query word on the subject of its verb. Bold from 0.5.",
+    say(
+      "Weight on the previous word, on the first, on the word itself, and spread evenly, over all rows up " +
+        "to the query word: 0 is chance or less, 1 is all the weight. Subject: the weight of the query word " +
+        "on the subject of its verb. Bold from 0.5.",
+    ),
   ]);
 }
 

@@ -35,6 +35,7 @@ import {
 } from "./routing.math.js";
 import { querySlider } from "./query_slider.js";
 import { tabs } from "./tabs.js";
+import { mark, say } from "./words.js";
 
 /**
  * @typedef {{ balance: string, top_k: number, layer: number, story: number, words: number, query: number,
@@ -77,16 +78,16 @@ function render(context) {
   };
   const shown = tabs(
     [
-      "Words",
+      say("Words"),
       [
-        ["Words", joined(scope, state)],
+        [say("Words"), joined(scope, state)],
         ["", beside(scope, state)],
       ],
     ],
     [
-      "Experts",
+      say("Experts"),
       [
-        ["Experts", experts(scope, state)],
+        [say("Experts"), experts(scope, state)],
         ["", balance(scope, state)],
       ],
     ],
@@ -96,13 +97,23 @@ function render(context) {
   scope.add(html("div", { class: "r-all", style }, choices(scope), question, calls(scope, state), shown));
   scope.when(["balance", "guess"], () => (shown.hidden = state.hidden()));
   scope.when(EVERYTHING, () => {
-    if (state.hidden()) return scope.announce("First say how many experts will be in use.");
+    if (state.hidden()) return scope.announce(say("First say how many experts will be in use."));
     const { experts: chosen, dropped, asked, balanceLoss } = now;
     const i = state.query();
     scope.announce(
-      `${story()[i]} goes to expert ${chosen[i].map((expert) => expert + 1).join(" and ")}. ` +
-        `Tokens routed to the eight: ${asked.join(", ")}, as evenly as to ${fixed(inEffect(asked), 1)} equally busy experts; ` +
-        `balance loss ${fixed(balanceLoss)}, ${count(dropped.flat())} of ${dropped.flat().length} choices dropped.`,
+      say(
+        "{word} goes to expert {experts}. Tokens routed to the eight: {asked}, as evenly as to {even} " +
+          "equally busy experts; balance loss {loss}, {dropped} of {choices} choices dropped.",
+        {
+          word: story()[i],
+          experts: chosen[i].map((expert) => expert + 1).join(say(" and ")),
+          asked: asked.join(say(", ")),
+          even: fixed(inEffect(asked), 1),
+          loss: fixed(balanceLoss),
+          dropped: count(dropped.flat()),
+          choices: dropped.flat().length,
+        },
+      ),
     );
   });
   return scope.dispose;
@@ -122,19 +133,19 @@ function choices(scope) {
     "div",
     { class: "x-settings" },
     select(scope.value("balance"), {
-      label: "Trained with",
+      label: say("Trained with"),
       options: [
-        ["none", "no balance"],
-        ["0.01", "balance loss × 0.01"],
-        ["0.1", "balance loss × 0.1"],
-        ["bias", "a bias in the choice"],
+        ["none", say("no balance")],
+        ["0.01", say("balance loss × 0.01")],
+        ["0.1", say("balance loss × 0.1")],
+        ["bias", say("a bias in the choice")],
       ],
     }),
     select(scope.value("top_k"), {
-      label: "Experts for each word",
+      label: say("Experts for each word"),
       options: [
-        [1, "one expert"],
-        [2, "two experts"],
+        [1, say("one expert")],
+        [2, say("two experts")],
       ],
     }),
   );
@@ -144,9 +155,11 @@ function choices(scope) {
 function guess(scope) {
   const { card, tell } = questionCard(
     "r-guess",
-    "These routers were trained without load balancing. How many experts, if all were equally busy, would have the same " +
-      "entropy on new words? Guess first:",
-    Array.from({ length: EXPERTS }, (_, i) => [i + 1, String(i + 1), `${i + 1} experts`]),
+    say(
+      "These routers were trained without load balancing. How many experts, if all were equally busy, would " +
+        "have the same entropy on new words? Guess first:",
+    ),
+    Array.from({ length: EXPERTS }, (_, i) => [i + 1, String(i + 1), say("{n} experts", { n: i + 1 })]),
     (many) => scope.write("guess", many),
   );
   scope.when([...TRAINED, "guess"], () => {
@@ -155,8 +168,11 @@ function guess(scope) {
     const [first, ...others] = recorded(scope).map((all) => fixed(inEffect(all), 1));
     tell(
       said
-        ? `You said ${said}. In this layer ${HELD_OUT.toLocaleString("en")} new words are spread over the eight as over ` +
-            `${first} equally busy experts; with other seeds, as over ${others.join(" and ")}.`
+        ? say(
+            "You said {said}. In this layer {n} new words are spread over the eight as over {first} " +
+              "equally busy experts; with other seeds, as over {others}.",
+            { said, n: HELD_OUT.toLocaleString("en"), first, others: others.join(say(" and ")) },
+          )
         : "",
     );
   });
@@ -168,18 +184,18 @@ function calls(scope, { story, query }) {
   return html(
     "div",
     { class: "x-settings x-controls" },
-    slider(scope.value("words"), { label: "Words in the call", min: 2, max: LENGTH, step: 1 }),
+    slider(scope.value("words"), { label: say("Words in the call"), min: 2, max: LENGTH, step: 1 }),
     mappedSlider(scope.value("capacity"), {
-      label: "Capacity c",
+      label: say("Capacity c"),
       min: CAPACITIES[0],
       max: EXPERTS,
       step: 1,
-      show: (c) => (c === EXPERTS ? "no limit" : String(c)),
+      show: (c) => (c === EXPERTS ? say("no limit") : String(c)),
       toPlace: (c) => CAPACITIES.indexOf(c),
       toValue: (place) => CAPACITIES[place],
     }),
     querySlider(scope, ["words", "story"], {
-      label: "Selected word",
+      label: say("Selected word"),
       count: () => scope.read("words"),
       query,
       show: (i) => story()[i],
@@ -195,13 +211,13 @@ const PITCH = (HIGH * LENGTH) / EXPERTS;
 function joined(scope, { story, query, now, hidden }) {
   const frame = html("div");
   scope.when(EVERYTHING, () => {
-    const drawing = picture(WIDE, TOP + HIGH * LENGTH, "words joined to their chosen experts");
+    const drawing = picture(WIDE, TOP + HIGH * LENGTH, say("words joined to their chosen experts"));
     frame.replaceChildren(drawing);
     if (hidden()) return;
     const { probabilities, experts: chosen, weights, dropped, asked, load, capacity } = now();
     const q = query();
-    drawing.append(named("word", LEFT, 12, "", "end"), named("expert: kept of routed", WIDE, 12, "", "end"));
-    drawing.append(named(`gate of ${story()[q]}`, WIDE, 28, "", "end"));
+    drawing.append(named(say("word"), LEFT, 12, "", "end"), named(say("expert: kept of routed"), WIDE, 12, "", "end"));
+    drawing.append(named(say("gate of {word}", { word: story()[q] }), WIDE, 28, "", "end"));
     const y = (/** @type {number} */ word) => TOP + HIGH * (word + 0.5);
     const door = (/** @type {number} */ expert) => TOP + PITCH * (expert + 0.5);
     chosen.forEach((experts, word) =>
@@ -245,7 +261,7 @@ function joined(scope, { story, query, now, hidden }) {
         svg(
           "text",
           { class: full ? "r-full" : "", x: RIGHT + 23, y: b + 12, "text-anchor": "middle" },
-          full ? `${load[expert]} of ${many}` : String(many),
+          full ? say("{n} of {total}", { n: load[expert], total: many }) : String(many),
         ),
       );
       const p = probabilities[q][expert];
@@ -272,25 +288,30 @@ function beside(scope, { story, query, now, rows, how, hidden }) {
     headline(scope, EVERYTHING, () => {
       if (hidden()) return ["–", ""];
       const { dropped, capacity } = now();
-      const places = scope.read("capacity") === EXPERTS ? "no limit" : `${capacity} places each`;
-      return [`${count(dropped.flat())} of ${dropped.flat().length}`, `choices dropped; ${places}`];
+      const places = scope.read("capacity") === EXPERTS ? say("no limit") : say("{capacity} places each", { capacity });
+      return [
+        say("{n} of {total}", { n: count(dropped.flat()), total: dropped.flat().length }),
+        say("choices dropped; {places}", { places }),
+      ];
     }),
     own,
     last,
-    "A word has the colour of its first choice; the thickness of a line is the weight of the expert's output. A dashed " +
-      "line is a dropped choice; no expert processes a word that is struck through.",
+    say(
+      "A word has the colour of its first choice; the thickness of a line is the weight of the expert's " +
+        "output. A dashed line is a dropped choice; no expert processes a word that is struck through.",
+    ),
     html(
       "div",
       { class: "r-text" },
       select(scope.value("story"), {
-        label: "Story",
+        label: say("Story"),
         options: TEXTS.map((words, i) => [i, `${words.slice(0, 4).join(" ")} …`]),
       }),
       select(scope.value("layer"), {
-        label: "Layer",
+        label: say("Layer"),
         options: [
-          [1, "first"],
-          [2, "second"],
+          [1, say("first")],
+          [2, say("second")],
         ],
       }),
     ),
@@ -301,38 +322,54 @@ const short = (/** @type {number} */ p) => fixed(p).replace(/^0/, "");
 
 /** Two words, or three, or “three and 4 more”. @param {string[]} all */
 function listed(all) {
-  return all.length > 4 ? `${all.slice(0, 4).join(", ")} and ${all.length - 4} more` : all.join(", ");
+  return all.length > 4
+    ? say("{first} and {n} more", { first: all.slice(0, 4).join(say(", ")), n: all.length - 4 })
+    : all.join(say(", "));
 }
 
 /** The routing of a word, in words. @param {string[]} story @param {Routing} routing @param {number} i */
 function told(story, routing, i) {
   const { experts: chosen, weights, dropped } = routing;
-  const first = `“${story[i]}” goes to`;
-  return chosen[i]
-    .map((expert, choice) => {
-      const goes = `${choice ? "and" : first} expert ${expert + 1}`;
-      if (!dropped[i][choice]) return `${goes}, weight ${fixed(weights[i][choice])}`;
-      const there = inside(routing, expert).map(({ word, choice: by }) => story[word] + (by ? " (second choice)" : ""));
-      return `${goes}, which is full of ${listed(there)}`;
-    })
-    .join("; ")
-    .concat(".");
+  const parts = chosen[i].map((expert, choice) => {
+    const known = { word: story[i], expert: expert + 1 };
+    if (!dropped[i][choice]) {
+      const weight = fixed(weights[i][choice]);
+      return choice
+        ? say("and expert {expert}, weight {weight}", { expert: expert + 1, weight })
+        : say("“{word}” goes to expert {expert}, weight {weight}", { ...known, weight });
+    }
+    const there = inside(routing, expert).map(({ word, choice: by }) =>
+      by ? say("{word} (second choice)", { word: story[word] }) : story[word],
+    );
+    return choice
+      ? say("and expert {expert}, which is full of {words}", { expert: expert + 1, words: listed(there) })
+      : say("“{word}” goes to expert {expert}, which is full of {words}", { ...known, words: listed(there) });
+  });
+  return say("{parts}.", { parts: parts.join(say("; ")) });
 }
 
 /** The effect of the last word on the words before it, in words. @param {string[]} story @param {number[][]} rows @param {import("./routing.math.js").How} how */
 function toldLast(story, rows, how) {
-  if (how.capacity === EXPERTS) return "Without a limit no choice is dropped.";
+  if (how.capacity === EXPERTS) return say("Without a limit no choice is dropped.");
   const { out, back, places } = lastWord(rows, how);
   const who = (/** @type {typeof out} */ all) =>
     listed(
-      all.map(({ word, choice, expert }) => `${story[word]} (${choice ? "second" : "first"} choice, ${expert + 1})`),
+      all.map(({ word, choice, expert }) =>
+        say(choice ? mark("{word} (second choice, {expert})") : mark("{word} (first choice, {expert})"), {
+          word: story[word],
+          expert: expert + 1,
+        }),
+      ),
     );
   const done = [
-    places > 0 && "gives each expert one more place",
-    back.length > 0 && `lets in ${who(back)}`,
-    out.length > 0 && `pushes out ${who(out)}`,
+    places > 0 && say("gives each expert one more place"),
+    back.length > 0 && say("lets in {words}", { words: who(back) }),
+    out.length > 0 && say("pushes out {words}", { words: who(out) }),
   ].filter(Boolean);
-  return `The last word of the call, “${story[rows.length - 1]}”, ${done.join(", ") || "changes nothing for those before it"}.`;
+  const word = story[rows.length - 1];
+  return done.length
+    ? say("The last word of the call, “{word}”, {done}.", { word, done: done.join(say(", ")) })
+    : say("The last word of the call, “{word}”, changes nothing for those before it.", { word });
 }
 
 /** A row for each expert: its bias, and the number of words that select it. @param {Scope} scope @param {State} state */
@@ -348,11 +385,17 @@ function experts(scope, { now, hidden }) {
     parts.forEach(({ here, recorded: bar, shown }, i) => {
       here.style.width = hidden() ? "0" : `${(100 * asked[i]) / scope.read("words")}%`;
       bar.style.width = hidden() ? "0" : `${(100 * heldOut[i]) / HELD_OUT}%`;
-      shown.textContent = hidden() ? "–" : asked[i] > load[i] ? `${load[i]} of ${asked[i]}` : String(asked[i]);
+      shown.textContent = hidden()
+        ? "–"
+        : asked[i] > load[i]
+          ? say("{n} of {total}", { n: load[i], total: asked[i] })
+          : String(asked[i]);
     });
   });
-  const step = button(`Move biases by ${RATE}`, () => scope.write("bias", rebalanced(added(scope), now().asked, RATE)));
-  const none = button("All to 0", () => scope.write("bias", []));
+  const step = button(say("Move biases by {RATE}", { RATE }), () =>
+    scope.write("bias", rebalanced(added(scope), now().asked, RATE)),
+  );
+  const none = button(say("All to 0"), () => scope.write("bias", []));
   return panel([
     html(
       "div",
@@ -361,12 +404,12 @@ function experts(scope, { now, hidden }) {
         style: "--columns: 1rem 1fr 2.75rem 1fr 3.25rem; --narrow: 1rem 1fr 3.25rem",
       },
       html("span"),
-      ...["bias added", ""].map((head) => html("span", { class: "x-head x-own" }, head)),
-      ...["share of words", ""].map((head) => html("span", { class: "x-head" }, head)),
+      ...[say("bias added"), ""].map((head) => html("span", { class: "x-head x-own" }, head)),
+      ...[say("share of words"), ""].map((head) => html("span", { class: "x-head" }, head)),
       ...parts.flatMap(({ here, recorded: bar, shown }, i) => [
         html("span", { class: "x-name", "aria-hidden": "true" }, String(i + 1)),
         slider(entry({ ...scope.value("bias"), get: () => added(scope) }, i), {
-          label: `bias of expert ${i + 1}`,
+          label: say("bias of expert {i}", { i: i + 1 }),
           min: -1,
           max: 1,
           step: 0.02,
@@ -386,16 +429,19 @@ function balance(scope, { now, hidden }) {
   const shown = (/** @type {() => string} */ of) => () => (hidden() ? "–" : of());
   return panel([
     headline(scope, EVERYTHING, () => [
-      shown(() => `${fixed(inEffect(now().asked))} of ${EXPERTS}`)(),
-      "experts in effect, this call",
+      shown(() => say("{n} of {total}", { n: fixed(inEffect(now().asked)), total: EXPERTS }))(),
+      say("experts in effect, this call"),
     ]),
-    `Upper bars: the words of the call; striped: ${HELD_OUT.toLocaleString("en")} new words, as trained. The first button ` +
-      "lowers the bias of each expert with more words than the average and raises the others’. The model’s predictions " +
-      "are not recomputed.",
+    say(
+      "Upper bars: the words of the call; striped: {n} new words, as trained. The first " +
+        "button lowers the bias of each expert with more words than the average and raises the others’. The " +
+        "model’s predictions are not recomputed.",
+      { n: HELD_OUT.toLocaleString("en") },
+    ),
     numbers(scope, EVERYTHING, [
-      ["balance loss, this call", shown(() => fixed(now().balanceLoss))],
+      [say("balance loss, this call"), shown(() => fixed(now().balanceLoss))],
       [
-        "in effect, new words, as trained",
+        say("in effect, new words, as trained"),
         shown(() =>
           recorded(scope)
             .map((all) => fixed(inEffect(all), 1))
@@ -403,14 +449,14 @@ function balance(scope, { now, hidden }) {
         ),
       ],
       [
-        "nats above the grammar",
+        say("nats above the grammar"),
         shown(() =>
           above(scope)
             .map((x) => fixed(x, 3))
             .join(", "),
         ),
       ],
-      ["you said, without balance", () => (scope.read("guess") ? String(scope.read("guess")) : "–")],
+      [say("you said, without balance"), () => (scope.read("guess") ? String(scope.read("guess")) : "–")],
     ]),
   ]);
 }

@@ -18,7 +18,7 @@ export function sayWith(text, fields) {
   return (table[text] ?? text).split(/\{(\w+)\}/).map((piece, i) => (i % 2 ? fields[piece] : piece));
 }
 
-/** A text that is given to `say` where it is shown. @param {string} text */
+/** A text that is given to `say` where it is shown. @template {string} T @param {T} text */
 export function mark(text) {
   return text;
 }
