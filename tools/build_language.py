@@ -1,8 +1,9 @@
 """Build the site in another language into _build/html/LANGUAGE, beside the English site: make book LANGUAGE=zh_CN.
 
-The pages come from the same sources with the translations of ``locale/LANGUAGE`` (``book/_ext/translation.py``). The
-outputs of notebooks are those of the English runs. Afterwards each translated page and the same page in other languages
-link to each other.
+The pages come from the same sources with the translations of ``locale/LANGUAGE`` (``book/_ext/translation.py``). A
+finished page whose code words are translated runs once in the language (``language_runs.py``); the outputs of all
+others are those of the English runs. Afterwards each translated page and the same page in other languages link to each
+other.
 """
 
 import html
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from language_runs import run_in_language
 from runs import BUILD, ROOT, run_notebooks
 from set_repository import defined_address
 
@@ -109,7 +111,8 @@ def build(language: str, english: Path = SITE) -> int:
     write_settings(language, target)
     inner = target / "_build"
     inner.mkdir(exist_ok=True)
-    shutil.copy(BUILD / "runs.json", inner)
+    if not run_in_language(language, inner / "runs.json"):
+        return 1
     shutil.rmtree(inner / "html", ignore_errors=True)
     command = [Path(sys.executable).with_name("jupyter-book"), "build", ROOT, "--all", "-W", "-n", "--keep-going"]
     command += ["--path-output", target, "--config", target / "_config.yml", "--toc", target / "_toc.yml"]

@@ -75,7 +75,7 @@ def run_notebooks(source: Path, only: Iterable[Path] | None = None) -> bool:
     Returns:
         whether every notebook has a run now.
     """
-    library, wanted, timeout = Library(ROOT), notebooks(source), _settings(source)["timeout"]
+    library, wanted, timeout = Library(ROOT), notebooks(source), time_limit(source)
     only = set(wanted if only is None else only)
     listed = source / "_build" / "runs.json"
     shown = json.loads(listed.read_text(encoding="utf-8")) if listed.exists() else {}
@@ -105,7 +105,7 @@ def _run_all(source: Path, waiting: list[Task], keys: dict[Path, str]) -> Iterab
         return
     waiting.sort(key=lambda task: -task[0].stat().st_size)
     with multiprocessing.Pool(min(4, os.cpu_count() or 1)) as pool:
-        for path, ran, error in tqdm(pool.imap_unordered(_run, waiting), total=len(waiting), unit="notebook"):
+        for path, ran, error in tqdm(pool.imap_unordered(run, waiting), total=len(waiting), unit="notebook"):
             name = path.relative_to(source)
             if not error and keep(name, ran, keys[name]) is None:
                 error = "    the library or the notebook was changed while it ran: run it again"
@@ -114,7 +114,7 @@ def _run_all(source: Path, waiting: list[Task], keys: dict[Path, str]) -> Iterab
                 yield name.stem
 
 
-def _run(task: Task) -> tuple[Path, nbformat.NotebookNode, str]:
+def run(task: Task) -> tuple[Path, nbformat.NotebookNode, str]:
     """Run one notebook; return its path, the notebook with outputs, and an error message or an empty string."""
     path, notebook, timeout = task
     at = [0]
@@ -150,6 +150,11 @@ def failed_line(traceback: Iterable[str]) -> str:
     plain = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(traceback))
     marked = re.search(r"^-+> *\d+ (.*)$", plain, re.MULTILINE)
     return marked[1].strip() if marked else ""
+
+
+def time_limit(source: Path) -> int:
+    """Return how many seconds a cell may run."""
+    return _settings(source)["timeout"]
 
 
 def _settings(source: Path) -> dict:

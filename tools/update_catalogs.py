@@ -3,7 +3,10 @@
 A message that has changed keeps its translation as *fuzzy*, which no page shows until a person has removed the mark. A
 message that no longer exists stays at the end of its catalog, commented out.
 
-Only pages whose translation has begun have a catalog. The next page begins with
+The words that the code of a notebook shows are found in its syntax tree (``code_words.py``): no build is needed.
+They are in a catalog of their own, ``code/PAGE.po``, and those of the library in ``lessons_lib.po``.
+
+Only pages whose translation has begun have catalogs. The next page begins with
 
     python tools/update_catalogs.py --begin attention/masks
 
@@ -21,12 +24,16 @@ import yaml
 from babel.messages.catalog import Catalog
 from babel.messages.pofile import write_po
 from build_page import pages
+from code_words import words_of_library, words_of_notebook
 from runs import ROOT
 
 sys.path.append(str(ROOT / "book" / "_ext"))
 from catalogs import (  # isort: skip
+    CODE,
     CONTENTS,
+    LIBRARY,
     SITE,
+    code_catalog,
     folder,
     headings_of_reference,
     languages,
@@ -51,15 +58,18 @@ msgstr ""
 
 
 def domains(root: Path = ROOT) -> dict[str, list[str]]:
-    """Return the messages of each catalog: of pages, titles in ``_toc.yml``, extensions and explorers.
+    """Return the messages of each catalog: pages and their code, ``_toc.yml``, extensions, explorers, library.
 
     The reference of the library is not among them: it is made from docstrings.
     """
     words = dict.fromkeys([*words_of_extensions(root), *words_of_scripts(root)])
-    found = {CONTENTS: titles(root), SITE: list(words), **words_of_explorers()}
+    found = {CONTENTS: titles(root), SITE: list(words), LIBRARY: words_of_library(root), **words_of_explorers()}
     for path in pages(root).values():
         if path.suffix != ".rst" and "reference" not in path.parts:
-            found[path.relative_to(root).with_suffix("").as_posix()] = messages_of_page(path)
+            name = path.relative_to(root).with_suffix("").as_posix()
+            found[name] = messages_of_page(path)
+            if path.suffix == ".ipynb" and (words := words_of_notebook(path)):
+                found[code_catalog(name)] = words
     return found
 
 
@@ -105,6 +115,11 @@ def write(catalog: Catalog, path: Path, language: str) -> None:
         write_po(file, catalog, width=0, omit_header=True, include_lineno=False)
 
 
+def has_catalog(language: str, name: str, root: Path = ROOT) -> bool:
+    """Return whether the translation of a page has begun."""
+    return (folder(language, root) / f"{name}.po").exists()
+
+
 def missing_and_fuzzy(catalog: Catalog) -> tuple[int, int]:
     """Return how many messages have no translation, and how many have a fuzzy one."""
     real = [one for one in catalog if one.id]
@@ -119,15 +134,18 @@ def update(language: str, begun: Iterable[str] = (), root: Path = ROOT) -> None:
     """
     rows, waiting = [], []
     found = domains(root)
-    begun = {CONTENTS, SITE, *(name if name.startswith(("book/", "explorers/")) else f"book/{name}" for name in begun)}
-    if unknown := sorted(begun - found.keys()):
+    wanted = {CONTENTS, SITE, LIBRARY}
+    wanted |= {name if name.startswith(("book/", "explorers/")) else f"book/{name}" for name in begun}
+    if unknown := sorted(wanted - found.keys()):
         raise ValueError(
             f"--begin must name pages such as attention/masks or explorers/masks, got {', '.join(unknown)}"
         )
     for name, texts in found.items():
         path = folder(language, root) / f"{name}.po"
-        if not path.exists() and name not in begun:
-            waiting.append(name.removeprefix("book/"))
+        page = name.removeprefix(f"{CODE}/")
+        if not (path.exists() or page in wanted or has_catalog(language, page, root)):
+            if page == name:
+                waiting.append(name.removeprefix("book/"))
             continue
         catalog = updated(path, texts, name, language)
         write(catalog, path, language)

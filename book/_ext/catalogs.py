@@ -3,6 +3,8 @@
 ``locale/LANGUAGE/pages.txt`` lists the pages that are translated completely; a test compares them with their sources.
 The environment variable ``BOOK_LANGUAGE`` names the language of a build. Without it the book is English, and no catalog
 is read. ``_toc.po`` has the titles of ``_toc.yml``, and ``site.po`` the words that the extensions and scripts write.
+The words that code shows are in ``lessons_lib.po`` and, for each notebook, in ``code/PAGE.po``; a notebook that runs in
+the language reads them (``lessons_lib/page/language.py``).
 """
 
 import json
@@ -17,7 +19,8 @@ from babel.messages.extract import extract_from_dir
 from babel.messages.pofile import read_po
 
 ROOT = Path(__file__).resolve().parents[2]
-CONTENTS, SITE = "_toc", "site"
+CONTENTS, SITE, LIBRARY, CODE = "_toc", "site", "lessons_lib", "code"
+WORDS = (LIBRARY, CODE)  # the catalogs and folders of catalogs that notebooks read when they run
 IN_SCRIPT = re.compile(r'\bgettext\(\s*("(?:[^"\\]|\\.)*"),?\s*\)')
 
 
@@ -67,6 +70,11 @@ def of_all_pages(name: str) -> dict[str, str]:
     for docname in docnames(name):
         found |= of_page(name, docname)
     return found
+
+
+def code_catalog(docname: str) -> str:
+    """Return the catalog with the words of a notebook's code."""
+    return f"{CODE}/{docname}"
 
 
 def docnames(name: str) -> Iterator[str]:

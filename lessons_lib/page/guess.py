@@ -27,6 +27,7 @@ import anywidget
 import traitlets
 from IPython.display import HTML, display
 
+from lessons_lib.page.language import filled, gettext, mark
 from lessons_lib.page.widgets.assemble import (
     STATIC,
     es_module,
@@ -77,10 +78,12 @@ class GuessCard(anywidget.AnyWidget):
             among = "".join(f"<li>{escape(label)}</li>" for label in about["options"])
             among = f"<ul>{among}</ul>"
         elif self.kind == "number":
-            among = f"<p>{escape('Between ' + show(about['low']) + ' and ' + with_unit(about['high'], about))}.</p>"
+            ends = filled("Between {low} and {high}.", low=show(about["low"]), high=with_unit(about["high"], about))
+            among = f"<p>{escape(ends)}</p>"
         else:
-            among = f"<p>{escape('Draw it: ' + about['ylabel'] + ' over ' + about['xlabel'])}.</p>"
-        return f"<p><b>Guess first.</b> {escape(self.question)}</p>{among}"
+            axes = filled("Draw it: {ylabel} over {xlabel}.", ylabel=about["ylabel"], xlabel=about["xlabel"])
+            among = f"<p>{escape(axes)}</p>"
+        return f"<p><b>{escape(gettext('Guess first.'))}</b> {escape(self.question)}</p>{among}"
 
     def to_html(self) -> str:
         """Return HTML that is live in any page, and shows the question alone where scripts are off.
@@ -139,7 +142,8 @@ class Guess:
         self.card.answer = {"at": at, "told": told, "note": note}
         data = escape(json.dumps(self.card.answer, allow_nan=False, separators=(",", ":"), ensure_ascii=False))
         off = " data-off" if note else ""
-        said = f"{escape(self.card.question)} <b>{escape(told)}.</b> {escape(note)}".strip()
+        sentence = filled("{told}.", told=told)
+        said = f"{escape(self.card.question)} <b>{escape(sentence)}</b> {escape(note)}".strip()
         display(HTML(f'<p class="g-truth" data-guess="{self.card.key}" data-answer="{data}"{off}>{said}</p>'))
 
     def _found(self, *answer: Any) -> tuple[Any, str, str]:
@@ -161,7 +165,7 @@ class ChoiceGuess(Guess):
         if not 2 <= len(named) <= 6 or len(named) != len(options):
             raise ValueError(f"options must be 2 to 6, all different, got {list(options)}")
         self.values = [_plain(value) for value in named.values()]
-        super().__init__(GuessCard("choice", question, {"options": list(named)}))
+        super().__init__(GuessCard("choice", gettext(question), {"options": [gettext(label) for label in named]}))
 
     @property
     def value(self) -> Any:
@@ -177,14 +181,14 @@ class ChoiceGuess(Guess):
         if not equal and _kind(answer) == "number":
             return self._nearest(float(answer))
         if not equal:
-            return None, f"{answer}", "None of the answers says so."
+            return None, gettext(f"{answer}"), gettext("None of the answers says so.")
         return equal[0], labels[equal[0]], ""
 
     def _nearest(self, answer: float) -> tuple[int | None, str, str]:
         """Return the option whose range holds the number, or the nearest option: by ratio if all are positive."""
         ranges = [_ends(value) if _kind(value) == "number" else None for value in self.values]
         if math.isnan(answer):
-            return None, "not a number", "None of the answers says so."
+            return None, gettext("not a number"), gettext("None of the answers says so.")
         log = answer > 0 and all(ends is None or 0 < ends[0] <= ends[1] < math.inf for ends in ranges)
 
         def distance(ends: tuple[float, float] | None) -> float:
@@ -198,7 +202,8 @@ class ChoiceGuess(Guess):
         label, value = self.card.about["options"][i], self.values[i]
         rounds = not isinstance(value, tuple) and round(answer, _decimals(value)) == value
         inside = distance(ranges[i]) == 0 or rounds
-        return i, label, "" if inside else f"That is the nearest answer; precisely it is {show(answer)}."
+        nearest = filled("That is the nearest answer; precisely it is {answer}.", answer=show(answer))
+        return i, label, "" if inside else nearest
 
 
 class NumberGuess(Guess):
@@ -207,14 +212,15 @@ class NumberGuess(Guess):
     def __init__(self, question: str, low: float, high: float, *, log: bool = False, unit: str = "") -> None:
         if not (math.isfinite(low) and math.isfinite(high) and low < high) or (log and low <= 0):
             raise ValueError(f"low and high must be finite, low < high, and positive if log, got {low}, {high}")
-        super().__init__(GuessCard("number", question, {"low": low, "high": high, "log": log, "unit": unit}))
+        about = {"low": low, "high": high, "log": log, "unit": gettext(unit)}
+        super().__init__(GuessCard("number", gettext(question), about))
 
     def _found(self, answer: Any) -> tuple[float | None, str, str]:
         number, about = _number(answer, "answer"), self.card.about
         if math.isnan(number):
-            return None, "not a number", "No place on the scale says so."
+            return None, gettext("not a number"), gettext("No place on the scale says so.")
         at = min(max(number, about["low"]), about["high"])
-        return at, with_unit(number, about), "" if at == number else "That lies beyond the scale."
+        return at, with_unit(number, about), "" if at == number else gettext("That lies beyond the scale.")
 
 
 class CurveGuess(Guess):
@@ -235,8 +241,8 @@ class CurveGuess(Guess):
         for name, (low, high) in {"x": x, "y": y}.items():
             if not (math.isfinite(low) and math.isfinite(high) and low < high) or (name in log and low <= 0):
                 raise ValueError(f"{name} must be finite, low < high, and positive if log, got {(low, high)}")
-        about = {"x": list(x), "y": list(y), "log": log, "xlabel": xlabel, "ylabel": ylabel}
-        super().__init__(GuessCard("curve", question, about))
+        about = {"x": list(x), "y": list(y), "log": log, "xlabel": gettext(xlabel), "ylabel": gettext(ylabel)}
+        super().__init__(GuessCard("curve", gettext(question), about))
 
     def _found(self, x: Any, y: Any) -> tuple[list[list[float]] | None, str, str]:
         xs, ys = ([_number(one, name) for one in _row(row, name)] for name, row in (("x", x), ("y", y)))
@@ -247,7 +253,7 @@ class CurveGuess(Guess):
         points = sorted((a, b) for a, b in zip(xs, ys, strict=True) if left <= a <= right and not math.isnan(b))
         off = len(points) < len(xs) or any(not _within(b, low, high) for _, b in points)
         if len(points) < 2:
-            return None, "not a curve on these axes", "It lies beyond the axes."
+            return None, gettext("not a curve on these axes"), gettext("It lies beyond the axes.")
         points = (
             [points[i * (len(points) - 1) // (POINTS - 1)] for i in range(POINTS)] if len(points) > POINTS else points
         )
@@ -255,8 +261,10 @@ class CurveGuess(Guess):
         ends = points[0], points[-1]
         peak = max(points, key=lambda point: point[1])
         named = ends if peak[1] in (ends[0][1], ends[1][1]) else (ends[0], peak, ends[1])
-        told = "; ".join(f"{show(b)} at {about['xlabel']} = {show(a)}" for a, b in named)
-        return at, told, "A part of it lies beyond the axes." if off else ""
+        told = gettext("; ").join(
+            filled("{y} at {xlabel} = {x}", y=show(b), xlabel=about["xlabel"], x=show(a)) for a, b in named
+        )
+        return at, told, gettext("A part of it lies beyond the axes.") if off else ""
 
 
 def predict(question: str, options: Sequence[Any] | Mapping[str, Any]) -> ChoiceGuess:
@@ -302,7 +310,7 @@ def show(number: float) -> str:
     ('0.123', '1234', '2×10⁻⁸')
     """
     if not math.isfinite(number):
-        return "not a number" if math.isnan(number) else "∞" if number > 0 else "\u2212∞"
+        return gettext("not a number") if math.isnan(number) else "∞" if number > 0 else "\u2212∞"
     number += 0.0  # minus zero is zero
     size = abs(number)
     if size and (size < 1e-3 or size >= 1e6):
@@ -365,7 +373,7 @@ def _within(number: float, low: float, high: float) -> bool:
 
 
 def _label(option: Any) -> str:
-    return {True: "yes", False: "no"}[option] if isinstance(option, bool) else f"{option}"
+    return {True: mark("yes"), False: mark("no")}[option] if isinstance(option, bool) else f"{option}"
 
 
 def _decimals(number: float) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -97,7 +98,8 @@ def _apart(heights: Sequence[float], least: float) -> np.ndarray:
 
 
 def _label(ax: Axes, line: Line2D) -> Text:
-    halo = [withStroke(linewidth=2.5, foreground="white")]
+    as_paths = mpl.rcParams["svg.fonttype"] == "path"  # a halo turns text into paths
+    halo = [withStroke(linewidth=2.5, foreground="white")] if as_paths else []
     look = {"ha": "center", "va": "center", "color": _ink(line.get_color()), "path_effects": halo, "zorder": 4}
     return ax.text(0.5, 0.5, str(line.get_label()), transform=ax.transAxes, in_layout=False, **look)
 

@@ -1,9 +1,11 @@
 """Numbers that the text of a chapter quotes, and tables of results."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
+
+from lessons_lib.page.language import gettext, mark
 
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _HIDDEN = "application/papermill.record/"
@@ -77,13 +79,13 @@ def table(
         if len(row) != len(columns):
             raise ValueError(f"row {name!r} must have a value for each of {len(columns)} columns, got {len(row)}")
         cells[str(name)] = [_cell(value, one) for value, one in zip(row, specs, strict=True)]
-    return HtmlTable([of, *columns], [[name, *row] for name, row in cells.items()])
+    return HtmlTable(map(gettext, [of, *columns]), [[gettext(name), *row] for name, row in cells.items()])
 
 
 class HtmlTable:
     """Rows of text under a header: an HTML table on a page, aligned columns in a terminal."""
 
-    def __init__(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    def __init__(self, header: Iterable[str], rows: Sequence[Sequence[str]]) -> None:
         self.header, self.rows = list(header), [list(row) for row in rows]
 
     def to_html(self) -> str:
@@ -116,8 +118,8 @@ def _cell(value: Any, spec: str) -> str:
     if hasattr(value, "item"):
         value = value.item()
     if isinstance(value, bool):
-        return "yes" if value else "no"
-    text = value if isinstance(value, str) else _text(value, spec)
+        return gettext(mark("yes") if value else mark("no"))
+    text = gettext(value) if isinstance(value, str) else _text(value, spec)
     return {"nan": "NaN", "inf": "\u221e", "\u2212inf": "\u2212\u221e"}.get(text, text)
 
 
@@ -128,6 +130,6 @@ def _text(value: Any, spec: str) -> str:
     except (RuntimeError, TypeError, ValueError) as error:
         raise ValueError(f"spec must format the value, got {spec!r} for a {type(value).__name__}: {error}") from error
     if isinstance(value, str):
-        return text
+        return gettext(text)
     text = re.sub(r"^-", "\u2212", text)
     return re.sub(r"e([+-]\d+)$", lambda power: "\u00d710" + str(int(power[1])).translate(_SUPERSCRIPTS), text)

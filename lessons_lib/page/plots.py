@@ -8,6 +8,7 @@ plots share. ``FONTS`` are those for text, which this module sets when it is imp
 many later moments: the font of the book's figures, Inter, if its package ``fontpkg-inter`` is installed.
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,13 +21,14 @@ from jaxtyping import Bool, Num
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis, XAxis
 from matplotlib.colors import ListedColormap, to_rgb
-from matplotlib.font_manager import fontManager
+from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.patches import Polygon, Rectangle
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from torch import Tensor
 
 from lessons_lib.page.labels import label_lines
+from lessons_lib.page.language import font, gettext, language, mark
 from lessons_lib.page.palette import COLOURS
 
 THEME: dict[Any, Any] = {
@@ -44,12 +46,23 @@ THEME: dict[Any, Any] = {
     "grid.linewidth": 0.6,
     "hatch.linewidth": 0.8,
 }
+# Without a font for the book's language the browser writes the text, in a font of the reader's.
+WRITTEN: dict[Any, Any] = {"svg.fonttype": "none", "mathtext.fontset": "dejavusans"}
 FONTS: dict[Any, Any] = {"font.family": "DejaVu Sans", "mathtext.fontset": "cm"}  # formulas as on the page
 if (inter := find_spec("fontpkg_inter")) and inter.submodule_search_locations:
     fontManager.addfont(Path(inter.submodule_search_locations[0], "files", "Inter[opsz,wght].ttf"))
     FONTS["font.family"] = "Inter"
+if language() != "en":
+    if (other := font()) is not None:
+        fontManager.addfont(other)
+        FONTS["font.family"] = [FONTS["font.family"], FontProperties(fname=other).get_name()]
+    else:
+        FONTS |= WRITTEN | {"font.family": [FONTS["font.family"], "sans-serif"]}
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
 plt.rcParams.update(FONTS)
 
+KEY, QUERY, WEIGHT = mark("key"), mark("query"), mark("weight")  # labels that the functions have by default
+FIRST, SECOND = mark("first entry"), mark("second entry")
 AT_THE_LINE = 4  # more curves than these are labelled in a legend
 LETTERS = 32  # column labels with more letters than these together are slanted
 
@@ -63,9 +76,9 @@ def heatmap(
     query_labels: Sequence[str] | None = None,
     key_labels: Sequence[str] | None = None,
     mask: Bool[Tensor, "n m"] | None = None,
-    xlabel: str = "key",
-    ylabel: str = "query",
-    unit: str = "weight",
+    xlabel: str = KEY,
+    ylabel: str = QUERY,
+    unit: str = WEIGHT,
     levels: Sequence[str] | None = None,
     ax: Axes | None = None,
 ) -> Axes:
@@ -108,10 +121,10 @@ def heatmap(
             ax.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor="0.9", edgecolor="0.6", hatch="///"))
     _name_ticks(ax.xaxis, key_labels)
     _name_ticks(ax.yaxis, query_labels)
-    ax.set(xlabel=xlabel, ylabel=ylabel)
-    bar = ax.figure.colorbar(image, ax=ax, label=unit, shrink=0.9)
+    ax.set(xlabel=gettext(xlabel), ylabel=gettext(ylabel))
+    bar = ax.figure.colorbar(image, ax=ax, label=gettext(unit), shrink=0.9)
     if levels is not None:
-        bar.set_ticks(range(len(levels)), labels=levels)
+        bar.set_ticks(range(len(levels)), labels=[gettext(level) for level in levels])
         bar.ax.tick_params(length=0)
     return ax
 
@@ -120,8 +133,8 @@ def bars(
     heights: Num[Tensor, "m"] | Mapping[str, Num[Tensor, "m"]],
     *,
     labels: Sequence[str] | None = None,
-    xlabel: str = "key",
-    ylabel: str = "weight",
+    xlabel: str = KEY,
+    ylabel: str = WEIGHT,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw a bar for each key; the entries of a mapping are drawn side by side, with a legend.
@@ -144,9 +157,9 @@ def bars(
     ax = _axes(ax)
     for i, (name, row) in enumerate(sets.items()):
         where = np.arange(n_bars) + (i - (len(sets) - 1) / 2) * width
-        ax.bar(where, row, width, label=name, color=_pick(COLOURS, i), hatch=_pick(_HATCHES, i), ec="white")
+        ax.bar(where, row, width, label=gettext(name), color=_pick(COLOURS, i), hatch=_pick(_HATCHES, i), ec="white")
     _name_ticks(ax.xaxis, labels)
-    ax.set(xlabel=xlabel, ylabel=ylabel)
+    ax.set(xlabel=gettext(xlabel), ylabel=gettext(ylabel))
     ax.grid(axis="y")
     return _legend(ax, sets)
 
@@ -193,10 +206,11 @@ def lines(
     every = -(-len(points) // 24)
     for i, (name, y) in enumerate(sets.items()):
         look = {"color": _pick(COLOURS, i), "marker": _pick(_MARKERS, i), "markevery": (i * every // len(sets), every)}
-        ax.plot(points, y, label=name, linewidth=1.3, markersize=3.5, **look)
+        ax.plot(points, y, label=gettext(name), linewidth=1.3, markersize=3.5, **look)
     for i, (name, where) in enumerate((marks or {}).items()):
-        ax.axvline(where, label=name, color="0.4", linestyle=("--", ":", "-.")[i % 3], linewidth=1)
-    ax.set(xlabel=xlabel, ylabel=ylabel, xscale="log" if logx else "linear", yscale="log" if logy else "linear")
+        ax.axvline(where, label=gettext(name), color="0.4", linestyle=("--", ":", "-.")[i % 3], linewidth=1)
+    ax.set(xlabel=gettext(xlabel), ylabel=gettext(ylabel))
+    ax.set(xscale="log" if logx else "linear", yscale="log" if logy else "linear")
     if logx:
         _logarithmic_ticks(ax.xaxis, points)
     if logy:
@@ -235,11 +249,13 @@ def histogram(
 
     ax = _axes(ax)
     for i, (name, draws) in enumerate(sets.items()):
-        ax.hist(draws, bins=bins, range=(low, high), density=True, label=name, color=_pick(COLOURS, i), alpha=0.6)
+        ax.hist(
+            draws, bins=bins, range=(low, high), density=True, label=gettext(name), color=_pick(COLOURS, i), alpha=0.6
+        )
     if density_curve is not None:
         x = torch.linspace(low, high, 200, dtype=torch.float64)
         ax.plot(x.numpy(), density_curve(x).numpy(), color="black", linewidth=1.5)
-    ax.set(xlabel=xlabel, ylabel="density")
+    ax.set(xlabel=gettext(xlabel), ylabel=gettext("density"))
     return _legend(ax, sets)
 
 
@@ -248,6 +264,8 @@ def plane(
     *,
     outline: Num[Tensor, "corners 2"] | None = None,
     cells: Callable[[Tensor], Tensor] | None = None,
+    xlabel: str = FIRST,
+    ylabel: str = SECOND,
     ax: Axes | None = None,
 ) -> Axes:
     """Draw sets of points in the plane; a set of at most seven is numbered from 1.
@@ -257,6 +275,8 @@ def plane(
         outline: corners of a polygon, in order.
         cells: a function from points ``(p, 2)`` to attention weights ``(p, m)`` over at most seven keys; each point of
             the background has the colours of the keys, mixed by its weights.
+        xlabel: what the first entry is.
+        ylabel: what the second entry is.
         ax: where to draw; a new figure when omitted.
 
     Raises:
@@ -281,11 +301,12 @@ def plane(
         few = len(xy) <= len(COLOURS)
         colours = [_pick(COLOURS, j) for j in range(len(xy))] if few else "0.3"
         look = {"s": 36, "zorder": 3} if few else {"s": 5, "zorder": 2}
-        ax.scatter(*xy.T, label=name, c=colours, marker=_pick(_MARKERS, i), linewidths=0, **look)
+        ax.scatter(*xy.T, label=gettext(name), c=colours, marker=_pick(_MARKERS, i), linewidths=0, **look)
         halo = [withStroke(linewidth=2, foreground="white")]
         for j, (x, y) in enumerate(xy if few else ()):
             ax.annotate(str(j + 1), (x, y), xytext=(5, 4), textcoords="offset points", path_effects=halo, zorder=4)
-    ax.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal", xlabel="first entry", ylabel="second entry")
+    ax.set(xlabel=gettext(xlabel), ylabel=gettext(ylabel))
+    ax.set(xlim=(-reach, reach), ylim=(-reach, reach), aspect="equal")
     return _legend(ax, sets)
 
 
@@ -345,6 +366,7 @@ def _name_ticks(axis: Axis, labels: Sequence[str] | None) -> None:
     if labels is None:
         axis.set_major_locator(MaxNLocator(integer=True))
         return
+    labels = [gettext(label) for label in labels]
     longest = max(map(len, labels))
     slanted = isinstance(axis, XAxis) and len(labels) * (longest + 1) > LETTERS
     look = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"} if slanted else {}

@@ -3,6 +3,7 @@ r"""Draw diagrams of formulas from boxes, matrices with their shapes at the side
 A :class:`Sketch` is inline SVG, so that its lines and text follow the colours of the page in light and dark mode, in
 print and in a notebook. It is laid out for the width of a phone's column, in units in which text is 13 high, and scales
 with the column; text scales less. Text between dollar signs is set as mathematics: ``r"$n \times d_k$"``.
+Words are shown in the language of the book.
 """
 
 import re
@@ -10,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import NamedTuple
 
+from lessons_lib.page.language import gettext
 from lessons_lib.page.palette import DARK_KEY, DARK_QUERY, KEY, OUTPUT, QUERY, VALUE
 
 ROLES = ("query", "key", "value", "output")
@@ -105,14 +107,14 @@ class Sketch:
             raise ValueError(f"alt must say in words what the drawing shows, got {alt!r}")
         if min(width, height) <= 0:
             raise ValueError(f"width and height must be positive, got {width} and {height}")
-        self.width, self.height, self.alt = width, height, alt
+        self.width, self.height, self.alt = width, height, gettext(alt)
         self._parts: list[str] = []
 
     def text(self, at: tuple[float, float], words: str, *, anchor: str = "middle", small: bool = False) -> None:
         """Write text anchored at a point by its ``middle``, ``start`` or ``end``."""
         look = ' class="small"' if small else ""
         x, y = map(_number, at)
-        text = f'<text x="{x}" y="{y}" dy=".35em" text-anchor="{anchor}"{look}>{_set(words)}</text>'
+        text = f'<text x="{x}" y="{y}" dy=".35em" text-anchor="{anchor}"{look}>{_set(gettext(words))}</text>'
         self._parts.append(text)
 
     def box(self, x: float, y: float, width: float, height: float, words: str = "", *, role: str = "") -> Box:

@@ -14,6 +14,8 @@ from build_language import copy_missing_cards, link_pages, linked, site_address,
 from messages import CODE, FORMULA, ROLE, TAG, TARGET, differences, has_words, messages, messages_of_page, translated
 from update_catalogs import ROOT, domains, missing_and_fuzzy, titles, updated, write
 
+from lessons_lib.page.language import split
+
 HAN = "\u4e00-\u9fff"
 # Half-width punctuation after a Chinese character, and a letter or a formula that touches one.
 HALF_WIDTH = re.compile(rf"[{HAN}][,;:?!]|[{HAN}]\.(?!\w)|[{HAN}]\([{HAN}]")
@@ -39,6 +41,27 @@ def entries(language: str) -> Iterator[tuple[str, str, str]]:
 def test_finished_page_has_every_message_translated(language, page, sources):
     known = catalogs.of_page(language, page)
     assert [message for message in sources[page] if message not in known] == [], "run make catalogs and translate"
+    code = catalogs.code_catalog(page)
+    known = catalogs.of_page(language, code)
+    assert [text for text in sources.get(code, []) if text not in known] == [], "run make catalogs and translate"
+
+
+@pytest.mark.parametrize("language", catalogs.languages())
+def test_every_word_of_the_library_is_translated(language, sources):
+    known = catalogs.of_page(language, catalogs.LIBRARY)
+    assert [text for text in sources[catalogs.LIBRARY] if text not in known] == [], "run make catalogs and translate"
+
+
+@pytest.mark.parametrize("language", catalogs.languages())
+def test_words_of_code_keep_their_fields(language):
+    root = catalogs.folder(language)
+    wrong = []
+    for path in [root / f"{catalogs.LIBRARY}.po", *sorted((root / catalogs.CODE).rglob("*.po"))]:
+        for message, words in catalogs.translations(path).items():
+            (_, fields), (_, kept) = split(message), split(words)
+            if sorted(fields) != sorted(kept):
+                wrong.append((path.name, message, words))
+    assert wrong == []
 
 
 @pytest.mark.parametrize("language", catalogs.languages())

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lessons_lib.attention.rules.ranges import true_ranges
 from lessons_lib.attention.softmax import softmax
+from lessons_lib.page.language import gettext
 from lessons_lib.page.sketch import Sketch
 
 
@@ -301,10 +302,11 @@ def masks(masks: Mapping[str, Bool[Tensor, "n m"]]) -> Sketch:
     panel, (tallest, widest) = 402 / per_row, (max(mask.shape[axis] for mask in masks.values()) for axis in (0, 1))
     cell = min(15.0, (panel - 16) / widest)
     height = 30 + tallest * cell
-    notes = (
-        f"{name}, {'; '.join(f'query {i} sees {_ranges(row)}' for i, row in enumerate(mask.tolist()))}"
+    seen = {
+        name: (gettext(f"query {i} sees {_ranges(row)}") for i, row in enumerate(mask.tolist()))
         for name, mask in masks.items()
-    )
+    }
+    notes = (f"{gettext(name)}, {'; '.join(rows)}" for name, rows in seen.items())
     d = Sketch(
         402,
         -(-len(masks) // per_row) * height,

@@ -7,6 +7,7 @@ from itertools import pairwise
 import torch
 
 from lessons_lib.attention.softmax import softmax
+from lessons_lib.page.language import gettext
 from lessons_lib.page.sketch import Sketch
 
 Point = tuple[float, float]
@@ -44,8 +45,10 @@ def projected_scores(query: Sequence[float], keys: Sequence[Sequence[float]], *,
         for j, (key, point, score, weight) in enumerate(zip(keys, turned, scores, weights, strict=True))
     )
     inside = sorted({*range(len(keys))} - {turned.index(corner) for corner in convex_hull(turned)})
-    outlined = " The convex hull of the keys is outlined" + (
-        f"; inside it {'lies key' if len(inside) == 1 else 'lie keys'} {', '.join(str(j + 1) for j in inside)}."
+    outlined = gettext(" The convex hull of the keys is outlined") + (
+        gettext(
+            f"; inside it {'lies key' if len(inside) == 1 else 'lie keys'} {', '.join(str(j + 1) for j in inside)}."
+        )
         if inside
         else "."
     )
@@ -121,10 +124,12 @@ def output_in_hull(
         raise ValueError(f"values must not all lie on one line, got {values!r}")
     output = tuple(sum(w * p[i] for w, p in zip(weights, points, strict=True)) for i in (0, 1))
     shares = ", ".join(
-        f"value {j + 1} at {x:.3g}, {y:.3g} with weight {100 * w:.2g}%"
+        gettext(f"value {j + 1} at {x:.3g}, {y:.3g} with weight {100 * w:.2g}%")
         for j, ((x, y), w) in enumerate(zip(points, weights, strict=True))
     )
-    alt = f"{shares}. Their convex hull is outlined. The output, at {output[0]:.2f}, {output[1]:.2f}, lies inside it."
+    alt = gettext(
+        f"{shares}. Their convex hull is outlined. The output, at {output[0]:.2f}, {output[1]:.2f}, lies inside it."
+    )
     drawn = list(points)
     if outside is not None:
         target = (float(outside[0]), float(outside[1]))
@@ -132,7 +137,7 @@ def output_in_hull(
         if math.dist(target, nearest) < 1e-9:
             raise ValueError(f"outside must lie outside the hull of the values, got {outside!r}")
         drawn.append(target)
-        alt += (
+        alt += gettext(
             f" A cross at {target[0]:.3g}, {target[1]:.3g} lies outside, and a dashed line leads from it to the "
             f"nearest point of the hull, at {nearest[0]:.2f}, {nearest[1]:.2f}."
         )

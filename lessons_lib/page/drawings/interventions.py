@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
+from lessons_lib.page.language import gettext
 from lessons_lib.page.sketch import Sketch
 
 
@@ -57,7 +58,7 @@ def idle_and_busy_rows(
     if not busy or busy[0] < 2:
         raise ValueError(f"triggers must be among the symbols from the third on, got {sorted(triggers)}")
     idle = [i for i in range(1, n) if i not in busy]
-    reads = ", ".join(f"the row of {symbols[i]} attends to {symbols[i - 1]}" for i in busy)
+    reads = ", ".join(gettext(f"the row of {symbols[i]} attends to {symbols[i - 1]}") for i in busy)
     d = Sketch(
         402,
         182,

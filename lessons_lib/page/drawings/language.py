@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
+from lessons_lib.page.language import gettext
 from lessons_lib.page.sketch import Sketch
 
 
@@ -121,8 +122,8 @@ def sampling_cuts(
         for name, p in panels.items()
     }
     described = " ".join(
-        f"{name}: the most probable word has {p[0]:.2f}, the {n_bars}th {p[n_bars - 1]:.1g}; "
-        f"{', '.join(f'{cut.replace(chr(36), str())} keeps {n}' for cut, n in kept[name].items())}."
+        gettext(f"{name}: the most probable word has {p[0]:.2f}, the {n_bars}th {p[n_bars - 1]:.1g}; ")
+        + f"{', '.join(gettext(f'{cut.replace(chr(36), str())} keeps {n}') for cut, n in kept[name].items())}."
         for name, p in panels.items()
     )
     panel = 150.0

@@ -8,6 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from lessons_lib.analysis.markov import check_row_stochastic
+from lessons_lib.page.language import gettext
 from lessons_lib.page.sketch import ROLES, Sketch
 
 THICKEST = 6.0  # the line of a weight of 1
@@ -22,7 +23,7 @@ def markov_chain(weights: Float[Tensor, "3 3"]) -> Sketch:
     _check_weights(weights, 3, 3)
     rows = weights.tolist()
     steps = "; ".join(
-        f"from token {i} " + ", ".join(f"{weight:.3g} to token {j}" for j, weight in enumerate(row))
+        gettext(f"from token {i} ") + ", ".join(gettext(f"{weight:.3g} to token {j}") for j, weight in enumerate(row))
         for i, row in enumerate(rows)
     )
     d = _ChainSketch(
@@ -115,8 +116,8 @@ def content_path(reads: Sequence[Sequence[int]], output: int) -> Sketch:
     path = [output]
     for layer in reversed(reads):
         path.append(layer[path[-1]])
-    back = ", then ".join(f"position {place}" for place in path[1:-1])
-    through = f" through {back}" if back else ""
+    back = gettext(", then ").join(gettext(f"position {place}") for place in path[1:-1])
+    through = gettext(f" through {back}") if back else ""
     d = _ChainSketch(
         402,
         44 + 78 * len(reads),

@@ -7,6 +7,7 @@ import torch
 
 from lessons_lib.attention.masks import causal
 from lessons_lib.attention.softmax import softmax
+from lessons_lib.page.language import gettext
 from lessons_lib.page.sketch import Sketch
 
 
@@ -22,8 +23,8 @@ def causal_averages(first: Sequence[str], second: Sequence[str]) -> Sketch:
     cell = ((400 - 2 * label - 16) / (2 * n), 26.0)
     sets = [[[word in order[: i + 1] for word in first] for i in range(n)] for order in (first, second)]
     told = "; ".join(
-        f"in the order {' '.join(order)}, "
-        + ", ".join(f"{word} averages over {' '.join(order[: i + 1])}" for i, word in enumerate(order))
+        gettext(f"in the order {' '.join(order)}, ")
+        + ", ".join(gettext(f"{word} averages over {' '.join(order[: i + 1])}") for i, word in enumerate(order))
         for order in (first, second)
     )
     same = [word for i, word in enumerate(first) if second[i] == word and sets[0][i] == sets[1][i]]

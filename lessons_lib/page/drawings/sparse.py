@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from lessons_lib.attention.softmax import softmax
+from lessons_lib.page.language import gettext
 from lessons_lib.page.sketch import Sketch
 
 
@@ -152,7 +153,9 @@ def state_updates(decay: float = 0.5) -> Sketch:
     if not 0 <= decay <= 1:
         raise ValueError(f"decay must be between 0 and 1, got {decay}")
     rules = {"add": (1.0, 1.0), f"decay by {decay:g}": (decay, 1.0), "delta rule": (0.0, 1.0)}
-    told = "; ".join(f"{name}: {old:g} of the first and {new:g} of the second" for name, (old, new) in rules.items())
+    told = "; ".join(
+        gettext(f"{name}: {old:g} of the first and {new:g} of the second") for name, (old, new) in rules.items()
+    )
     d = Sketch(
         402,
         200,
