@@ -21,7 +21,7 @@ from lessons_lib.page.language import split, worded  # isort: skip
 
 PAGE = "lessons_lib.page"
 NOT_SHOWN = {"spec", "log", "anchor", "role"}  # arguments whose text is no word
-ARGUMENTS = {"xlabel", "ylabel"}  # keys of a dictionary of arguments
+ARGUMENTS = {"xlabel", "ylabel", "query_labels", "key_labels"}  # keys of a dictionary of arguments
 PASSING = {"dict", "zip", "enumerate", "list", "tuple", "sorted", "reversed", "max", "min", "next", "iter", "filter"}
 PASSING |= {"set", "chain", "product", "islice", "str", "mark", "gettext", "filled"}  # functions that pass texts on
 METHODS = {"items", "keys", "values", "get", "format", "join", "replace", "removesuffix", "removeprefix", "capitalize"}

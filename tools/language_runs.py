@@ -198,6 +198,7 @@ def _run_and_keep(work: Work) -> tuple[str, list[str], str]:
         path = BUILD / language / "outputs" / f"{name}.ipynb"
         path.parent.mkdir(parents=True, exist_ok=True)
         ran.metadata.pop("widgets", None)
+        del os.environ[MISSING]
         differing = take_numbers(ran, nbformat.read(english, as_version=4))
         ran.metadata |= {"language": language, "key": key, "differing": differing}
         nbformat.write(ran, path)
