@@ -125,6 +125,7 @@ def build(language: str, english: Path = SITE) -> int:
     site.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(inner / "html", site)
     copy_missing_cards(english, site)
+    list_sitemap(english, site)
     pages = json.loads((site / "translated.json").read_text(encoding="utf-8"))
     link_pages(pages, english, site_address())
     print(f"\n{len(pages)} pages in {NAMES.get(language, language)}: {(site / 'index.html').as_uri()}")
@@ -139,6 +140,20 @@ def copy_missing_cards(english: Path, site: Path) -> None:
         if not own.exists():
             own.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(card, own)
+
+
+def list_sitemap(english: Path, site: Path) -> None:
+    """Move the line with the sitemap from ``robots.txt`` of a site in another language to that of the English one.
+
+    Search engines read only the file at the root. Neither file exists while the site has no address.
+    """
+    own, root = site / "robots.txt", english / "robots.txt"
+    if not (own.exists() and root.exists()):
+        return
+    lines = root.read_text(encoding="utf-8").splitlines()
+    lines += [line for line in own.read_text(encoding="utf-8").splitlines() if line not in lines]
+    root.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    own.unlink()
 
 
 def versions(name: str, site: Path) -> dict[str, str]:

@@ -5,12 +5,21 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import build_language
 import catalogs
 import pytest
 import script_words
 import yaml
 from babel.messages.catalog import Catalog
-from build_language import copy_missing_cards, link_pages, linked, site_address, titles_translated
+from build_language import (
+    copy_missing_cards,
+    link_pages,
+    linked,
+    list_sitemap,
+    site_address,
+    titles_translated,
+    write_settings,
+)
 from messages import CODE, FORMULA, ROLE, TAG, TARGET, differences, has_words, messages, messages_of_page, translated
 from update_catalogs import ROOT, domains, missing_and_fuzzy, titles, updated, write
 
@@ -283,6 +292,28 @@ def test_address_of_the_site_is_that_of_its_settings(tmp_path):
     ):
         (tmp_path / "_config.yml").write_text(settings % (owner, html))
         assert site_address(tmp_path) == wanted
+
+
+def test_settings_of_a_language_have_its_own_address(tmp_path, monkeypatch):
+    for base, wanted in (("https://a.org/b/", "https://a.org/b/zh_CN/"), ("", None)):
+        monkeypatch.setattr(build_language, "site_address", lambda base=base: base)
+        write_settings("zh_CN", tmp_path)
+        settings = yaml.safe_load((tmp_path / "_config.yml").read_text(encoding="utf-8"))
+        assert settings["html"].get("baseurl") == wanted
+        assert (settings["title"], settings["author"]) == ("读懂注意力", "《读懂注意力》的作者")
+
+
+def test_sitemap_of_a_language_is_listed_at_the_root(tmp_path):
+    (tmp_path / "zh_CN").mkdir()
+    list_sitemap(tmp_path, tmp_path / "zh_CN")  # nothing to do without an address
+    rule = "User-agent: *\nAllow: /\n"
+    for folder in ("", "zh_CN/", ""):  # the same twice
+        if folder or not (tmp_path / "robots.txt").exists():
+            (tmp_path / folder / "robots.txt").write_text(f"{rule}Sitemap: https://a.org/{folder}sitemap.xml\n")
+        list_sitemap(tmp_path, tmp_path / "zh_CN")
+    both = f"{rule}Sitemap: https://a.org/sitemap.xml\nSitemap: https://a.org/zh_CN/sitemap.xml\n"
+    assert (tmp_path / "robots.txt").read_text() == both
+    assert not (tmp_path / "zh_CN/robots.txt").exists()
 
 
 def test_pictures_that_cannot_be_drawn_are_the_english_ones(tmp_path):
