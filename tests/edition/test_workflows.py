@@ -54,10 +54,20 @@ def test_linters_run_offline():
 
 def test_push_runs_make_check_and_make_test_with_all_requirements():
     job = PUBLISH["jobs"]["test"]
-    assert [step for step in steps(job) if step.startswith("make")] == ["make check", "make test"]
+    always = [step["run"] for step in job["steps"] if "run" in step and "if" not in step]
+    assert [step for step in always if step.startswith("make")] == ["make check", "make test"]
     files = [ROOT / "Makefile", *(ROOT / "tests").rglob("*.py")]  # files in which REQUIRE_* variables may occur
     required = set(re.findall(r"\bREQUIRE_[A-Z]+", "\n".join(path.read_text() for path in files)))
     assert {name: value for name, value in job["env"].items() if "REQUIRE" in name} == dict.fromkeys(required, "1")
+
+
+def test_main_builds_every_language_after_the_tests_and_before_the_upload():
+    found = PUBLISH["jobs"]["test"]["steps"]
+    names = [step.get("run", step.get("uses", "")) for step in found]
+    for language in sorted(path.parent.name for path in (ROOT / "locale").glob("*/LC_MESSAGES")):
+        place = names.index(f"make book LANGUAGE={language}")
+        assert found[place]["if"] == "github.ref == 'refs/heads/main'"
+        assert names.index("make test") < place < names.index("actions/upload-pages-artifact@v5")
 
 
 def test_publish_job_uses_the_tested_build():
