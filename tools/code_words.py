@@ -25,7 +25,7 @@ ARGUMENTS = {"xlabel", "ylabel", "query_labels", "key_labels"}  # keys of a dict
 PASSING = {"dict", "zip", "enumerate", "list", "tuple", "sorted", "reversed", "max", "min", "next", "iter", "filter"}
 PASSING |= {"set", "chain", "product", "islice", "str", "mark", "gettext", "filled"}  # functions that pass texts on
 METHODS = {"items", "keys", "values", "get", "format", "join", "replace", "removesuffix", "removeprefix", "capitalize"}
-METHODS |= {"strip", "copy", "pop"}
+METHODS |= {"strip", "copy", "pop", "split", "rsplit", "partition"}
 CODE = re.compile(r"<|[a-z]+_[a-z_]+$|\w+\[")  # an SVG element, a name of a variable
 MUTATIONS = {"append", "extend", "update", "insert", "setdefault"}
 

@@ -20,7 +20,7 @@ from babel.messages.pofile import read_po
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTENTS, SITE, LIBRARY, CODE = "_toc", "site", "lessons_lib", "code"
-WORDS = (LIBRARY, CODE)  # the catalogs and folders of catalogs that notebooks read when they run
+WORDS = (LIBRARY, CODE, "explorers")  # the catalogs, and folders of catalogs, that notebooks read when they run
 IN_SCRIPT = re.compile(r'\bgettext\(\s*("(?:[^"\\]|\\.)*"),?\s*\)')
 
 

@@ -25,14 +25,14 @@ def catalog_with(messages: dict[str, str]) -> Catalog:
 
 def test_compile_catalogs_takes_the_words_of_code_alone(tmp_path):
     source, target = tmp_path / "locale" / "zh_CN" / "LC_MESSAGES", tmp_path / "compiled"
-    for name in ("lessons_lib", "code/book/attention/masks", "book/attention/masks", "site"):
+    for name in ("lessons_lib", "explorers/walk", "code/book/attention/masks", "book/attention/masks", "site"):
         write(catalog_with({"width": "宽度"}), source / f"{name}.po", "zh_CN")
     old = target / "zh_CN" / "LC_MESSAGES" / "code" / "gone.mo"
     old.parent.mkdir(parents=True)
     old.touch()
     compile_catalogs("zh_CN", tmp_path, target)
     found = {path.relative_to(target / "zh_CN" / "LC_MESSAGES").as_posix() for path in target.rglob("*.mo")}
-    assert found == {"lessons_lib.mo", "code/book/attention/masks.mo"}
+    assert found == {"lessons_lib.mo", "explorers/walk.mo", "code/book/attention/masks.mo"}
     with (target / "zh_CN" / "LC_MESSAGES" / "lessons_lib.mo").open("rb") as file:
         assert read_mo(file)["width"].string == "宽度"
 

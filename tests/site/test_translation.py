@@ -11,14 +11,17 @@ from browsing import serve
 from bs4 import BeautifulSoup, Comment, Tag
 from build_language import build
 from built_site import HTML
+from language_runs import with_translated_words
+from messages import numbers
 
 pytestmark = pytest.mark.thorough
 
 HAN = re.compile("[\u4e00-\u9fff]")
-# What code writes is not translated yet; titles of papers stay as they are.
+# What code prints is not translated; titles of papers stay as they are.
 NOT_PROSE = (
     "script, style, pre, code, .cell_output, .hero, .guess, .explorer, .drawing, details.hide, .math, mjx-container"
 )
+SHOWN_BY_CODE = "table.numbers th, .guess p, .guess li, p.g-truth, .drawing text"
 SENTENCE = re.compile(r"\b[a-z]+ [a-z]+ [a-z]+ [a-z]+\b")
 
 
@@ -95,11 +98,21 @@ def test_sections_keep_their_anchors(both):
 def test_numbers_are_equal(both):
     english, other, language = both
     for name in catalogs.finished(language):
-        texts = [
-            [one.get_text() for one in article(read(site / f"{name}.html")).select(".pasted-text, table.numbers td")]
-            for site in (english, other)
-        ]
-        assert sorted(texts[0]) == sorted(texts[1]), name
+        pages = [article(read(site / f"{name}.html")) for site in (english, other)]
+        found = [" ".join(one.get_text() for one in page.select(".pasted-text, table.numbers td")) for page in pages]
+        assert numbers(found[0]) == numbers(found[1]), name
+
+
+def test_words_of_code_are_translated(both):
+    _, other, language = both
+    names = [path.with_suffix("").as_posix() for path in with_translated_words(language)]
+    assert "book/attention/scaling" in names
+    for name in names:
+        page = article(read(other / f"{name}.html"))
+        texts = [one.get_text(" ") for one in page.select(SHOWN_BY_CODE)]
+        texts += [str(one["aria-label"]) for one in page.select(".drawing svg[aria-label]")]
+        assert any(HAN.search(text) for text in texts), name
+        assert [text for text in texts if SENTENCE.search(text) and not HAN.search(text)] == [], name
 
 
 def test_no_english_sentence_is_left(both):
