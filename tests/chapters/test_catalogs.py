@@ -98,6 +98,16 @@ def test_words_of_extensions_keep_their_placeholders(language, sources):
         assert sorted(re.findall(r"\{+\w*\}+", known[message])) == sorted(fields), message
 
 
+@pytest.mark.parametrize("language", catalogs.languages())
+def test_texts_of_explorers_have_one_translation_with_the_same_fields(language):
+    """All explorers of a page share one table."""
+    found: dict[str, str] = {}
+    for path in sorted((catalogs.folder(language) / "explorers").glob("*.po")):
+        for message, words in catalogs.translations(path).items():
+            assert found.setdefault(message, words) == words, f"{path.name}: {message}"
+            assert set(re.findall(r"\{\w+\}", words)) == set(re.findall(r"\{\w+\}", message)), f"{path.name}: {message}"
+
+
 def test_chinese_typography():
     wrong = []
     for name, _, words in entries("zh_CN"):
