@@ -33,6 +33,7 @@ MUTATIONS = {"append", "extend", "update", "insert", "setdefault"}
 class Binding(NamedTuple):
     """A place that gives a name a value, or adds to it: where, and the expressions from which texts may come."""
 
+    node: ast.AST
     line: int
     scope: ast.AST
     adds: bool
@@ -198,7 +199,7 @@ class Shown:
             self._note(target.id, node, adds, (value,))
 
     def _note(self, name: str, node: ast.AST, adds: bool, values: tuple[ast.expr, ...]) -> None:
-        binding = Binding(getattr(node, "lineno", 0), self._scope(node), adds, values)
+        binding = Binding(node, getattr(node, "lineno", 0), self._scope(node), adds, values)
         self._bindings.setdefault(name, []).append(binding)
 
     def _scope(self, node: ast.AST) -> ast.AST:
@@ -259,8 +260,10 @@ class Shown:
         """
         yield from self._keys.get(name.id, ())
         node: ast.AST = name
+        around: set[ast.AST] = set()
         while node in self._parents:
             node = self._parents[node]
+            around.add(node)
             if isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
                 for generator in node.generators:
                     value = bound(generator.target, generator.iter, name.id)
@@ -284,6 +287,7 @@ class Shown:
                 return
         outer = [one for one in self._bindings.get(name.id, []) if isinstance(one.scope, ast.Module)]
         before = [one for one in outer if one.line <= name.lineno] if isinstance(scope, ast.Module) else outer
+        before = [one for one in before if one.node not in around]  # a name in its own assignment has its old value
         if isinstance(scope, ast.Module):
             start = max((one.line for one in before if not one.adds), default=0)
             before = [one for one in before if one.line >= start]

@@ -25,6 +25,7 @@ VARIABLE, PAGE, MISSING = "BOOK_LANGUAGE", "BOOK_PAGE", "BOOK_MISSING"
 CATALOGS = Path(__file__).resolve().parents[2] / "_build" / "locale"
 PAGES = "code"  # the folder with the words of each notebook; the other catalogs hold words of the library
 SENTENCES, COMMA = (". ", "; "), ", "  # between the parts of a list that code has joined
+SHORT = 4  # places at which a list is cut in two, since a part may itself have commas
 MATCHES = 64  # ways to read a text by one message that are tried
 
 _WORD = re.compile(r"[A-Za-z]{2,}")  # of an English text
@@ -154,9 +155,12 @@ class Words:
         yield from self._as_list(text, COMMA)
 
     def _as_list(self, text: str, separator: str) -> "Iterator[Reading]":
-        if separator in text:
-            parts = [self.reading(part) for part in text.split(separator)]
-            words = self.messages.get(separator, separator).join(part.words for part in parts)
+        pieces = text.split(separator)
+        joined = self.messages.get(separator, separator)
+        cuts = [[separator.join(pieces[:k]), separator.join(pieces[k:])] for k in range(1, len(pieces))]
+        for cut in [*cuts[:SHORT], pieces] if len(pieces) > 1 else []:
+            parts = [self.reading(part) for part in cut]
+            words = joined.join(part.words for part in parts)
             yield Reading(words, tuple(left for part in parts for left in part.missing))
 
 

@@ -7,6 +7,16 @@ from typing import Any
 
 from lessons_lib.page.language import gettext, mark
 
+# The names of patterns that ``analysis.pattern_names`` gives to heads, for catalogs.
+_PATTERNS = (
+    mark("previous_token"),
+    mark("diagonal"),
+    mark("local"),
+    mark("sink"),
+    mark("diffuse"),
+    mark("induction"),
+    mark("other"),
+)
 _SUPERSCRIPTS = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 _HIDDEN = "application/papermill.record/"
 

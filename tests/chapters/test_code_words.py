@@ -35,6 +35,7 @@ def shown(code: str) -> list[str]:
         ('glue("spread", "about half")', ["about half"]),
         ('share = "small" if x else "large"\nglue("share", share)', ["small", "large"]),
         ('runs = read("file.json")\nsure = runs["one head"]\ntable(runs, [])', ["one head"]),
+        ('names = ["old"]\nnames = [*names, "new"]\ntable(zip(names, x), [])', ["old", "new"]),
         ('predict("{" + "} keys", [1, 2])', ["}} keys"]),
     ],
 )  # fmt: skip

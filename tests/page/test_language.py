@@ -101,6 +101,7 @@ def test_font_is_the_one_that_the_build_has_found(chinese):
         ({"{n} keys": "{n} 个键", "all {n} keys": "全部 {n} 个键"}, "all 3 keys", "全部 3 个键"),  # the most specific
         ({"after {what} {a}": "在{what}之后 {a}", "block {i}": "块 {i}"}, "after block 1 11%", "在块 1之后 11%"),
         ({"row {i} sees {n}": "第 {i} 行见 {n}", "; ": "、"}, "row 1 sees 2; row 2 sees 3", "第 1 行见 2、第 2 行见 3"),
+        ({"Post-LN": "后", "9 steps, slow": "慢 9 步"}, "Post-LN, 9 steps, slow", "后, 慢 9 步"),  # a part with a comma
         ({"rate {rate:.2g}": "率 {rate:.2g}"}, "rate 0.01", "率 0.01"),  # a text of ``filled``
         ({"{{x}} is a set": "{{x}} 是集合"}, "{x} is a set", "{x} 是集合"),  # braces that are no field
         ({"width": "宽度"}, "height", None),
