@@ -54,8 +54,8 @@ if (inter := find_spec("fontpkg_inter")) and inter.submodule_search_locations:
     FONTS["font.family"] = "Inter"
 if language() != "en":
     if (other := font()) is not None:
-        fontManager.addfont(other)
-        FONTS["font.family"] = [FONTS["font.family"], FontProperties(fname=other).get_name()]
+        fontManager.addfont(other)  # first in the list: words beside a formula take no other
+        FONTS["font.family"] = [FontProperties(fname=other).get_name(), FONTS["font.family"]]
     else:
         FONTS |= WRITTEN | {"font.family": [FONTS["font.family"], "sans-serif"]}
         warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from font")
