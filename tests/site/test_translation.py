@@ -1,6 +1,11 @@
-"""Build the site in each language, and compare its finished pages with the English ones."""
+"""Build the site in each language, and compare its finished pages with the English ones.
+
+The notebooks of all finished pages run for it. Where ``ENGLISH_ONLY`` is set, as in ``.ci/run``, it is left out; it runs
+weekly.
+"""
 
 import json
+import os
 import re
 import shutil
 from pathlib import Path
@@ -14,7 +19,10 @@ from built_site import HTML
 from language_runs import with_translated_words
 from messages import numbers
 
-pytestmark = pytest.mark.thorough
+pytestmark = [
+    pytest.mark.thorough,
+    pytest.mark.skipif("ENGLISH_ONLY" in os.environ, reason="other languages are built weekly"),
+]
 
 HAN = re.compile("[\u4e00-\u9fff]")
 # What code prints is not translated; titles of papers stay as they are.
