@@ -1,7 +1,7 @@
 """Build the site in each language, and compare its finished pages with the English ones.
 
-The notebooks of all finished pages run for it. Where ``ENGLISH_ONLY`` is set, as in ``.ci/run``, it is left out; it runs
-weekly.
+The notebooks of all finished pages run for it. It is left out where ``ENGLISH_ONLY`` is set, as in ``.ci/run``, and
+runs weekly.
 """
 
 import json
