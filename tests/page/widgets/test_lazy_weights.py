@@ -82,7 +82,7 @@ def test_gpt_model_and_page_are_small_when_compressed(extract_heavy_parts):
     english, stories = (len(gzip.compress(text.encode())) for text in files.values())
     assert stories < 125_000
     assert stories + english < 300_000
-    assert len(gzip.compress(page.encode())) < 28_000
+    assert len(gzip.compress(page.encode())) < 28_500
 
 
 def test_second_explorer_of_a_model_adds_little(extract_heavy_parts):
