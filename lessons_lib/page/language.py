@@ -13,7 +13,7 @@ import gettext as compiled
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from itertools import islice
@@ -208,6 +208,16 @@ def fields(literals: list[str], text: str) -> Iterator[list[str]]:
         at = text.find(rest[0], at + 1) if rest[0] else -1
 
 
+def compiled_messages(paths: Iterable[Path]) -> dict[str, str]:
+    """Return the translations in compiled catalogs by their messages; a later catalog has precedence."""
+    found: dict[str, str] = {}
+    for path in paths:
+        with path.open("rb") as file:
+            entries = vars(compiled.GNUTranslations(file))["_catalog"]
+        found |= {message: words for message, words in entries.items() if message and isinstance(message, str)}
+    return found
+
+
 @cache
 def _catalog(name: str, page: str, folder: Path) -> Words:
     """Return the words of the library and of one page, which has precedence."""
@@ -216,9 +226,4 @@ def _catalog(name: str, page: str, folder: Path) -> Words:
     if not common:
         raise ValueError(f"{VARIABLE}={name} has no catalogs in {folder}; run make book LANGUAGE={name}")
     own = root / PAGES / f"{page}.mo"
-    found: dict[str, str] = {}
-    for path in (*common, *([own] if page and own.exists() else [])):
-        with path.open("rb") as file:
-            entries = vars(compiled.GNUTranslations(file))["_catalog"]
-        found |= {message: words for message, words in entries.items() if message and isinstance(message, str)}
-    return Words(found)
+    return Words(compiled_messages([*common, *([own] if page and own.exists() else [])]))

@@ -6,7 +6,6 @@ explorers of a page share one table, a text has the same translation in every ca
 """
 
 import ast
-import gettext as compiled
 import json
 import re
 from functools import cache
@@ -76,12 +75,8 @@ def texts_of_class(path: Path) -> list[str]:
 @cache
 def _translations(name: str, folder: Path) -> dict[str, str]:
     """Return the translations in all catalogs of explorers, by their English texts."""
-    found: dict[str, str] = {}
-    for path in [] if name == "en" else sorted((folder / name / "LC_MESSAGES" / "explorers").glob("*.mo")):
-        with path.open("rb") as file:
-            entries = vars(compiled.GNUTranslations(file))["_catalog"]
-        found |= {text: words for text, words in entries.items() if text}
-    return found
+    folder = folder / name / "LC_MESSAGES" / "explorers"
+    return language.compiled_messages([] if name == "en" else sorted(folder.glob("*.mo")))
 
 
 def _value(literal: str) -> str:
