@@ -10,6 +10,7 @@ from pathlib import Path
 
 from catalogs import gettext, mark
 from docutils import nodes
+from rewriting import rewrite_pages
 
 ON_PAPER = re.compile(r"^(\(On paper nothing moves\b.*?\))[ \t]*$", re.MULTILINE)
 PART = re.compile(r'<(script|style) data-part="[^"]+">.*?</\1>', re.DOTALL)
@@ -162,21 +163,14 @@ def load_lazily(app, exception) -> None:
     def add_attributes(found: re.Match) -> str:
         return f"<img {sizes[found[1]]} {found[0][5:]}" if found[1] in sizes else found[0]
 
-    for page in Path(app.outdir).rglob("*.html"):
-        text = page.read_text(encoding="utf-8")
-        lighter = SEARCH.sub("", PICTURE.sub(add_attributes, text))
-        if lighter != text:
-            page.write_text(lighter, encoding="utf-8")
+    rewrite_pages(app.outdir, lambda text: SEARCH.sub("", PICTURE.sub(add_attributes, text)))
 
 
 def label_folds(app, exception) -> None:
     """Label collapsible elements for screen readers: sidebar lists by their page, others by their visible text."""
     if exception is not None or app.builder.format != "html":
         return
-    for page in Path(app.outdir).rglob("*.html"):
-        text = page.read_text(encoding="utf-8")
-        if (labelled := with_labels(text)) != text:
-            page.write_text(labelled, encoding="utf-8")
+    rewrite_pages(app.outdir, with_labels)
 
 
 def with_labels(text: str) -> str:

@@ -6,10 +6,10 @@ theme's templates; they are replaced in the written pages. The English site is n
 
 import re
 from html import escape
-from pathlib import Path
 
 import catalogs
 from catalogs import gettext, mark
+from rewriting import rewrite_pages
 from sphinx.locale import get_translator
 
 # Looked up by Sphinx and the theme, without a translation of theirs or with one that is not good.
@@ -51,10 +51,7 @@ def replace_in_pages(app, exception) -> None:
     """Replace the words that stand in the theme's templates."""
     if exception is not None or app.builder.format != "html":
         return
-    for path in Path(app.outdir).rglob("*.html"):
-        text = path.read_text(encoding="utf-8")
-        if (changed := with_words(text)) != text:
-            path.write_text(changed, encoding="utf-8")
+    rewrite_pages(app.outdir, with_words)
 
 
 def setup(app) -> dict:
