@@ -131,9 +131,10 @@ def run_in_language(language: str, listed: Path) -> bool:
 
 
 def key_of(language: str, name: Path, font: str, english: str) -> str:
-    """Return the key of a run: that of the English run, with the page's words and the font."""
-    page = f"{code_catalog(name.with_suffix('').as_posix())}.po"
-    words = [translations(folder(language) / one) for one in (f"{LIBRARY}.po", page)]
+    """Return the key of a run: that of the English run, with all words that the page may show, and the font."""
+    page = folder(language) / f"{code_catalog(name.with_suffix('').as_posix())}.po"
+    explorers = sorted(folder(language).glob("explorers/*.po"))
+    words = [translations(path) for path in (folder(language) / f"{LIBRARY}.po", page, *explorers)]
     return hashlib.sha256(json.dumps([english, words, font, language]).encode()).hexdigest()[:32]
 
 

@@ -2,8 +2,10 @@
 
 import json
 import re
+from pathlib import Path
 
 import catalogs
+import language_runs
 import nbformat
 import pytest
 from babel.messages.catalog import Catalog
@@ -89,6 +91,16 @@ def test_pages_run_when_all_words_are_translated():
     assert untranslated("zh_CN", name) == []
     assert key_of("zh_CN", name, "Noto", "a") != key_of("zh_CN", name, "Noto", "b")
     assert key_of("zh_CN", name, "Noto", "a") != key_of("zh_CN", name, "", "a")
+
+
+@pytest.mark.parametrize("catalog", ["lessons_lib", "explorers/walk", "code/book/attention/masks"])
+def test_key_depends_on_every_catalog_that_the_run_reads(catalog, tmp_path, monkeypatch):
+    monkeypatch.setattr(language_runs, "folder", lambda _: tmp_path)
+    keys = []
+    for words in ("宽度", "宽"):
+        write(catalog_with({"width": words}), tmp_path / f"{catalog}.po", "zh_CN")
+        keys.append(key_of("zh_CN", Path("book/attention/masks.ipynb"), "Noto", "a"))
+    assert keys[0] != keys[1]
 
 
 @pytest.mark.thorough
