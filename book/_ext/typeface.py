@@ -6,8 +6,10 @@ own, since the SIL Open Font License reserves that of the original. The licences
 
 In the built site the common characters are part of the style sheet, as ``data:`` addresses, and a script in the head of
 each page decodes them. Text is therefore drawn with its font from the beginning, and no line breaks anew when a font
-arrives. The first page and the explorers' pages have no bold text (the fonts of the first page may weigh 45 kB), so the
-bold font is in a style sheet of its own, ``typeface-bold.css``, which all other pages have.
+arrives. The script also requests the icons of the theme, and on the pages of notebooks the other characters that
+figures contain, before the text is parsed: whenever a font arrives, a browser lays out all text that it has. The first
+page and the explorers' pages have no bold text (the fonts of the first page may weigh 45 kB), so the bold font is in a
+style sheet of its own, ``typeface-bold.css``, which all other pages have.
 """
 
 import base64
@@ -30,7 +32,9 @@ COMMON = {
 }
 FEATURES = ("kern", "liga", "ccmp", "locl", "mark", "tnum", "lnum")
 BOLD = "serif-bold"  # the font that some pages do without
-DECODE = "for (const font of %s) document.fonts.load(font);"
+DECODE = "for (const font of %s) document.fonts.load(...font);"
+ICONS = '900 1em "Font Awesome 6 Free"'
+OF_FIGURES = ("sans", "serif-italic")  # the fonts in which figures have characters outside of ``COMMON``
 FONT_FACE = re.compile(r'@font-face \{[^}]*url\("fonts/([\w-]+)\.woff2"\)[^}]*\}')
 OWN_NAMES = (1, 3, 4, 6)  # family, identifier, full name and PostScript name in the table of names
 NAMES = [*OWN_NAMES, 0, 2, 5, 13, 14]  # and copyright, style, version and licence
@@ -143,7 +147,11 @@ def decode_early(app, pagename, templatename, context, doctree) -> None:
     has_bold = pagename != app.config.root_doc and templatename != "explorer.html"
     if has_bold:
         app.add_css_file("typeface-bold.css", priority=601)
-    fonts = [f'{face.style} 1em "{face.family}"'.strip() for face in FACES if has_bold or face.name != BOLD]
+    faces = {face.name: f'{face.style} 1em "{face.family}"'.strip() for face in FACES}
+    fonts = [[font] for name, font in faces.items() if has_bold or name != BOLD]
+    fonts += [[ICONS]] if templatename != "explorer.html" else []
+    if 'class="cell ' in context.get("body", ""):
+        fonts += [[faces[name], "\u2192"] for name in OF_FIGURES]
     context["decode_fonts"] = DECODE % json.dumps(fonts)
     app.add_js_file(None, body=context["decode_fonts"], priority=100)
 

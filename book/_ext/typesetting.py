@@ -1,8 +1,10 @@
 """Typeset formulas when the book is built, so that no page needs MathJax, half of a page's size and most of its work.
 
 MathJax runs once, in Node, for all pages that were written. A page gets the HTML of its formulas, the style rules of
-the characters in them, and hidden MathML for screen readers. Both programs come from Python packages. Where Node does
-not run (on Debian it needs ``libatomic1``), pages keep TeX and load MathJax, and the build says so.
+the characters in them, and hidden MathML for screen readers. A browser lays out the MathML of the formulas that are
+seen, and of the others in small steps after the page has loaded: they are up to half of the boxes of a page. Both
+programs come from Python packages. Where Node does not run (on Debian it needs ``libatomic1``), pages keep TeX and load
+MathJax, and the build says so.
 """
 
 import base64
@@ -24,7 +26,17 @@ SCRIPT = Path(__file__).with_name("typesetting.cjs")
 FONTS = "output/chtml/fonts/woff-v2"
 EMPTY = "MathJax_Zero"  # a font without height, with one character, which stands before every other one
 EMPTY_FONT = re.compile(rf'url\("[^"]*/{EMPTY}\.woff2"\)')
-DECODE = '<script>document.fonts.load("1em MJXZERO");</script>'  # before the first formula is drawn
+# Request the fonts of a page before its first formula is parsed: each font that arrives changes the layout of all text.
+DECODE = "<script>for (const font of {fonts}) document.fonts.load(font);</script>"
+LATER = "<style>mjx-assistive-mml {content-visibility: auto;}</style>"
+LAY_OUT = """<script>addEventListener("load", () => {
+  const soon = self.requestIdleCallback ?? setTimeout;
+  const left = [...document.querySelectorAll("mjx-assistive-mml")];
+  soon(function next() {
+    for (const formula of left.splice(0, 5)) formula.style.contentVisibility = "visible";
+    if (left.length) soon(next);
+  });
+});</script>"""
 FOR_PAGES = ("tex-mml-chtml.js", FONTS, "input/tex/extensions")  # what a page can request that keeps TeX
 VENDOR = "_static/vendor/mathjax"
 ELEMENT = re.compile(r'<(span|div) class="math notranslate nohighlight"[^>]*>.*?</\1>', re.DOTALL)
@@ -33,6 +45,7 @@ SCRIPTS = re.compile(r"\s*<script[^>]*>window\.MathJax = [^<]*</script>|\s*<scri
 CHARACTER = re.compile(r'\.mjx-c[0-9A-F]+((?:\.TEX-\w+)?)::before \{[^}]*content: "([^"]+)"')
 ESCAPED = re.compile(r"\\([0-9A-F]+) ?")
 FONT = re.compile(r'@font-face \{font-family: ([\w-]+);src: url\("[^"]*/([\w-]+)\.woff2?"')
+FAMILIES = re.compile(r"@font-face \{font-family: ([\w-]+);")
 FACE = re.compile(r'@font-face \{[^}]*/([\w-]+)\.woff2?"[^}]*\}')
 FAMILY = re.compile(r"\.(TEX-\w+) \{font-family: ([^;}]+)")
 COMMENT = re.compile(r" ?/\*.*?\*/|\n\s*")
@@ -125,10 +138,16 @@ def typeset_pages(app, exception) -> None:
 
 
 def with_empty_font(page: str, site: Path) -> str:
-    """Return a page's HTML that contains the font ``EMPTY``: formulas have their height before their fonts arrive."""
+    """Return a page's HTML that contains the font ``EMPTY``: formulas have their height before their fonts arrive.
+
+    The page requests its other fonts early, and lays out hidden MathML late.
+    """
     data = base64.b64encode((site / VENDOR / FONTS / f"{EMPTY}.woff2").read_bytes()).decode()
     text = EMPTY_FONT.sub(f'url("data:font/woff2;base64,{data}")', page)
-    return text.replace("</head>", f"{DECODE}\n</head>", 1) if DECODE not in text else text
+    if LATER in text:
+        return text
+    decode = DECODE.format(fonts=json.dumps([f"1em {family}" for family in FAMILIES.findall(text)]))
+    return text.replace("</head>", f"{decode}{LATER}{LAY_OUT}\n</head>", 1)
 
 
 def write_fonts(site: Path, pages: Iterable[str]) -> None:
