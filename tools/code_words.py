@@ -1,4 +1,4 @@
-"""Find the words that code shows on a page: in the code cells of a notebook, and in ``lessons_lib.page``.
+"""Find the words that code shows: in the cells of a notebook, in ``lessons_lib.page``, in ``lessons_lib.checks``.
 
 Nothing is run. A text is shown if it reaches a function of ``lessons_lib.page``: directly, inside a list, dictionary or
 comprehension, or through names and functions of the notebook. An f-string is a message with fields. Rather too many
@@ -17,7 +17,7 @@ from dependencies import parsed, without_docstrings
 from runs import ROOT
 
 sys.path.insert(0, str(ROOT))
-from lessons_lib.page.language import split, worded  # isort: skip
+from lessons_lib.page.language import COMMA, split, worded  # isort: skip
 
 PAGE = "lessons_lib.page"
 NOT_SHOWN = {"spec", "log", "anchor", "role"}  # arguments whose text is no word
@@ -26,7 +26,9 @@ PASSING = {"dict", "zip", "enumerate", "list", "tuple", "sorted", "reversed", "m
 PASSING |= {"set", "chain", "product", "islice", "str", "mark", "gettext", "filled"}  # functions that pass texts on
 METHODS = {"items", "keys", "values", "get", "format", "join", "replace", "removesuffix", "removeprefix", "capitalize"}
 METHODS |= {"strip", "copy", "pop", "split", "rsplit", "partition"}
-CODE = re.compile(r"<|[a-z]+_[a-z_]+$|\w+\[")  # an SVG element, a name of a variable
+CODE = re.compile(r"<|[a-z]*_[a-z_]+$|\w+\[")  # an SVG element, a name of a variable
+NO_MESSAGES = {"rearrange", "getattr", "startswith", "index"}  # functions of checks whose texts are code
+NAMED = re.compile(r"\w+=")  # before a value in the description of an input
 MUTATIONS = {"append", "extend", "update", "insert", "setdefault"}
 
 
@@ -56,6 +58,34 @@ def words_of_library(root: Path = ROOT) -> list[str]:
     for path in sorted([*folder.glob("*.py"), *(folder / "drawings").glob("*.py")]):
         tree = without_docstrings(ast.parse(path.read_text(encoding="utf-8")))
         found += texts_of_drawings(tree) if path.parent.name == "drawings" else marked(tree)
+    return list(dict.fromkeys(found))
+
+
+def messages_of_checks(path: Path) -> list[str]:
+    """Return the messages of a file of checks: all its literals with words, but those that are names or code.
+
+    A check puts its message together. What fills a field is a message of its own, and so are the parts of a list: they
+    stand without the comma between them.
+    """
+    tree = without_docstrings(ast.parse(path.read_text(encoding="utf-8")))
+    skipped: set[ast.AST] = set()
+    found: list[str] = []
+    for node in ast.walk(tree):
+        match node:
+            case ast.Compare() | ast.keyword(arg="pairing"):
+                skipped |= set(ast.walk(node))
+            case ast.Call() if called(node) in NO_MESSAGES:
+                skipped |= set(ast.walk(node))
+            case ast.Call():  # one word that is given to a function is a name: of the answer, of an axis
+                given = (*node.args, *(one.value for one in node.keywords))
+                skipped |= {one for one in given if isinstance(one, ast.Constant) and " " not in str(one.value)}
+            case ast.BinOp(left=ast.Constant() | ast.JoinedStr(), op=ast.Add()):
+                skipped.add(node.left)  # a sum of texts is a message with a field
+    for node in (node for node in walk_in_order(tree) if node not in skipped):
+        added = text_of(node.left) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) else None
+        text = f"{added}{{value}}" if added else text_of(node)
+        if text and not CODE.match(text) and worded(NAMED.sub(" ", text_without_fields(text))):
+            found.append(text.removeprefix(COMMA))
     return list(dict.fromkeys(found))
 
 

@@ -4,14 +4,16 @@ A message that has changed keeps its translation as *fuzzy*, which no page shows
 message that no longer exists stays at the end of its catalog, commented out.
 
 The words that the code of a notebook shows are found in its syntax tree (``code_words.py``): no build is needed.
-They are in a catalog of their own, ``code/PAGE.po``, and those of the library in ``lessons_lib.po``.
+They are in a catalog of their own, ``code/PAGE.po``, and those of the library in ``lessons_lib.po``. The messages of
+the exercises' checks are in ``checks/FILE.po``, those of all checks in ``checks/shared.po``.
 
 Only pages whose translation has begun have catalogs. The next page begins with
 
     python tools/update_catalogs.py --begin attention/masks
 
-and a new language with ``--language fr --begin intro``. The texts of an explorer have a catalog of their own, such as
-``explorers/masks``; those of scripts that several explorers import are in ``explorers/shared``.
+a file of checks with ``--begin checks/masks``, and a new language with ``--language fr --begin intro``. The texts of an
+explorer have a catalog of their own, such as ``explorers/masks``; those of scripts that several explorers import are in
+``explorers/shared``.
 """
 
 import argparse
@@ -24,11 +26,12 @@ import yaml
 from babel.messages.catalog import Catalog
 from babel.messages.pofile import write_po
 from build_page import pages
-from code_words import words_of_library, words_of_notebook
+from code_words import messages_of_checks, words_of_library, words_of_notebook
 from runs import ROOT
 
 sys.path.append(str(ROOT / "book" / "_ext"))
 from catalogs import (  # isort: skip
+    CHECKS,
     CODE,
     CONTENTS,
     LIBRARY,
@@ -44,6 +47,7 @@ from catalogs import (  # isort: skip
 from messages import messages_of_page  # isort: skip
 
 sys.path.append(str(ROOT))  # a script has its own folder on the path, not the repository
+from lessons_lib.page.language import COMMA, SHARED
 from lessons_lib.page.widgets.assemble import STATIC, files
 from lessons_lib.page.widgets.words import texts_of_class, texts_of_script
 
@@ -58,12 +62,13 @@ msgstr ""
 
 
 def domains(root: Path = ROOT) -> dict[str, list[str]]:
-    """Return the messages of each catalog: pages and their code, ``_toc.yml``, extensions, explorers, library.
+    """Return the messages of each catalog: pages and their code, ``_toc.yml``, extensions, explorers, library, checks.
 
     The reference of the library is not among them: it is made from docstrings.
     """
     words = dict.fromkeys([*words_of_extensions(root), *words_of_scripts(root)])
     found = {CONTENTS: titles(root), SITE: list(words), LIBRARY: words_of_library(root), **words_of_explorers()}
+    found |= words_of_checks(root)
     for path in pages(root).values():
         if path.suffix != ".rst" and "reference" not in path.parts:
             name = path.relative_to(root).with_suffix("").as_posix()
@@ -95,6 +100,13 @@ def words_of_explorers() -> dict[str, list[str]]:
         for script, code in imported.items():
             texts["shared" if importers[script] > 1 else name] += texts_of_script(code)
     return {f"explorers/{name}": list(dict.fromkeys(found)) for name, found in texts.items()}
+
+
+def words_of_checks(root: Path = ROOT) -> dict[str, list[str]]:
+    """Return the messages of each file of checks, and those of all checks with the separators of their lists."""
+    files = sorted((root / "lessons_lib" / "checks").glob("*.py"))
+    found = {f"{CHECKS}/{path.stem}": messages_of_checks(path) for path in files}
+    return {f"{CHECKS}/{SHARED}": ["; ", COMMA, *found.pop(f"{CHECKS}/__init__")], **found}
 
 
 def updated(path: Path, texts: Iterable[str], source: str, language: str) -> Catalog:
@@ -135,7 +147,7 @@ def update(language: str, begun: Iterable[str] = (), root: Path = ROOT) -> None:
     rows, waiting = [], []
     found = domains(root)
     wanted = {CONTENTS, SITE, LIBRARY}
-    wanted |= {name if name.startswith(("book/", "explorers/")) else f"book/{name}" for name in begun}
+    wanted |= {name if name.startswith(("book/", "explorers/", f"{CHECKS}/")) else f"book/{name}" for name in begun}
     if unknown := sorted(wanted - found.keys()):
         raise ValueError(
             f"--begin must name pages such as attention/masks or explorers/masks, got {', '.join(unknown)}"

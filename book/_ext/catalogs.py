@@ -4,7 +4,8 @@
 The environment variable ``BOOK_LANGUAGE`` names the language of a build. Without it the book is English, and no catalog
 is read. ``_toc.po`` has the titles of ``_toc.yml``, and ``site.po`` the words that the extensions and scripts write.
 The words that code shows are in ``lessons_lib.po`` and, for each notebook, in ``code/PAGE.po``; a notebook that runs in
-the language reads them (``lessons_lib/page/language.py``).
+the language reads them (``lessons_lib/page/language.py``). The messages of the exercises' checks are in
+``checks/FILE.po``.
 """
 
 import json
@@ -19,8 +20,8 @@ from babel.messages.extract import extract_from_dir
 from babel.messages.pofile import read_po
 
 ROOT = Path(__file__).resolve().parents[2]
-CONTENTS, SITE, LIBRARY, CODE = "_toc", "site", "lessons_lib", "code"
-WORDS = (LIBRARY, CODE, "explorers")  # the catalogs, and folders of catalogs, that notebooks read when they run
+CONTENTS, SITE, LIBRARY, CODE, CHECKS = "_toc", "site", "lessons_lib", "code", "checks"
+WORDS = (LIBRARY, CODE, CHECKS, "explorers")  # the catalogs, and folders of catalogs, that notebooks read when they run
 IN_SCRIPT = re.compile(r'\bgettext\(\s*("(?:[^"\\]|\\.)*"),?\s*\)')
 
 

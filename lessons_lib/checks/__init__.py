@@ -34,6 +34,7 @@ which is the order of the chapters::
 """
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
@@ -57,10 +58,25 @@ SINGLE = (
 
 
 class WrongAnswerError(AssertionError):
-    """A wrong answer, with the message for the student. A notebook shows the message without a traceback."""
+    """A wrong answer, with the message for the student.
+
+    A notebook shows the message without a traceback, in the language of the book; the error itself is in English.
+    """
+
+    def __init__(self, message: str = "", module: str = __name__) -> None:
+        super().__init__(message)
+        self.module = module  # that of the check
 
     def _render_traceback_(self, *_: object) -> list[str]:
-        return [str(self)]
+        return [_in_language_of_book(str(self), self.module)]
+
+
+def _in_language_of_book(message: str, module: str) -> str:
+    if not os.environ.get("BOOK_LANGUAGE"):
+        return message
+    from lessons_lib.page.language import message_of_check  # with it come the packages of a notebook
+
+    return message_of_check(message, module.removeprefix(__name__).removeprefix("."))
 
 
 class AutogradUsedError(RuntimeError):
@@ -112,9 +128,10 @@ def check(run_check: Callable[Arguments, None]) -> Callable[Arguments, None]:
                 error.__traceback__ = frames
                 raise
             if isinstance(error, (AssertionError, AutogradUsedError)):
-                raise WrongAnswerError(str(error)) from None
+                raise WrongAnswerError(str(error), run_check.__module__) from None
             first = str(error).partition("\n")[0][:200]
-            raise WrongAnswerError(f"the result could not be read: {type(error).__name__}: {first}") from None
+            said = f"the result could not be read: {type(error).__name__}: {first}"
+            raise WrongAnswerError(said, run_check.__module__) from None
 
     return wrapped
 
@@ -223,8 +240,9 @@ def compare(
     if of_numbers:
         first = int((apart > 1e-6).nonzero()[0])
         raise AssertionError(f"{what} is {_got_and_wanted(got[first], wanted[first])}, at {first} ({where})")
-    at = f" at {_first_index(apart == apart.max())}" if apart.shape else ""
-    raise AssertionError(f"{what} has the right shape and wrong values, off by up to {apart.max():.2g}{at} ({where})")
+    most = f"{apart.max():.2g}"
+    most = f"{most} at {_first_index(apart == apart.max())}" if apart.shape else most
+    raise AssertionError(f"{what} has the right shape and wrong values, off by up to {most} ({where})")
 
 
 def single_precision_tolerance(scores: Tensor | float) -> float:
@@ -304,8 +322,9 @@ def compare_number(
         for sentence, made in mistakes.items():
             several = made if isinstance(made, Sequence) else (made,)
             assert not any(near(one, tolerance) for one in several), f"{what} is wrong: {sentence} ({where})"
-    because = f": {SINGLE}" if rounding > exactly and near(wanted, SINGLE_ROUNDING) else ""
-    raise AssertionError(f"{what} is {_got_and_wanted(value, wanted)}{because} ({where})")
+    both = _got_and_wanted(value, wanted)
+    assert exactly == rounding or not near(wanted, SINGLE_ROUNDING), f"{what} is {both}: {SINGLE} ({where})"
+    raise AssertionError(f"{what} is {both} ({where})")
 
 
 PaperValue = bool | int | float | tuple[int, ...]  # a value on paper: yes or no, a number, a shape

@@ -24,6 +24,7 @@ from typing import NamedTuple
 VARIABLE, PAGE, MISSING = "BOOK_LANGUAGE", "BOOK_PAGE", "BOOK_MISSING"
 CATALOGS = Path(__file__).resolve().parents[2] / "_build" / "locale"
 PAGES = "code"  # the folder with the words of each notebook; the other catalogs hold words of the library
+CHECKS, SHARED = "checks", "shared"  # the folder with the messages of checks, read for these alone; those of all files
 SENTENCES, COMMA = (". ", "; "), ", "  # between the parts of a list that code has joined
 SHORT = 4  # places at which a list is cut in two, since a part may itself have commas
 MATCHES = 64  # ways to read a text by one message that are tried
@@ -82,6 +83,19 @@ def filled(text: str, **values: object) -> str:
     if language() != "en":
         text = _catalog(language(), os.environ.get(PAGE, ""), CATALOGS).messages.get(text, text)
     return text.format(**values)
+
+
+def message_of_check(text: str, file: str) -> str:
+    """Return the message of a check in the language of the book, or the text itself if its file has no translation.
+
+    A check may name a mistake of another file of checks. So the messages of all these files are read; those of
+    ``file``, which may be empty, have precedence.
+
+    >>> message_of_check("the tanh is missing", "geometry")
+    'the tanh is missing'
+    """
+    own = CATALOGS / language() / "LC_MESSAGES" / CHECKS / f"{file or SHARED}.mo"
+    return _of_checks(own).reading(text).words if language() != "en" and own.exists() else text
 
 
 def mark(text: str) -> str:
@@ -147,12 +161,18 @@ class Words:
         """Yield the ways to read a text: as a list of sentences, as a filled message, and as a list of words."""
         for separator in SENTENCES:
             yield from self._as_list(text, separator)
+        unlikely = []  # a field that opens a bracket and does not close it
         for literals, names, words in self._patterns:
             for values in islice(fields(literals, text), MATCHES):
                 parts = [self.reading(value) for value in values]
                 filled_in = words.format(**dict(zip(names, (part.words for part in parts), strict=True)))
-                yield Reading(filled_in, tuple(left for part in parts for left in part.missing))
+                reading = Reading(filled_in, tuple(left for part in parts for left in part.missing))
+                if all(value.count("(") == value.count(")") for value in values):
+                    yield reading
+                else:
+                    unlikely.append(reading)
         yield from self._as_list(text, COMMA)
+        yield from unlikely
 
     def _as_list(self, text: str, separator: str) -> "Iterator[Reading]":
         pieces = text.split(separator)
@@ -222,8 +242,14 @@ def compiled_messages(paths: Iterable[Path]) -> dict[str, str]:
 def _catalog(name: str, page: str, folder: Path) -> Words:
     """Return the words of the library and of one page, which has precedence."""
     root = folder / name / "LC_MESSAGES"
-    common = sorted(path for path in root.rglob("*.mo") if path.relative_to(root).parts[0] != PAGES)
+    common = sorted(path for path in root.rglob("*.mo") if path.relative_to(root).parts[0] not in (PAGES, CHECKS))
     if not common:
         raise ValueError(f"{VARIABLE}={name} has no catalogs in {folder}; run make book LANGUAGE={name}")
     own = root / PAGES / f"{page}.mo"
     return Words(compiled_messages([*common, *([own] if page and own.exists() else [])]))
+
+
+@cache
+def _of_checks(own: Path) -> Words:
+    """Return the messages of all checks; those of one catalog have precedence."""
+    return Words(compiled_messages([*sorted(own.parent.glob("*.mo")), own]))

@@ -62,10 +62,19 @@ def test_every_word_of_the_library_is_translated(language, sources):
 
 
 @pytest.mark.parametrize("language", catalogs.languages())
+def test_begun_file_of_checks_has_every_message_translated(language, sources):
+    begun = [f"{catalogs.CHECKS}/{path.stem}" for path in catalogs.folder(language).glob(f"{catalogs.CHECKS}/*.po")]
+    known = {name: catalogs.of_page(language, name) for name in begun}
+    assert {(name, text) for name in begun for text in sources[name] if text not in known[name]} == set()
+    assert not begun or f"{catalogs.CHECKS}/shared" in begun
+
+
+@pytest.mark.parametrize("language", catalogs.languages())
 def test_words_of_code_keep_their_fields(language):
     root = catalogs.folder(language)
     wrong = []
-    for path in [root / f"{catalogs.LIBRARY}.po", *sorted((root / catalogs.CODE).rglob("*.po"))]:
+    folders = (root / catalogs.CODE, root / catalogs.CHECKS)
+    for path in [root / f"{catalogs.LIBRARY}.po", *sorted(path for one in folders for path in one.rglob("*.po"))]:
         for message, words in catalogs.translations(path).items():
             (_, fields), (_, kept) = split(message), split(words)
             if sorted(fields) != sorted(kept):

@@ -5,7 +5,7 @@ import json
 import re
 
 import pytest
-from code_words import ROOT, Shown, texts_of_drawings, words_of_library, words_of_notebook
+from code_words import ROOT, Shown, messages_of_checks, texts_of_drawings, words_of_library, words_of_notebook
 from dependencies import parsed
 
 HEAD = "from lessons_lib.page import drawings, glue, plots, predict, table\n"
@@ -89,6 +89,42 @@ def draw(n):
     tree = ast.parse(code)
     tree.body[0].body = tree.body[0].body[1:]  # type: ignore[attr-defined]
     assert [*texts_of_drawings(tree)] == ["A row of {n} words.", "$x_{n}$ of ", "all words", "box"]
+
+
+CHECKS = '''
+"""A docstring."""
+NOT_FIRST = "the queries are the last"
+
+@check
+def rotate(answer, *, returns: str = "it"):
+    """Another docstring."""
+    where = f"{kind}, shape {tuple(x.shape)}, base={base:.3g}" + (f", window {w}" if "wide window" in kind else "")
+    got = ask("rotate", answer, where=where, returns="the pair")
+    cause = "subtract the maximum" + hint(kind)
+    assert got == "no words", f"rotate is not finite: {cause} ({where})"
+    mistakes = {NOT_FIRST: rearrange(x, "b n (two d) -> b (two d) n"), "the base is "
+        "ignored": RotaryEmbedding(pairing="half" if wide else "next ones")(x)}
+    compare(name, got, mistakes, where=f"d_k={d_k}, d_model={d_model}")
+
+def hint(kind):
+    return ", not its mean" if kind.startswith("one score") else " first"
+'''
+MESSAGES = """the queries are the last
+it
+{kind}, shape {value}, base={base}{value}
+window {w}
+the pair
+subtract the maximum{value}
+rotate is not finite: {cause} ({where})
+the base is ignored
+not its mean
+ first"""
+
+
+def test_messages_of_checks_are_their_texts_without_names_and_code(tmp_path):
+    path = tmp_path / "checks.py"
+    path.write_text(CHECKS)
+    assert messages_of_checks(path) == MESSAGES.splitlines()
 
 
 def test_every_chapter_is_read():

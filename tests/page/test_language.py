@@ -11,7 +11,18 @@ from babel.messages.catalog import Catalog
 from babel.messages.mofile import write_mo
 
 from lessons_lib.page import drawings, language, predict, predict_number, table
-from lessons_lib.page.language import Words, fields, filled, font, gettext, in_language, mark, split, worded
+from lessons_lib.page.language import (
+    Words,
+    fields,
+    filled,
+    font,
+    gettext,
+    in_language,
+    mark,
+    message_of_check,
+    split,
+    worded,
+)
 from lessons_lib.page.sketch import Sketch
 
 CATALOGS = {
@@ -26,6 +37,9 @@ CATALOGS = {
     "explorers/walk": {"step": "步"},
     "code/book/attention/scaling": {"length": "序列长度", "spread": "离散程度"},
     "code/book/attention/masks": {"spread": "分散程度"},
+    "checks/shared": {"{what} is wrong: {sentence} ({where})": "{what} 不对：{sentence}（{where}）"},
+    "checks/masks": {"True is hidden": "True 是遮住", "row {i}": "第 {i} 行"},
+    "checks/scaling": {"True is hidden": "True 是被遮住", "{n} keys": "{n} 个键"},
 }
 
 
@@ -80,6 +94,19 @@ def test_text_without_a_translation_stays_and_is_noted(chinese, monkeypatch):
     assert [json.loads(line) for line in missing.read_text(encoding="utf-8").splitlines()] == ["width", "width"]
 
 
+def test_message_of_check_is_read_in_all_files_and_first_in_its_own(chinese, monkeypatch):
+    message = "answer is wrong: True is hidden (3 keys, row 1)"
+    assert message_of_check(message, "masks") == "answer 不对：True 是遮住（3 个键, 第 1 行）"
+    assert message_of_check(message, "scaling") == "answer 不对：True 是被遮住（3 个键, 第 1 行）"
+    assert message_of_check("row 1", "") == "第 1 行"
+    assert message_of_check(message, "block") == message  # this file has no catalog
+    assert gettext("True is hidden") == "True is hidden"  # no page shows it
+    with in_language("en"):
+        assert message_of_check(message, "masks") == message
+    with in_language("fr"):
+        assert message_of_check(message, "masks") == message
+
+
 def test_in_language_ends_with_its_block(chinese):
     with in_language("en"):
         assert gettext("step") == "step"
@@ -103,6 +130,11 @@ def test_font_is_the_one_that_the_build_has_found(chinese):
         ({"row {i} sees {n}": "第 {i} 行见 {n}", "; ": "、"}, "row 1 sees 2; row 2 sees 3", "第 1 行见 2、第 2 行见 3"),
         ({"Post-LN": "后", "9 steps, slow": "慢 9 步"}, "Post-LN, 9 steps, slow", "后, 慢 9 步"),  # a part with a comma
         ({"rate {rate:.2g}": "率 {rate:.2g}"}, "rate 0.01", "率 0.01"),  # a text of ``filled``
+        (
+            {"{a} ({b})": "{a}（{b}）", "{a} in {b}": "{b} 中的 {a}"},
+            "1 ((2, 3) in 4)",
+            "1（4 中的 (2, 3)）",
+        ),  # brackets
         ({"{{x}} is a set": "{{x}} 是集合"}, "{x} is a set", "{x} 是集合"),  # braces that are no field
         ({"width": "宽度"}, "height", None),
         ({"query {i}": "查询 {i}"}, "query", None),
