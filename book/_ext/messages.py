@@ -38,6 +38,7 @@ CITATION = re.compile(r"\[\d+(?:, ?\d+)*(?:, [^\d\]][^\]]*)?\](?!\()")
 NUMBER = re.compile(r"\d+(?:[. ,]\d+)*")
 # Chinese counts in ten thousands and in hundred millions: "1.3 million" is "130 万".
 LARGE = re.compile(r"(\d+(?:\.\d+)?) ?(million|billion|万|亿)(?![a-z])")
+RANGE = re.compile(r"(\d+(?:\.\d+)?)(?= to \d+(?:\.\d+)? (million|billion)\b)")  # its first number has no unit
 UNITS = {"million": 10**6, "billion": 10**9, "万": 10**4, "亿": 10**8}
 
 Lookup = Callable[[str], str | None]
@@ -232,9 +233,12 @@ def numbers(text: str) -> Counter[str]:
 
     >>> numbers("1.3 million pairs of 16") == numbers("16 个中的 130 万对")
     True
+    >>> numbers("14 to 300 million images") == numbers("1400 万到 3 亿张图像")
+    True
     """
     for pattern in (ROLE, CODE, FORMULA, TAG, CITATION, ENTRY):
         text = pattern.sub(" ", text)
+    text = RANGE.sub(r"\1 \2", text)
     text = LARGE.sub(lambda match: str(int(Decimal(match[1]) * UNITS[match[2]])), TARGET.sub("]", text))
     return Counter(NUMBER.findall(text))
 
