@@ -16,6 +16,8 @@ PURPOSES = (
     *(mark("the library"), mark("the notebooks"), mark("the book"), mark("the exercises")),
     *(mark("the wheel"), mark("the tests")),
 )
+# What records say of a device besides its name, and what separates the device from the versions.
+ONE_THREAD, SEPARATOR = mark("one thread"), mark("; ")
 COMMAND = re.compile(r'"command": "([^"]*)"')
 MAKER = re.compile(r"^/\*\* .*\bby (tools/\w+\.py)")
 
@@ -80,12 +82,12 @@ def tables(root: Path) -> dict[str, str]:
     """Return the Markdown table that replaces each mark on the page."""
     links = {title: f"[{title_of(title)}](/{path.relative_to(root)})" for title, path in chapters(root).items()}
     versions = [
-        f"| {gettext(purpose)} | {', '.join(f'{name} {version}' for name, version in named.items())} |"
+        f"| {gettext(purpose)} | {gettext(', ').join(f'{name} {version}' for name, version in named.items())} |"
         for purpose, named in pins(root).items()
     ]
     runs = [
         f"| {gettext(', ').join(links[title] for title in run.read_in)} | `{run.command}` | {run.date} "
-        f"| {run.device}; {run.versions} |"
+        f"| {in_words(run.device)}{gettext(SEPARATOR)}{in_words(run.versions)} |"
         for run in records(root).values()
     ]
     scripts = generated_scripts(root)
@@ -95,6 +97,11 @@ def tables(root: Path) -> dict[str, str]:
         "<!-- records -->": table((mark("read in"), mark("made by"), mark("on"), mark("device, versions")), runs),
         "<!-- weights -->": table((mark("script"), mark("written by"), mark("kB")), weights),
     }
+
+
+def in_words(listed: str) -> str:
+    """Return what a record lists, between commas, in the language of this build; names stay as they are."""
+    return gettext(", ").join(map(gettext, listed.split(", ")))
 
 
 def table(columns: tuple[str, ...], rows: list[str]) -> str:

@@ -34,6 +34,7 @@ CODE = re.compile(r"(`+)(?!`).+?(?<!`)\1(?!`)", re.DOTALL)
 TARGET = re.compile(r"\]\((<[^<>]*>|(?:[^()\s]|\([^()]*\))*)\)")
 TAG = re.compile(r"<!--.*?-->|</?[a-z][^<>]*>", re.DOTALL)
 ENTRY = re.compile(r"^eq-[\w-]+:")  # of the cheat-sheet
+RELEASE = re.compile(r"[\w.-]+(?:\[\w+\])? \d+(?:\.\w+)+")  # the name and the version of a package
 CITATION = re.compile(r"\[\d+(?:, ?\d+)*(?:, [^\d\]][^\]]*)?\](?!\()")
 NUMBER = re.compile(r"\d+(?:[. ,]\d+)*")
 # Chinese counts in ten thousands and in hundred millions: "1.3 million" is "130 万".
@@ -143,12 +144,12 @@ def worded(message: Message) -> Iterator[Message]:
 
 
 def has_words(text: str) -> bool:
-    r"""Return whether a text has words outside of formulas, code, roles, addresses and tags.
+    r"""Return whether a text has words outside of formulas, code, roles, addresses, tags and names with a version.
 
-    >>> has_words(r"$n \\times d$, `n`"), has_words("$n$ rows")
-    (False, True)
+    >>> has_words(r"$n \\times d$, `n`"), has_words("$n$ rows"), has_words("ruff 0.17.6")
+    (False, True, False)
     """
-    for pattern in (FORMULA, ROLE, CODE, TAG, ENTRY):
+    for pattern in (FORMULA, ROLE, CODE, TAG, ENTRY, RELEASE):
         text = pattern.sub(" ", text)
     return bool(re.search(r"[^\W\d_]{2}", TARGET.sub("]", text)))
 

@@ -31,6 +31,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 import catalogs
+import drawing_words
 from catalogs import gettext
 from chapters import chapters, in_language, markdown_cells, page_filler
 from docutils import nodes
@@ -237,7 +238,8 @@ def picture(one: Question, root: Path, runs: Runs) -> str:
         below = one.options.get("where", "")
     else:
         drawing = runs.drawing(one.options["figure"])
-        shown = f"```{{raw}} html\n{drawing.svg}\n```"
+        words = drawing_words.in_language(drawing.svg, f"book/{drawing.chapter}")
+        shown = f"```{{raw}} html\n{words}\n```"
         below = drawing.caption
     return f":::{{container}} question-figure\n{shown}\n\n{below}\n:::"
 

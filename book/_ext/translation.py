@@ -92,7 +92,8 @@ def translate_filled_page(app, docname, source) -> None:
     else:
         source[0] = translated(source[0], lookup_in_all, note_heading)
         texts = [source[0]]
-    known = set(catalogs.of_all_pages(catalogs.language()).values())
+    language = catalogs.language()
+    known = {*catalogs.of_all_pages(language).values(), *catalogs.of_page(language, catalogs.SITE).values()}
     left = [
         message.text
         for text in texts

@@ -114,7 +114,7 @@ class Sketch:
         """Write text anchored at a point by its ``middle``, ``start`` or ``end``."""
         look = ' class="small"' if small else ""
         x, y = map(_number, at)
-        text = f'<text x="{x}" y="{y}" dy=".35em" text-anchor="{anchor}"{look}>{_set(gettext(words))}</text>'
+        text = f'<text x="{x}" y="{y}" dy=".35em" text-anchor="{anchor}"{look}>{spans(gettext(words))}</text>'
         self._parts.append(text)
 
     def box(self, x: float, y: float, width: float, height: float, words: str = "", *, role: str = "") -> Box:
@@ -280,15 +280,22 @@ def _look(role: str, *classes: str) -> str:
     return f' class="{names}"' if names else ""
 
 
-def _set(words: str) -> str:
-    """Return text as SVG spans: mathematics between dollars, with single letters and capitals in italics."""
+def spans(words: str) -> str:
+    """Return text as SVG spans: mathematics between dollars, with single letters and capitals in italics.
+
+    Raises:
+        ValueError: if the number of dollars is odd.
+
+    >>> spans("row $i$")
+    'row <tspan class="formula"><tspan font-style="italic">i</tspan></tspan>'
+    """
     plain, *rest = re.split(r"\$", words)
     if len(rest) % 2:
         raise ValueError(f"words must have an even number of dollar signs, got {words!r}")
-    spans = [escape(plain)]
+    parts = [escape(plain)]
     for formula, after in zip(rest[::2], rest[1::2], strict=True):
-        spans += [f'<tspan class="formula">{_formula(formula)}</tspan>', escape(after)]
-    return "".join(spans)
+        parts += [f'<tspan class="formula">{_formula(formula)}</tspan>', escape(after)]
+    return "".join(parts)
 
 
 def _formula(formula: str) -> str:

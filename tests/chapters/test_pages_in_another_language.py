@@ -7,6 +7,7 @@ import catalogs
 import chapters
 import claims
 import colophon
+import drawing_words
 import guesses
 import messages
 import not_found
@@ -16,8 +17,11 @@ import sources
 import summaries
 import theme_words
 import translation
+from language_runs import compile_catalogs
 from sample_book import chapter, contents
 from update_catalogs import ROOT
+
+from lessons_lib.page import drawings, language
 
 HAN = re.compile("[\u4e00-\u9fff]")
 BOX = "# A title\n\n:::{admonition} In short\n:class: in-short\nSee [here](#one).\n\n$$x$$\n:::"
@@ -89,6 +93,54 @@ def test_tables_of_the_colophon_have_translated_columns(monkeypatch):
     monkeypatch.setenv("BOOK_LANGUAGE", "zh_CN")
     assert colophon.table(("for", "pinned"), []) == "| 用途 | 固定版本 |\n|---|---|"
     assert set(colophon.pins(ROOT)) <= {*colophon.PURPOSES, ""}
+
+
+def test_devices_and_versions_of_the_colophon_need_no_other_words(monkeypatch):
+    device = "x86_64, Linux, one thread"
+    assert colophon.in_words(device) == device
+    monkeypatch.setenv("BOOK_LANGUAGE", "zh_CN")
+    assert colophon.in_words(device) == "x86_64、Linux、单线程"
+    tables = colophon.tables(ROOT)
+    known = set(catalogs.of_page("zh_CN", "site").values())
+    texts = [one.text for table in tables.values() for one in messages.messages(table)]
+    assert [text for text in texts if not HAN.search(text) and "、" not in text and text not in known] == [
+        "[FlashAttention](/book/efficient/flash.ipynb)"
+    ]
+
+
+DRAWN = {
+    "memory_passes": drawings.memory_passes,
+    "head_interventions": drawings.head_interventions,
+    "encoder_and_decoder": drawings.encoder_and_decoder,
+    "block_changes": drawings.block_changes,
+    "prefill_and_decoding": drawings.prefill_and_decoding,
+}
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """Return a folder with the compiled catalogs."""
+    target = tmp_path_factory.mktemp("catalogs")
+    compile_catalogs("zh_CN", target=target)
+    return target
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_drawing_that_ran_in_english_becomes_the_one_that_a_run_in_the_language_draws(name, compiled, monkeypatch):
+    ran = DRAWN[name]().to_html()
+    assert drawing_words.in_language(ran, "book/one") == ran
+    monkeypatch.setenv("BOOK_LANGUAGE", "zh_CN")
+    monkeypatch.setattr(language, "CATALOGS", compiled)
+    wanted = DRAWN[name]().to_html()
+    assert HAN.search(wanted)
+    assert drawing_words.in_language(ran, "book/one") == wanted
+    assert drawing_words.in_language(wanted, "book/one") == wanted
+
+
+def test_words_that_a_model_reads_stay_in_a_drawing(monkeypatch):
+    text = '<text x="1">a &lt; smiles</text><text>keeps 2</text><text><tspan>$</tspan></text><svg aria-label="zxq">'
+    monkeypatch.setenv("BOOK_LANGUAGE", "zh_CN")
+    assert drawing_words.in_language(text, "book/one") == text.replace("keeps 2", "保留 2 个")
 
 
 def test_controls_are_translated(monkeypatch):

@@ -59,7 +59,7 @@ def test_sampling_cuts_count_what_the_sampler_keeps(row):
     top_p = int(top_k_top_p_mask(logits, top_p=0.9).sum())
     min_p = sum(p >= 0.1 * max(row) for p in row)
     assert [text for text in words(drawing) if text.startswith("keeps")] == [f"keeps {n}" for n in (4, top_p, min_p)]
-    assert f"top-p, p = 0.9 keeps {top_p}, min-p, p = 0.1 keeps {min_p}" in drawing.alt
+    assert f"top-p with p = 0.9 keeps {top_p}, min-p with p = 0.1 keeps {min_p}" in drawing.alt
 
 
 def test_byte_pair_steps_count_the_pieces():

@@ -113,24 +113,24 @@ def sampling_cuts(
         if len(row) < n_bars or min(row) < 0 or abs(sum(row) - 1) > 1e-4:
             raise ValueError(f"{name!r} must be at least {n_bars} probabilities with sum 1, got {list(row)[:8]}")
     panels = {name: torch.tensor(row, dtype=torch.float64).sort(descending=True).values for name, row in rows.items()}
+    cuts = f"top-$k$, $k = {top_k}$", f"top-$p$, $p = {top_p:g}$", f"min-$p$, $p = {min_p:g}$"
     kept = {
-        name: {
-            f"top-$k$, $k = {top_k}$": top_k,
-            f"top-$p$, $p = {top_p:g}$": int((p.cumsum(0) - p < top_p).sum()),
-            f"min-$p$, $p = {min_p:g}$": int((p >= min_p * p[0]).sum()),
-        }
+        name: (top_k, int((p.cumsum(0) - p < top_p).sum()), int((p >= min_p * p[0]).sum()))
         for name, p in panels.items()
     }
-    described = " ".join(
-        gettext(f"{name}: the most probable word has {p[0]:.2f}, the {n_bars}th {p[n_bars - 1]:.1g}; ")
-        + f"{', '.join(gettext(f'{cut.replace(chr(36), str())} keeps {n}') for cut, n in kept[name].items())}."
+    described = gettext("; ").join(
+        gettext(
+            f"{name}: the most probable word has {p[0]:.2f} and the {n_bars}th {p[n_bars - 1]:.1g}, "
+            f"top-k with k = {top_k} keeps {kept[name][0]}, top-p with p = {top_p:g} keeps {kept[name][1]}, "
+            f"min-p with p = {min_p:g} keeps {kept[name][2]}"
+        )
         for name, p in panels.items()
     )
     panel = 150.0
     d = Sketch(
         402,
         panel * len(panels),
-        alt=f"Next-word probabilities as bars, the {n_bars} most probable first. {described}",
+        alt=f"Next-word probabilities as bars, the {n_bars} most probable first. {described}.",
     )
     left, step = 130.0, 226 / n_bars
     for i, (name, p) in enumerate(panels.items()):
@@ -141,7 +141,7 @@ def sampling_cuts(
         for j in range(n_bars):
             height = max(0.8, tallest * p[j].item())
             d.matrix(left + step * j + 1, base - height, step - 2, height, role="value")
-        for j, (cut, n) in enumerate(kept[name].items()):
+        for j, (cut, n) in enumerate(zip(cuts, kept[name], strict=True)):
             y, shown = base + 14 + 17 * j, min(n, n_bars)
             d.text((left - 8, y), cut, anchor="end", small=True)
             d.path(f"M{left + 1} {y}h{step * shown - 2:.1f}", role="query", thick=True)
