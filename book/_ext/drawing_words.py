@@ -14,7 +14,7 @@ import catalogs
 from lessons_lib.page.language import Words, split
 from lessons_lib.page.sketch import spans
 
-TEXT = re.compile(r"(?P<start><text\b[^>]*>)(?P<words>.*?)(?=</text>)", re.DOTALL)
+TEXT = re.compile(r"(?P<start><text\b(?![^>]*translate=)[^>]*>)(?P<words>.*?)(?=</text>)", re.DOTALL)
 LABEL = re.compile(r'(?P<start>aria-label=")(?P<words>[^"]*)')
 CHINESE = re.compile("[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]")
 
@@ -22,8 +22,8 @@ CHINESE = re.compile("[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]")
 def in_language(drawing: str, docname: str) -> str:
     """Return the HTML of a drawing of the page ``docname`` in the language of this build.
 
-    A drawing of a page that has run in the language stays as it is. A text without a translation stays English, such as
-    a word that a model reads.
+    A drawing of a page that has run in the language stays as it is. A text that is marked as verbatim, such as a word
+    that a model reads, and a text without a translation stay English.
     """
     if not (language := catalogs.language()) or CHINESE.search(drawing):
         return drawing

@@ -110,19 +110,38 @@ class Sketch:
         self.width, self.height, self.alt = width, height, gettext(alt)
         self._parts: list[str] = []
 
-    def text(self, at: tuple[float, float], words: str, *, anchor: str = "middle", small: bool = False) -> None:
-        """Write text anchored at a point by its ``middle``, ``start`` or ``end``."""
-        look = ' class="small"' if small else ""
+    def text(
+        self,
+        at: tuple[float, float],
+        words: str,
+        *,
+        anchor: str = "middle",
+        small: bool = False,
+        verbatim: bool = False,
+    ) -> None:
+        """Write text anchored at a point by its ``middle``, ``start`` or ``end``; ``verbatim`` in any language."""
+        look = (' class="small"' if small else "") + (' translate="no"' if verbatim else "")
         x, y = map(_number, at)
-        text = f'<text x="{x}" y="{y}" dy=".35em" text-anchor="{anchor}"{look}>{spans(gettext(words))}</text>'
+        shown = spans(words if verbatim else gettext(words))
+        text = f'<text x="{x}" y="{y}" dy=".35em" text-anchor="{anchor}"{look}>{shown}</text>'
         self._parts.append(text)
 
-    def box(self, x: float, y: float, width: float, height: float, words: str = "", *, role: str = "") -> Box:
-        """Draw a box with text at its centre, and return it."""
+    def box(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        words: str = "",
+        *,
+        role: str = "",
+        verbatim: bool = False,
+    ) -> Box:
+        """Draw a box with text at its centre, ``verbatim`` in any language, and return it."""
         box = Box(x, y, width, height)
         self._rectangle(box, _look(role, "filled"), round_by=5)
         if words:
-            self.text(box.middle, words)
+            self.text(box.middle, words, verbatim=verbatim)
         return box
 
     def matrix(

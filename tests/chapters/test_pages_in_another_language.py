@@ -114,6 +114,7 @@ DRAWN = {
     "encoder_and_decoder": drawings.encoder_and_decoder,
     "block_changes": drawings.block_changes,
     "prefill_and_decoding": drawings.prefill_and_decoding,
+    "byte_pair_steps": lambda: drawings.byte_pair_steps([["en", "d"], ["end"]]),
 }
 
 
@@ -139,8 +140,12 @@ def test_drawing_that_ran_in_english_becomes_the_one_that_a_run_in_the_language_
 
 def test_words_that_a_model_reads_stay_in_a_drawing(monkeypatch):
     text = '<text x="1">a &lt; smiles</text><text>keeps 2</text><text><tspan>$</tspan></text><svg aria-label="zxq">'
+    pieces = drawings.byte_pair_steps([["en", "d"], ["end"]]).to_html()
     monkeypatch.setenv("BOOK_LANGUAGE", "zh_CN")
-    assert drawing_words.in_language(text, "book/one") == text.replace("keeps 2", "保留 2 个")
+    assert drawing_words.in_language(text, "book/one") == text.replace("keeps 2", "保留 2")
+    assert re.findall(">([^<>]+)</text>", drawing_words.in_language(pieces, "book/one")) == [
+        *("en", "d", "2 个片段", "end", "1 个片段")
+    ]
 
 
 def test_controls_are_translated(monkeypatch):

@@ -69,7 +69,7 @@ def idle_and_busy_rows(
     boxes = []
     for i, symbol in enumerate(symbols):
         role = "query" if i in busy else "key" if i == 0 else ""
-        boxes.append(d.box(step * (i + 0.5) - 25, top, 50, 28, symbol, role=role))
+        boxes.append(d.box(step * (i + 0.5) - 25, top, 50, 28, symbol, role=role, verbatim=True))
     for i in busy:
         d.arrow(boxes[i].top, boxes[i - 1].top, bend=44, role="query")
     for i in idle:

@@ -183,7 +183,7 @@ def byte_pair_steps(steps: Sequence[Sequence[str]]) -> Sketch:
         new = set(pieces) - set(steps[i - 1]) if i else set()
         for piece in pieces:
             role = "query" if piece in new else ""
-            d.box(x + 1, y, cell * len(piece) - 2, 22, shown(piece), role=role)
+            d.box(x + 1, y, cell * len(piece) - 2, 22, shown(piece), role=role, verbatim=True)
             x += cell * len(piece)
         count = f"{sizes[i]} pieces" if sizes[i] > 1 else "1 piece"
         d.text((398, y + 11), count, anchor="end", small=True)
