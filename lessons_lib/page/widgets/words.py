@@ -17,6 +17,8 @@ from lessons_lib.page.widgets.assemble import files, without_comments
 
 __all__ = ["mark", "say", "texts_of_class", "texts_of_script", "translated_texts", "with_words"]
 
+ZEROS = {"zh": "4"}  # how many zeros each name of a large number adds, where these are not three
+
 _LITERAL = r"""(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')"""
 _CALL = re.compile(rf"\b(?:say|sayWith|mark)\(\s*({_LITERAL}(?:\s*\+\s*{_LITERAL})*)")
 
@@ -35,10 +37,14 @@ def say(text: str, **fields: object) -> str:
 
 
 def translated_texts(name: str) -> dict[str, str]:
-    """Return the translations of the texts of ``static/NAME.js`` and of the files that it imports; empty in English."""
+    """Return the translations of the texts of ``static/NAME.js`` and of the files that it imports; empty in English.
+
+    The empty text stands for how many zeros each name of a large number adds, if these are not three.
+    """
     known = _translations(language.language(), language.CATALOGS)
     texts = [text for script in files(name).values() for text in texts_of_script(script)] if known else []
-    return {text: known[text] for text in texts if text in known}
+    zeros = ZEROS.get(language.language().partition("_")[0])
+    return {text: known[text] for text in texts if text in known} | ({"": zeros} if zeros else {})
 
 
 def with_words(words: dict[str, str]) -> dict[str, object]:

@@ -13,7 +13,7 @@ from thorough import all_but
 
 from lessons_lib.page import language
 from lessons_lib.page.guess import GuessCard
-from lessons_lib.page.widgets import Hero
+from lessons_lib.page.widgets import BudgetExplorer, Hero
 from lessons_lib.page.widgets.assemble import STATIC, files
 from lessons_lib.page.widgets.words import say, texts_of_class, texts_of_script, translated_texts
 from lessons_lib.training.stories import VOCABULARY
@@ -50,12 +50,12 @@ def every_text():
     return {*scripts, *(text for path in WIDGETS.glob("*.py") for text in texts_of_class(path))}
 
 
-def compile_catalog(folder, translated):
-    """Compile a catalog of Esperanto for all explorers."""
-    catalog = Catalog(locale="eo")
+def compile_catalog(folder, translated, name="eo"):
+    """Compile a catalog of Esperanto, or of another language, for all explorers."""
+    catalog = Catalog(locale=name)
     for text, words in translated.items():
         catalog.add(text, words)
-    path = folder / "eo" / "LC_MESSAGES" / "explorers" / "all.mo"
+    path = folder / name / "LC_MESSAGES" / "explorers" / "all.mo"
     path.parent.mkdir(parents=True)
     with path.open("wb") as file:
         write_mo(file, catalog)
@@ -275,3 +275,16 @@ def test_text_out_of_reach_is_found(planted, tmp_path):
 def test_code_is_no_text(code, tmp_path):
     (tmp_path / "code.js").write_text(f"{code};\n", encoding="utf-8")
     assert complaints(tmp_path / "code.js") == []
+
+
+@pytest.mark.browser
+def test_large_numbers_are_named_as_the_language_counts(monkeypatch, tmp_path, show):
+    with show(BudgetExplorer()) as page:
+        assert "124 million" in page.locator("div.explorer").inner_text()
+    words = {"{n} million": "{n} 百万", "{n} ten thousand": "{n} 万", "{n} hundred million": "{n} 亿"}
+    monkeypatch.setattr(language, "CATALOGS", compile_catalog(tmp_path, words, "zh_CN"))
+    monkeypatch.setenv(language.VARIABLE, "zh_CN")
+    with show(BudgetExplorer()) as page:
+        text = page.locator("div.explorer").inner_text()
+        assert "1.24 亿" in text
+        assert "百万" not in text

@@ -26,7 +26,7 @@ import {
   stage,
   svg,
 } from "./kit.js";
-import { mark, say } from "./words.js";
+import { mark, say, zeros } from "./words.js";
 
 /**
  * @typedef {import("./budget.math.js").Config} Config
@@ -165,10 +165,14 @@ const grouped = (/** @type {number} */ x) => x.toLocaleString("en");
 
 /** A large number with its name, three digits. @param {number} x */
 function counted(x) {
-  const step = Math.min(4, Math.max(0, Math.floor(Math.log10(x) / 3)));
+  const names =
+    zeros() === 4
+      ? [mark("{n} ten thousand"), mark("{n} hundred million"), mark("{n} trillion")]
+      : [mark("{n} thousand"), mark("{n} million"), mark("{n} billion"), mark("{n} trillion")];
+  const step = Math.min(names.length, Math.max(0, Math.floor(Math.log10(x) / zeros())));
   if (!step) return String(x);
-  const words = [mark("{n} thousand"), mark("{n} million"), mark("{n} billion"), mark("{n} trillion")][step - 1];
-  return say(words, { n: (x / 1000 ** step).toPrecision(3) });
+  const digits = (x / 10 ** (zeros() * step)).toPrecision(3);
+  return say(names[step - 1], { n: digits.includes("e") ? String(Number(digits)) : digits });
 }
 
 /** A number of bytes with its unit, in powers of ten. @param {number} x */

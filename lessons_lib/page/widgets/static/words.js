@@ -22,3 +22,6 @@ export function sayWith(text, fields) {
 export function mark(text) {
   return text;
 }
+
+/** How many zeros each name of a large number adds: three, or four in Chinese, if the table says so. */
+export const zeros = () => Number(table[""] ?? 3);
