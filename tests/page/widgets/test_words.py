@@ -288,3 +288,12 @@ def test_large_numbers_are_named_as_the_language_counts(monkeypatch, tmp_path, s
         text = page.locator("div.explorer").inner_text()
         assert "1.24 亿" in text
         assert "百万" not in text
+
+
+@pytest.mark.browser
+def test_full_width_characters_count_as_two_letters(javascript):
+    script = """async () => {
+      const { letters } = await import("./words.js");
+      return ["", "key 1", "键", "键 1：é", "Größe"].map(letters);
+    }"""
+    assert javascript.page.evaluate(script) == [0, 5, 2, 7, 5]

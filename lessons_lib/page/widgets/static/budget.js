@@ -26,7 +26,7 @@ import {
   stage,
   svg,
 } from "./kit.js";
-import { mark, say, zeros } from "./words.js";
+import { letters, mark, say, zeros } from "./words.js";
 
 /**
  * @typedef {import("./budget.math.js").Config} Config
@@ -194,7 +194,7 @@ function treemap(scope, config) {
         const [left, top, wide, high] = [x * width, y * height, w * width, h * height];
         const box = svg("rect", { class: `x-of-${name}`, x: left, y: top, width: wide, height: high });
         if (wide < 40 || high < 22) return [box];
-        const fits = wide > 6.6 * say(NAMES[name]).length + 12 && high > 38;
+        const fits = wide > 6.6 * letters(say(NAMES[name])) + 12 && high > 38;
         const lines = fits ? [say(NAMES[name]), percentage(share)] : [percentage(share)];
         return [box, ...lines.map((words, i) => named(words, left + 6, top + 16 * (i + 1)))];
       }),

@@ -2,6 +2,7 @@
 
 import { sum } from "./arithmetic.js";
 import { oncePerFrame } from "./kit.js";
+import { letters } from "./words.js";
 
 /**
  * Make an element movable by touch, by mouse and by the arrow keys.
@@ -54,7 +55,7 @@ export function keepApart(names, size, others = [], boxed = []) {
   const taken = [...points, ...others].map(([x, y]) => [x - 7, y - 7, x + 7, y + 7]).concat(boxed);
   names.forEach(({ words }, i) => {
     const [x, y] = points[i];
-    const wide = 3.4 * (words.textContent ?? "").length + 2;
+    const wide = 3.4 * letters(words.textContent ?? "") + 2;
     const outwards = Math.atan2(y - size / 2, x - size / 2);
     const boxes = [0, 1, -1, 2, -2, 3, -3, 4].map((eighth) => {
       const angle = (Math.hypot(x - size / 2, y - size / 2) < 1 ? -Math.PI / 2 : outwards) + (eighth * Math.PI) / 4;

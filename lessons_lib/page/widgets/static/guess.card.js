@@ -2,7 +2,7 @@
 
 import { button, html, keepKeys, linear, svg } from "./kit.js";
 import { curveScore, mend, numberScore, sampled, scale, show, stroke, ticks } from "./guess.math.js";
-import { learn, mark, say, sayWith } from "./words.js";
+import { learn, letters, mark, say, sayWith } from "./words.js";
 
 /**
  * The result as the card shows it: `at` is an option, a number or a curve, or null if the reader could not have given
@@ -143,7 +143,7 @@ function enter(event, done) {
 
 /** A choice among a few options. @param {{ options: string[] }} about @returns {Kind} */
 function choice({ options }) {
-  const row = `g-options${options.some((label) => label.length > 12) ? " g-long" : ""}`;
+  const row = `g-options${options.some((label) => letters(label) > 12) ? " g-long" : ""}`;
   return {
     ask(body, _, commit) {
       const buttons = options.map((label, i) => {

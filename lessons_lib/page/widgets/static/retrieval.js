@@ -17,7 +17,7 @@ import {
   svg,
 } from "./kit.js";
 import { answer, best, directionOf, lengthOf, perDegree, pointing, scores } from "./retrieval.math.js";
-import { say, sayWith } from "./words.js";
+import { letters, say, sayWith } from "./words.js";
 
 /**
  * @typedef {number[]} Point two coordinates
@@ -245,7 +245,7 @@ function curve(part, range, facts) {
     /** @type {number[][]} */
     const rows = [[], [], []];
     places.forEach((place, j) => {
-      const half = 3.5 * (names[j].textContent ?? "").length + 3;
+      const half = 3.5 * letters(names[j].textContent ?? "") + 3;
       const middle = Math.max(LEFT, Math.min(RIGHT - half + 8, place));
       const row = Math.max(
         0,

@@ -25,3 +25,6 @@ export function mark(text) {
 
 /** How many zeros each name of a large number adds: three, or four in Chinese, if the table says so. */
 export const zeros = () => Number(table[""] ?? 3);
+
+/** The width of a text in Latin letters; a full-width character, such as a Chinese one, counts double. @param {string} text */
+export const letters = (text) => text.replace(/[\u2e80-\uffef]/g, "  ").length;
