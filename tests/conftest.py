@@ -8,6 +8,7 @@ import pytest
 import torch
 from browsing import launch, why_no_browser
 from hypothesis import settings
+from tabs import Tabs
 
 # With these variables pytest prints the full difference of compared lists, which takes 20 minutes for two masks.
 for name in ("CI", "BUILD_NUMBER"):
@@ -95,6 +96,14 @@ def browser():
         chromium.new_page = with_long_timeout(chromium.new_page)
         yield chromium
         chromium.close()
+
+
+@pytest.fixture(scope="session")
+def tabs(browser):
+    """Tabs of the browser that tests use one after another."""
+    kept = Tabs(browser)
+    yield kept
+    kept.close()
 
 
 def with_long_timeout(make):

@@ -15,6 +15,12 @@ BLOCKS = ("h1", "h2", "h3", "h4", "p", "li", "td", "th", "dt", "dd")
 NO_TEXT = ".math, mjx-container, .headerlink, .anchor-link, .jp-InternalAnchorLink, .only-print, script, style"
 FORMULA = re.compile(r"\$\$.*?\$\$|\$.*?\$", re.DOTALL)
 TYPESET = str.maketrans(dict(zip("\u201c\u201d\u2018\u2019\u2026", ('"', '"', "'", "'", "..."), strict=True)))
+# Most of a page, without text: scripts, formulas, and the words of code cells, each an element of its own.
+NOT_PARSED = re.compile(
+    r"""<(script|style|mjx-container)\b.*?</\1>"""
+    r"""|(?<=<div class="highlight-ipython3 notranslate"><div class="highlight"><pre>).*?(?=</pre>)""",
+    re.DOTALL,
+)
 FOLDED = re.compile(r"<details>.*?</details>", re.DOTALL)
 
 
@@ -30,7 +36,9 @@ def blocks(html: str | Tag) -> list[str]:
 
 def page(path: Path) -> list[str]:
     """Return a page's text without code, outputs, the cards of a gallery and the chapter's number."""
-    article = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser").select_one("article.bd-article")
+    _, start, rest = path.read_text(encoding="utf-8").partition("<article")
+    text = NOT_PARSED.sub("", start + rest.partition("</article>")[0])
+    article = BeautifulSoup(text, "html.parser").select_one("article.bd-article")
     assert article is not None, path
     for output in article.select(".cell_output"):
         output.replace_with(*output.select("figcaption"))
@@ -52,6 +60,6 @@ def markdown_text(cells: Iterable[str]) -> list[str]:
 
 def notebook(path: Path) -> list[str]:
     """Return the text of a notebook of the edition, rendered by nbconvert, Jupyter's own converter."""
-    cells = nbformat.read(path, as_version=4).cells
+    cells = nbformat.v4.reads(path.read_text(encoding="utf-8")).cells  # not validated: a test of its own does that
     markdown = [cell.source for cell in cells if cell.cell_type == "markdown"]
     return markdown_text([FORMULA.sub("", markdown2html(source)) for source in markdown])

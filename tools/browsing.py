@@ -98,7 +98,7 @@ def _package_folders(package: str, within: str) -> list[Path]:
 def serve(folder: Path) -> Iterator[str]:
     """A context manager that serves a folder to this machine only, and gives the address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Quiet, directory=str(folder)))
-    thread = Thread(target=server.serve_forever)
+    thread = Thread(target=server.serve_forever, args=(0.02,))  # seconds until it notices that it is to end
     thread.start()
     try:
         yield f"http://127.0.0.1:{server.server_port}"

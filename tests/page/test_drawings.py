@@ -3,6 +3,7 @@
 import math
 import re
 import sys
+from functools import cache
 from importlib import import_module
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -90,23 +91,39 @@ def test_drawings_use_only_colours_of_the_palette_and_the_page(name):
     assert not re.search(r'(?:fill|stroke)="', html)
 
 
+FONTS = ["DejaVu Sans", "Arimo", "Noto Sans"]  # Arimo has the widths of Liberation Sans and Arial
+PLACES = """(fonts) => {
+  const r = e => { const b = e.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; };
+  const inFonts = fonts.map((font) => {
+    document.body.style.fontFamily = `"${font}"`;
+    return [...document.querySelectorAll("article")].map((one) => {
+      const texts = [...one.querySelectorAll("text")];
+      return [r(one.querySelector("svg")), texts.map((t) => [t.textContent, r(t)]),
+        parseFloat(getComputedStyle(texts[0]).fontSize)]; }); });
+  return inFonts[0].map((_, i) => inFonts.map((all) => all[i])); }"""
+
+
+@pytest.fixture(scope="module")
+def places(browser):
+    """The places of each drawing and its texts, in each font, all drawings being on one page of a width."""
+
+    @cache
+    def places(width: int) -> dict[str, list]:
+        page = browser.new_page(viewport={"width": width, "height": 900})
+        drawn = "".join(f"<article>{drawing.to_html()}</article>" for drawing in EVERY.values())
+        page.set_content(f"<!doctype html><body style='margin:0'>{drawn}")
+        found = page.evaluate(PLACES, FONTS)
+        page.close()
+        return dict(zip(EVERY, found, strict=True))
+
+    return places
+
+
 @pytest.mark.browser
 @pytest.mark.parametrize("width", all_but([328, 736], lambda width: width == 328))
 @every_drawing
-def test_texts_do_not_overlap_and_stay_inside_in_every_font(browser, name, width):
-    look = """(fonts) => {
-      const r = e => { const b = e.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; };
-      return fonts.map((font) => {
-        document.body.style.fontFamily = `"${font}"`;
-        const texts = [...document.querySelectorAll("text")];
-        return [r(document.querySelector("svg")), texts.map((t) => [t.textContent, r(t)]),
-          parseFloat(getComputedStyle(texts[0]).fontSize)]; }); }"""
-    fonts = ["DejaVu Sans", "Arimo", "Noto Sans"]  # Arimo has the widths of Liberation Sans and Arial
-    page = browser.new_page(viewport={"width": width, "height": 900})
-    page.set_content(f"<!doctype html><body style='margin:0'>{EVERY[name].to_html()}")
-    measured = page.evaluate(look, fonts)
-    page.close()
-    for font, ((left, top, right, bottom), texts, letters) in zip(fonts, measured, strict=True):
+def test_texts_do_not_overlap_and_stay_inside_in_every_font(places, name, width):
+    for font, ((left, top, right, bottom), texts, letters) in zip(FONTS, places(width)[name], strict=True):
         assert right - left == pytest.approx(width, abs=1)
         assert 9 < letters * width / EVERY[name].width < 19
         for said, (x0, y0, x1, y1) in texts:

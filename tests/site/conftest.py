@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from browsing import serve
 from built_site import HTML
-from visits import WIDE, Measured, Seen, each_of, measure, open_and_settle
+from visits import WIDE, Measured, Seen, WithoutScripts, each_of, look_without_scripts, measure, open_and_settle
 
 
 def pytest_generate_tests(metafunc):
@@ -44,22 +44,26 @@ def measured(measured_at, path) -> Measured:
     return measured_at(path)
 
 
+@pytest.fixture(scope="session")
+def without_scripts(tabs, site) -> Iterator[Callable[[str], WithoutScripts]]:
+    """Return what a page shows without JavaScript, looked at at the first call."""
+    with tabs.lent(WIDE, java_script_enabled=False) as page:
+        yield cache(lambda path: look_without_scripts(page, f"{site}/{path}"))
+
+
 @pytest.fixture
-def visit(browser, site):
+def visit(tabs, site):
     """Open a page of the site, from the server or from files; it must load without errors and external requests."""
 
     @contextmanager
-    def open_page(path: str, *, from_files: bool = False, **context):
-        with_scripts = context.get("java_script_enabled", True)
-        base = HTML.as_uri() if from_files else site
-        own = browser.new_context(viewport=WIDE, **context)
-        page = own.new_page()
-        page.seen = Seen()
-        page.seen.watch(page, base)
-        open_and_settle(page, page.seen, f"{base}/{path}", with_scripts=with_scripts)
-        if with_scripts:  # without scripts, their requests count as failed
-            assert page.seen == Seen()
-        yield page
-        own.close()
+    def open_page(path: str, *, from_files: bool = False, **options):
+        with_scripts = options.get("java_script_enabled", True)
+        base, seen = HTML.as_uri() if from_files else site, Seen()
+        with tabs.lent(WIDE, **options) as page, seen.watch(page, base):
+            page.seen = seen
+            open_and_settle(page, seen, f"{base}/{path}", with_scripts=with_scripts)
+            if with_scripts:  # without scripts, their requests count as failed
+                assert seen == Seen()
+            yield page
 
     return open_page

@@ -7,17 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from built_site import HTML, ROOT
+from built_site import HTML, ROOT, read
 from docutils import nodes
 from docutils.utils import new_document
 from visits import Seen
 
 INTRO, EXPLORERS = "book/intro.html", "book/explorers.html"
 SCREENS = [(1440, 900), (360, 740)]
-
-
-def read(path: str) -> str:
-    return (HTML / path).read_text(encoding="utf-8")
 
 
 def cards(path: str) -> list[tuple[str, str, str, str]]:

@@ -6,7 +6,7 @@ import re
 from html import unescape
 
 import pytest
-from built_site import HTML
+from built_site import HTML, read
 from thorough import all_but
 from visits import OPEN_FOLDS, PHONE, Seen, compressed, each_of
 
@@ -20,10 +20,6 @@ MASKS = "book/attention/masks.html"
 SCALING = "book/attention/scaling.html"
 WHY = "book/attention/why-attention.html"
 some_pages_first = pytest.mark.parametrize("path", all_but(PAGES, lambda path: path in (SCALING, WHY, MASKS)))
-
-
-def read(path: str) -> str:
-    return (HTML / path).read_text(encoding="utf-8")
 
 
 def asked(page: str) -> list[dict]:

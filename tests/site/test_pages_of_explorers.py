@@ -7,7 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from build_book import placeholder_notice
-from built_site import HTML
+from built_site import HTML, read
 from thorough import all_but
 from visits import Seen, each_of
 
@@ -17,10 +17,6 @@ every_page = pytest.mark.parametrize("path", PAGES)
 some_pages_first = pytest.mark.parametrize("path", all_but(PAGES, lambda path: path in FIRST))
 STATE = "e => Object.fromEntries(Object.keys(e.explorer.start).map(name => [name, e.explorer.model.get(name)]))"
 CLIPBOARD = {"permissions": ["clipboard-read", "clipboard-write"]}
-
-
-def read(path: str) -> str:
-    return (HTML / path).read_text(encoding="utf-8")
 
 
 def test_every_explorer_has_a_page_and_a_link_to_it():

@@ -5,17 +5,13 @@ import re
 from pathlib import Path
 
 import pytest
-from built_site import HTML
+from built_site import HTML, read
 from docutils import nodes, utils
 from fonts import wide_serif
 from thorough import all_but
 from visits import STARTED
 
 CHAPTER = "book/attention/scaling.html"
-
-
-def read(path: str) -> str:
-    return (HTML / path).read_text(encoding="utf-8")
 
 
 def test_print_remarks_are_hidden_on_screen(path):

@@ -3,6 +3,7 @@
 import json
 import re
 import zipfile
+from functools import cache
 from pathlib import Path
 
 import nbformat
@@ -10,7 +11,7 @@ import prose
 import pytest
 from built_site import HTML, ROOT
 from pin_library import library_commit, pinned
-from visits import Seen, open_and_settle
+from visits import WIDE, Seen, open_and_settle
 from zip_book import pack
 
 EDITION = ROOT / "_build" / "notebooks"
@@ -23,8 +24,10 @@ MYST = re.compile(
 of_the_zip = pytest.mark.xdist_group("the zip")  # one process, so that it is unpacked once
 
 
+@cache
 def cells(path: Path, kind: str) -> list:
-    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == kind]
+    notebook = nbformat.v4.reads(path.read_text(encoding="utf-8"))  # test_edition_has_the_same_code validates it
+    return [cell for cell in notebook.cells if cell.cell_type == kind]
 
 
 @pytest.fixture(params=SOURCES, ids=str)
@@ -101,14 +104,13 @@ def test_download_button_links_to_the_edition(source):
 @pytest.mark.browser
 @of_the_zip
 @pytest.mark.parametrize("path", ["index.html", "book/attention/scaling.html", "search.html?q=softmax"])
-def test_zip_opens_without_a_server_and_external_requests(browser, unzipped, path):
-    page, seen = browser.new_page(), Seen()
-    seen.watch(page, unzipped.as_uri())
-    open_and_settle(page, seen, f"{unzipped.as_uri()}/{path}", with_scripts=True)
-    assert seen == Seen()
-    assert "/attention-book/" in page.url
-    assert page.locator("h1").first.inner_text()
-    page.close()
+def test_zip_opens_without_a_server_and_external_requests(tabs, unzipped, path):
+    seen = Seen()
+    with tabs.lent(WIDE) as page, seen.watch(page, unzipped.as_uri()):
+        open_and_settle(page, seen, f"{unzipped.as_uri()}/{path}", with_scripts=True)
+        assert seen == Seen()
+        assert "/attention-book/" in page.url
+        assert page.locator("h1").first.inner_text()
 
 
 @pytest.fixture(scope="module")

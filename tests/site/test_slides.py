@@ -63,26 +63,24 @@ def test_deck_has_its_parts(decks, name):
 
 
 @pytest.mark.parametrize("name", DECKS)
-def test_deck_from_files_has_no_overflow_and_requests_nothing(browser, decks, name):
+def test_deck_from_files_has_no_overflow_and_requests_nothing(tabs, decks, name):
     path = decks(name)
-    context = browser.new_context(viewport=SIZE, color_scheme="light")
-    page, seen = context.new_page(), Seen()
-    seen.watch(page, path.parent.as_uri())
-    page.goto(path.as_uri())
-    page.wait_for_function("window.Reveal && Reveal.isReady()")
-    page.evaluate("document.fonts.ready")
-    for at in range(page.evaluate("Reveal.getTotalSlides()")):
-        page.evaluate(f"Reveal.slide({at}, 0, 9)")
-        if frame := page.query_selector("section.present iframe"):
-            inside = frame.content_frame()
-            page.wait_for_function("document.querySelector('iframe').style.height")  # its script has run
-            width = inside.evaluate("document.documentElement.scrollWidth - innerWidth")
-            assert width <= 0, "the explorer does not scroll sideways"
-        assert page.evaluate(OVERFLOW) == [], f"slide {at + 1}"
-        for picture in page.query_selector_all("section.present img"):
-            assert picture.evaluate("one => one.complete && one.naturalWidth > 0")
-    assert seen == Seen()
-    context.close()
+    seen = Seen()
+    with tabs.lent(SIZE) as page, seen.watch(page, path.parent.as_uri()):
+        page.goto(path.as_uri())
+        page.wait_for_function("window.Reveal && Reveal.isReady()")
+        page.evaluate("document.fonts.ready")
+        for at in range(page.evaluate("Reveal.getTotalSlides()")):
+            page.evaluate(f"Reveal.slide({at}, 0, 9)")
+            if frame := page.query_selector("section.present iframe"):
+                inside = frame.content_frame()
+                page.wait_for_function("document.querySelector('iframe').style.height")  # its script has run
+                width = inside.evaluate("document.documentElement.scrollWidth - innerWidth")
+                assert width <= 0, "the explorer does not scroll sideways"
+            assert page.evaluate(OVERFLOW) == [], f"slide {at + 1}"
+            for picture in page.query_selector_all("section.present img"):
+                assert picture.evaluate("one => one.complete && one.naturalWidth > 0")
+        assert seen == Seen()
 
 
 def test_questions_are_chosen_from_different_sections_numbers_and_choices_first():

@@ -19,17 +19,16 @@ PAGE = """<!doctype html><html lang="en">
 @pytest.fixture
 def look(browser, tmp_path):
     """Measure the test page with a fault in its body or style."""
+    context = browser.new_context(viewport=WIDE, color_scheme="light")
 
     def looked(body="", style=""):
         (tmp_path / "page.html").write_text(PAGE.format(body=body, style=style))
         (tmp_path / "script.js").write_text("/* fetched */")
-        context = browser.new_context(viewport=WIDE, color_scheme="light")
         with serve(tmp_path) as address:
-            found = measure(context, tmp_path, address, "page.html")
-        context.close()
-        return found
+            return measure(context, tmp_path, address, "page.html")
 
-    return looked
+    yield looked
+    context.close()
 
 
 def test_measure_page_without_faults(look):

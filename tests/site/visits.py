@@ -2,17 +2,21 @@
 
 import gzip
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
+from axe_playwright_python.base import AXE_SCRIPT
+from tabs import listening
 
 WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 900}
 OWN_SCHEMES = ("data:", "blob:")
-ALIKE = {"book/exercises/": "/scaling.html", "explorers/": "/masks.html"}  # folders of similar pages, and the first
+# Folders of similar pages, and the first of each.
+ALIKE = {"book/exercises/": "/scaling.html", "book/reference/": "/attention.html", "explorers/": "/masks.html"}
 
 # Serious violations in third-party HTML, by rule and place.
 BASELINE = [
@@ -20,19 +24,24 @@ BASELINE = [
 ]
 
 # axe's run time grows faster than the size of a page, so repeated content is removed first: formulas, which belong to
-# MathJax; explorers, which tests/page/widgets examines; all code except one word of each token type; and all but the
-# first twelve plain paragraphs, table rows, and entries of the reference and the index.
+# MathJax; explorers, which tests/page/widgets examines; what is in all drawings but the first, whose contrast axe does
+# not judge; all code except one word of each token type; all but the first four guesses; and all but the first twelve
+# plain paragraphs, table rows, entries of the reference and the index, and entries of the menu for other pages. So is
+# what is hidden, which axe walks through without judging it.
 ONE_OF_MANY = """() => {
-  const away = [];
+  const away = [], kinds = {};
   const take = (e) => { away.push([e, e.parentNode, e.nextSibling]); e.remove(); };
   window.putBack = () => { for (const [e, parent, next] of away.reverse()) parent.insertBefore(e, next); };
-  document.querySelectorAll('.math, .explorer').forEach(take);
-  for (const alike of ['dl.py, .genindextable li, .modindextable tr', 'section > p:not([class])', 'tbody > tr'])
+  for (const e of document.querySelectorAll('div.highlight pre span[class]')) kinds[e.className] ??= e.cloneNode(true);
+  document.querySelectorAll('.math, .explorer, details:not([open]) > :not(summary), [hidden]').forEach(take);
+  const lists = ['dl.py, .genindextable li, .modindextable tr', '.bd-sidebar-primary li:not(.current)'];
+  for (const alike of [...lists, 'section > p:not([class])', 'tbody > tr'])
     [...document.querySelectorAll(alike)].slice(12).forEach(take);
+  [...document.querySelectorAll('.guess')].slice(4).forEach(take);
+  for (const drawn of [...document.querySelectorAll('.drawing svg')].slice(1)) [...drawn.childNodes].forEach(take);
   const [first, ...more] = document.querySelectorAll('div.highlight');
   if (!first) return;
-  const kinds = {}, pre = first.querySelector('pre');
-  for (const e of document.querySelectorAll('div.highlight pre span[class]')) kinds[e.className] ??= e.cloneNode(true);
+  const pre = first.querySelector('pre');
   [...pre.childNodes, ...more].forEach(take);
   pre.style.whiteSpace = 'normal';  // all of them together need not scroll
   pre.append('plain ', ...Object.values(kinds));
@@ -73,14 +82,48 @@ class Seen:
     errors: list[str] = field(default_factory=list)
     unanswered: list[str] = field(default_factory=list)
 
-    def watch(self, page, allowed: str) -> None:
-        """Record the page's requests and errors; an address that does not begin with ``allowed`` is external."""
-        page.on("request", lambda r: self._asked(r.url, allowed))
-        page.on("response", lambda r: self.failed.append(f"{r.status} {r.url}") if r.status >= 400 else None)
-        page.on("requestfinished", lambda r: self._answered(r.url))
-        page.on("requestfailed", lambda r: (self._answered(r.url), self.failed.append(r.url)))
-        page.on("pageerror", lambda e: self.errors.append(str(e)))
-        page.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
+    def listeners(self, allowed: str) -> dict[str, Callable]:
+        """Return what records a page's requests and errors; an address without ``allowed`` before it is external.
+
+        A request that the page before has begun in the same tab does not count.
+        """
+        own = set()
+
+        def asked(request) -> None:
+            own.add(request)
+            self.unanswered.append(request.url)
+            if not request.url.startswith((allowed, *OWN_SCHEMES)):
+                self.external.append(request.url)
+
+        def answered(request) -> None:
+            if request in own and request.url in self.unanswered:
+                self.unanswered.remove(request.url)
+
+        def failed(request) -> None:
+            answered(request)
+            if request in own:
+                self.failed.append(request.url)
+
+        def responded(response) -> None:
+            if response.status >= 400:
+                self.failed.append(f"{response.status} {response.url}")
+
+        def said(message) -> None:
+            if message.type == "error":
+                self.errors.append(message.text)
+
+        return {
+            "request": asked,
+            "response": responded,
+            "requestfinished": answered,
+            "requestfailed": failed,
+            "pageerror": lambda error: self.errors.append(str(error)),
+            "console": said,
+        }
+
+    def watch(self, page, allowed: str) -> AbstractContextManager[None]:
+        """Record what the ``listeners`` hear, until the context ends."""
+        return listening(page, self.listeners(allowed))
 
     def rest(self, page) -> "Seen":
         """Wait until there are no pending requests, since lazy images are requested after scrolling."""
@@ -88,15 +131,6 @@ class Seen:
         while self.unanswered and time.monotonic() < until:
             page.wait_for_timeout(10)
         return self
-
-    def _asked(self, url: str, allowed: str) -> None:
-        self.unanswered.append(url)
-        if not url.startswith((allowed, *OWN_SCHEMES)):
-            self.external.append(url)
-
-    def _answered(self, url: str) -> None:
-        if url in self.unanswered:
-            self.unanswered.remove(url)
 
 
 @dataclass
@@ -112,7 +146,7 @@ class Measured:
 
 
 def each_of(pages):
-    """Parametrise over pages; of the pages of exercises and of explorers ``make test`` visits one each: they are alike.
+    """Parametrise over pages; of pages that are alike (``ALIKE``), ``make test`` visits one.
 
     All tests of a page share one visit, so ``--dist loadgroup`` keeps them in one process.
     """
@@ -144,36 +178,61 @@ def open_and_settle(page, seen: Seen, address: str, *, with_scripts: bool = True
 def measure(context, folder: Path, base: str, path: str) -> Measured:
     """Open the page of ``folder``, served at ``base``, in a tab of its own and measure it.
 
+    In a tab that has shown another page, that page's fonts would seem to be asked for.
+
     The phone comes last, because the theme looks again, a moment after a change of size, for what can be scrolled.
     """
     page = context.new_page()
-    seen, asked = Seen(), []
-    seen.watch(page, base)
-    page.on("response", lambda response: asked.append(response.url) if response.ok else None)
-    page.set_viewport_size(WIDE)
-    open_and_settle(page, seen, f"{base}/{path}")
+    seen, asked = Seen(), set()
+    with seen.watch(page, base), listening(page, {"response": lambda one: asked.add(one.url) if one.ok else None}):
+        open_and_settle(page, seen, f"{base}/{path}")
 
-    weights = {url: compressed(folder / inside) for url in set(asked) if (inside := _inside(url, base)) is not None}
-    nameless = page.evaluate(NAMELESS)
-    colours = {"light": page.evaluate(COLOURS)}
-    set_theme(page, "dark")
-    colours["dark"] = page.evaluate(COLOURS)  # measured immediately after the change
-    set_theme(page, "light")
+        weights = {url: compressed(folder / inside) for url in asked if (inside := _inside(url, base)) is not None}
+        nameless = page.evaluate(NAMELESS)
+        colours = {"light": page.evaluate(COLOURS)}
+        set_theme(page, "dark")
+        colours["dark"] = page.evaluate(COLOURS)  # measured immediately after the change
+        set_theme(page, "light")
 
-    page.evaluate(ONE_OF_MANY)
-    page.evaluate(FADED)
-    violations = {"light": serious_violations(page)}
-    set_theme(page, "dark")
-    page.evaluate(FADED)
-    violations["dark"] = serious_violations(page, runOnly=["color-contrast"])
+        page.evaluate(ONE_OF_MANY)
+        page.evaluate(FADED)
+        violations = {"light": serious_violations(page)}
+        set_theme(page, "dark")
+        page.evaluate(FADED)
+        violations["dark"] = serious_violations(page, runOnly=["color-contrast"])
 
-    page.evaluate("putBack()")
-    page.set_viewport_size(PHONE)
-    page.evaluate(TWO_FRAMES)
-    too_wide = page.evaluate(WIDER_THAN_A_PHONE)
-    seen.rest(page)  # a font that only the phone needs
+        page.evaluate("putBack()")
+        page.set_viewport_size(PHONE)
+        page.evaluate(TWO_FRAMES)
+        too_wide = page.evaluate(WIDER_THAN_A_PHONE)
+        seen.rest(page)  # a font that only the phone needs
     page.close()
     return Measured(seen, weights, too_wide, nameless, colours, violations)
+
+
+@dataclass
+class WithoutScripts:
+    """What a reader without JavaScript sees of a page."""
+
+    guessing: int  # controls of guesses
+    opened: int  # folds that are open after a click on the first
+    explorers: list[tuple[bool, str]]  # of each, whether its figure is visible, and its text
+
+
+def look_without_scripts(page, address: str) -> WithoutScripts:
+    """Open the page at an address in a tab without JavaScript, and its folds that hold explorers by a click."""
+    page.goto(address)
+    guessing = page.locator(".g-mode:visible, .g-bar").count()
+    folds = page.locator("details.fold > summary")
+    if folds.count():
+        folds.first.click()
+    opened = page.locator("details.fold[open]").count()
+    for fold in page.locator("details.fold:not([open]):has(div.explorer) > summary").all()[::-1]:
+        fold.click()
+    explorers = page.locator("div.explorer").all()
+    return WithoutScripts(
+        guessing, opened, [(one.locator("svg[role=img]").first.is_visible(), one.inner_text()) for one in explorers]
+    )
 
 
 def set_theme(page, theme: str) -> None:
@@ -198,7 +257,10 @@ def known(rule: str, node: dict) -> bool:
 
 def serious_violations(page, **options) -> list[str]:
     """Return axe's serious and critical violations, with rule, place and source."""
-    found = Axe().run(page, options={"resultTypes": ["violations"], "preload": False, **options}).response["violations"]
+    if not page.evaluate("'axe' in window"):
+        page.evaluate(AXE_SCRIPT)
+    asked = {"resultTypes": ["violations"], "preload": False, **options}
+    found = page.evaluate("async (options) => (await axe.run(options)).violations", asked)
     return [
         f"{violation['id']} at {node['target'][0]}: {node['html'][:120]}"
         for violation in found

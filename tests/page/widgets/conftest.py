@@ -6,6 +6,7 @@ from shutil import copytree
 
 import pytest
 from browsing import serve
+from tabs import listening
 
 from lessons_lib.page.widgets.assemble import STATIC
 
@@ -74,25 +75,27 @@ PHONE = '<meta name="viewport" content="width=device-width"><main>{body}</main><
 
 
 @pytest.fixture
-def show(browser, tmp_path):
+def show(tabs, tmp_path):
     """Open explorers on a bare page from a file, without network; the page must make no request and raise no error."""
 
     @contextmanager
-    def opened(*explorers, theme="light", width=900, **context):
+    def opened(*explorers, theme="light", width=900, **options):
         file = tmp_path / "page.html"
         body = "\n".join(explorer.to_html() for explorer in explorers)
         file.write_text(BARE.format(theme=theme) + PHONE.format(body=body), encoding="utf-8")
-        own = browser.new_context(viewport={"width": width, "height": 900}, **context)
         asked, errors = [], []
-        own.route("**/*", lambda r: r.continue_() if r.request.url == file.as_uri() else (asked.append(r), r.abort()))
-        page = own.new_page()
-        page.on("pageerror", lambda error: errors.append(str(error)))
-        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        page.goto(file.as_uri())
-        yield page
-        own.close()
-        assert not asked
-        assert not errors
+        own = (file.as_uri(), "blob:", "data:")
+        listeners = {
+            "request": lambda request: None if request.url.startswith(own) else asked.append(request.url),
+            "pageerror": lambda error: errors.append(str(error)),
+            "console": lambda message: errors.append(message.text) if message.type == "error" else None,
+        }
+        size = {"width": width, "height": 900}
+        with tabs.lent(size, leave=bool(options), **options) as page, listening(page, listeners):
+            page.goto(file.as_uri())
+            yield page
+        assert asked == []
+        assert errors == []
 
     return opened
 
@@ -114,18 +117,19 @@ MOUNT = """async ([source, state]) => {
 
 
 @pytest.fixture
-def mount(browser):
+def mount(tabs, tmp_path):
     """Render an explorer as a live notebook does; the page has ``model``, ``saved``, ``heard()`` and ``leave()``."""
-    page = browser.new_page()
-    page.set_content("<!doctype html><main></main>")
+    file = tmp_path / "empty.html"
+    file.write_text("<!doctype html><main></main>", encoding="utf-8")
+    with tabs.lent({"width": 900, "height": 900}, leave=False) as page:
+        page.goto(file.as_uri())
 
-    def mounted(explorer):
-        hidden = {name: getattr(explorer, name) for name in ("_card", "_words") if explorer.has_trait(name)}
-        page.evaluate(MOUNT, [explorer._esm, {**explorer._state(), **hidden}])
-        return page
+        def mounted(explorer):
+            hidden = {name: getattr(explorer, name) for name in ("_card", "_words") if explorer.has_trait(name)}
+            page.evaluate(MOUNT, [explorer._esm, {**explorer._state(), **hidden}])
+            return page
 
-    yield mounted
-    page.close()
+        yield mounted
 
 
 BOOK = (Path(__file__).parents[3] / "book/_static/book.js").read_text(encoding="utf-8")
