@@ -50,8 +50,8 @@ def test_kernels_equal_attention(n, m, mask):
     assert_right(errors(triton_attention(case), case), torch.float32, times=ONE_KEY if m == 1 else 1.0)
 
 
-@pytest.mark.parametrize("mask", MASKS, ids=str)
-@pytest.mark.parametrize(("n", "m"), SIZES)
+@pytest.mark.parametrize("mask", all_but(MASKS, lambda mask: mask.get("window") != 1), ids=str)
+@pytest.mark.parametrize(("n", "m"), all_but(SIZES, lambda n, m: n * m > 1 and n != 64))
 def test_kernels_equal_attention_with_key_lengths(n, m, mask):
     case = Case(b=3, h=1, g=1, n=n, m=m, key_lengths=(m, 0, (m + 1) // 2), **mask)
     assert_right(errors(triton_attention(case), case), torch.float32)
@@ -64,15 +64,27 @@ def test_grouped_heads_equal_attention(h, g, mask):
     assert_right(errors(triton_attention(case), case), torch.float32)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("d", [1, 8, 16, 20, 32, 40, 64, 80, 96, 128, 160, 256])
+@pytest.mark.parametrize(
+    ("d", "dtype"),
+    all_but(
+        [(d, dtype) for d in (1, 8, 16, 20, 32, 40, 64, 80, 96, 128, 160, 256) for dtype in DTYPES],
+        lambda d, dtype: dtype == torch.float32 or d in (1, 20, 256),
+    ),
+    ids=str,
+)
 def test_any_head_width_equals_attention(d, dtype):
     case = Case(h=1, g=1, n=35, m=70, d=d, is_causal=True)
     assert_right(errors(triton_attention(case), case, dtype), dtype)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("layout", ["interleaved", "odd", "transposed"])
+@pytest.mark.parametrize(
+    ("layout", "dtype"),
+    all_but(
+        [(layout, dtype) for layout in ("interleaved", "odd", "transposed") for dtype in DTYPES],
+        lambda layout, dtype: dtype == torch.float32 or layout == "odd",
+    ),
+    ids=str,
+)
 @pytest.mark.parametrize("mask", [{"key_lengths": (70, 31)}, {"is_causal": True, "window": 23}], ids=str)
 def test_any_strides_equal_attention(layout, dtype, mask):
     case = Case(b=2, h=2, g=1, n=35, m=70, d=24, **mask)
@@ -97,8 +109,18 @@ def test_any_tiles_equal_attention(block_q, block_k, mask):
 BY_HOST = Configuration(*(tile._replace(host=True) for tile in INTERPRETED))
 
 
-@pytest.mark.parametrize("mask", [{}, {"is_causal": True}, {"is_causal": True, "window": 23}], ids=str)
-@pytest.mark.parametrize("layout", ["padded", "interleaved", "odd"])
+@pytest.mark.parametrize(
+    ("layout", "mask"),
+    all_but(
+        [
+            (layout, mask)
+            for layout in ("padded", "interleaved", "odd")
+            for mask in ({}, {"is_causal": True}, {"is_causal": True, "window": 23})
+        ],
+        lambda layout, mask: layout == "interleaved" or mask == {"is_causal": True},
+    ),
+    ids=str,
+)
 def test_descriptors_from_the_host_equal_attention(layout, mask):
     case = Case(b=2, h=4, g=2, n=35, m=70, d=24, **mask)
     band = KernelBand.of(35, 70, is_causal=case.is_causal, window=case.window)
@@ -184,7 +206,7 @@ def test_one_query_without_gradient_uses_the_decoding_kernel(dtype, monkeypatch)
 
 def gradients(seed: int) -> list[Tensor]:
     torch.manual_seed(seed)
-    q, k, v = (torch.randn(2, heads, 70, 16, dtype=torch.float32, requires_grad=True) for heads in (4, 2, 2))
+    q, k, v = (torch.randn(1, heads, 70, 16, dtype=torch.float32, requires_grad=True) for heads in (2, 1, 1))
     out, lse = flash_attention(q, k, v, is_causal=True, backend="triton", return_lse=True)
     return [out, lse, *torch.autograd.grad(out.square().sum() + lse.sum(), (q, k, v))]
 
