@@ -85,7 +85,7 @@ class HeadsExplorer(Explorer):
             for j, share in enumerate(head[: query + 1])
         ]
         ground = element("rect", class_="x-ground", x=91, y=17, width=216, height=20 * len(words))
-        most = ", ".join(
+        most = say(", ").join(
             say("{head} to {word}", head=head, word=words[row.argmax()])
             for head, row in zip(HEADS, weights[:, query], strict=True)
         )

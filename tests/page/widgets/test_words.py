@@ -199,6 +199,19 @@ def test_fields_may_be_elements(javascript):
     assert javascript.page.evaluate(script) == ["", "B", " after ", "I", "", "{a} after 0", "{x} braces", "toString"]
 
 
+@pytest.mark.browser
+def test_clauses_and_items_are_joined_by_different_marks(javascript):
+    script = """async () => {
+      const { clauses, learn, say } = await import("./words.js");
+      const parts = ["a", ["b", "c"].join(say(", ")), "d"];
+      const english = [clauses([]), clauses(["a"]), clauses(parts)];
+      const words = { ", ": "、", "{clause}, ": "{clause}，" };
+      learn({ get: () => words });
+      return [...english, clauses(["a", ["b", "{clause}"].join(say(", ")), "d"])];
+    }"""
+    assert javascript.page.evaluate(script) == ["", "a", "a, b, c, d", "a，b、{clause}，d"]
+
+
 def test_texts_of_scripts_are_found():
     script = r"""
       // say("a comment")

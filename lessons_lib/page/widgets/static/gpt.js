@@ -23,7 +23,7 @@ import { memberSwitch, not, querySlider } from "./query_slider.js";
 import { firstError, nextWord } from "./stories.math.js";
 import { tabs } from "./tabs.js";
 import { draw, followers, nextTokenProbs, write } from "./writing.math.js";
-import { mark, say } from "./words.js";
+import { clauses, mark, say } from "./words.js";
 
 /**
  * @typedef {{ words: string, query: number, off: string[], temperature: number, top_k: number, top_p: number,
@@ -487,8 +487,8 @@ function distance(exact, p) {
 function struck(word, isKept, p) {
   word.classList.toggle("g-cut", !isKept);
   word.classList.toggle("g-impossible", p === 0);
-  const said = [!isKept && say("cut"), p === 0 && say("impossible")].filter(Boolean);
-  word.setAttribute("aria-label", [word.textContent?.replace("␣", say("space")), ...said].join(say(", ")));
+  const said = [!isKept && say("cut"), p === 0 && say("impossible")].filter((one) => one !== false);
+  word.setAttribute("aria-label", clauses([word.textContent?.replace("␣", say("space")) ?? "", ...said]));
 }
 
 /** @param {Scope} scope @param {Model} model */

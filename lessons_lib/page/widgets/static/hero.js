@@ -174,7 +174,7 @@ function verdict(read, p, off) {
   const heads = !off.length
     ? say("All heads on")
     : off.length > 1
-      ? say("Without heads {heads}", { heads: off.join(", ") })
+      ? say("Without heads {heads}", { heads: off.join(say(", ")) })
       : say("Without head {head}", { head: off[0] });
   const [one, several] = agreement(p);
   const [most] = likeliest(p, 1);

@@ -35,7 +35,7 @@ import {
 } from "./routing.math.js";
 import { querySlider } from "./query_slider.js";
 import { tabs } from "./tabs.js";
-import { mark, say } from "./words.js";
+import { clauses, mark, say } from "./words.js";
 
 /**
  * @typedef {{ balance: string, top_k: number, layer: number, story: number, words: number, query: number,
@@ -365,10 +365,10 @@ function toldLast(story, rows, how) {
     places > 0 && say("gives each expert one more place"),
     back.length > 0 && say("lets in {words}", { words: who(back) }),
     out.length > 0 && say("pushes out {words}", { words: who(out) }),
-  ].filter(Boolean);
+  ].filter((clause) => clause !== false);
   const word = story[rows.length - 1];
   return done.length
-    ? say("The last word of the call, “{word}”, {done}.", { word, done: done.join(say(", ")) })
+    ? say("The last word of the call, “{word}”, {done}.", { word, done: clauses(done) })
     : say("The last word of the call, “{word}”, changes nothing for those before it.", { word });
 }
 

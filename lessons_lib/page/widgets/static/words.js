@@ -18,6 +18,11 @@ export function sayWith(text, fields) {
   return (table[text] ?? text).split(/\{(\w+)\}/).map((piece, i) => (i % 2 ? fields[piece] : piece));
 }
 
+/** Clauses in a row; items of a list are joined by `say(", ")`, and some languages part the two. @param {string[]} all */
+export function clauses(all) {
+  return all.map((clause, i) => (i < all.length - 1 ? say("{clause}, ", { clause }) : clause)).join("");
+}
+
 /** A text that is given to `say` where it is shown. @template {string} T @param {T} text */
 export function mark(text) {
   return text;
