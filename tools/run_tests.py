@@ -55,6 +55,7 @@ def files(folder: str, *patterns: str) -> tuple[str, ...]:
 NO_TESTS = 5  # pytest's exit status
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "--durations=5", "--durations-min=30")
 FIRST = ("-m", "not thorough", "--hypothesis-profile=few")
+SHAPED = ("-m", "not thorough and not another_process", *FIRST[2:])
 REST = ("-m", "thorough")
 MANY = ("-m", "thorough or hypothesis", "--hypothesis-profile=many")  # Hypothesis marks its tests itself
 # Execute every shape in every signature; an int will do for a float, as for other checkers of types.
@@ -94,6 +95,16 @@ SLOW = (
 )
 WITHOUT_SLOW = tuple(f"--ignore={path}" for path in SLOW)
 MODELS_TOO = tuple(option for option in WITHOUT_SLOW if not option.endswith("test_huggingface.py"))
+# They read the book, the repository and measurements: other tests execute the shapes of what they call.
+WITHOUT_SHAPES = tuple(
+    f"--ignore={path}"
+    for path in (
+        "tests/chapters",
+        *files("tests/flash", "test_benchmark*.py"),
+        *files("tests/repository", "test_*.py"),
+    )
+    if path != "tests/repository/test_examples.py"
+)
 
 # Longest first. The book is built of the runs that were tested (book/conftest.py), and the site is what was built.
 TEST = (
@@ -109,7 +120,7 @@ TEST = (
     Lane("grading", (*PYTEST, *FIRST), CLASS),
 )
 ALL_ELSE = (
-    Lane("shapes", (*PYTEST, *FIRST, SHAPES, *ELSEWHERE, *MODELS_TOO), LIBRARY),
+    Lane("shapes", (*PYTEST, *SHAPED, SHAPES, *ELSEWHERE, *MODELS_TOO, *WITHOUT_SHAPES), LIBRARY),
     Lane("library", (*PYTEST, *MANY, *ELSEWHERE, *WITHOUT_SLOW), LIBRARY),
     Lane("site", (*PYTEST, *REST, *AGAIN), SITE),
     Lane("explorers", (*PYTEST, *REST, *AGAIN, f"--ignore={SITE[-1]}"), EXPLORERS),

@@ -63,13 +63,21 @@ def extensions(monkeypatch):
         sys.modules.pop(name, None)
 
 
+@pytest.fixture(scope="module")
+def books() -> dict[str, Path]:
+    """The books that were built, by their addresses and options."""
+    return {}
+
+
 @pytest.fixture
-def site(extensions, tmp_path):
-    """Build a book of two pages with a repository address."""
+def site(extensions, books, tmp_path_factory):
+    """Build a book of two pages with a repository address, once for each address and options."""
 
     def built(address: str, **options) -> Path:
-        source, target = tmp_path / "source", tmp_path / "html"
-        source.mkdir()
+        if (name := f"{address} {options}") in books:
+            return books[name]
+        source = tmp_path_factory.mktemp("source")
+        target = books[name] = source.with_name(f"{source.name}-html")
         (source / "intro.md").write_text(INTRO)
         (source / "scaling.md").write_text(CHAPTER)
         (source / "notes.md").write_text("# Notes\n\nThey say in a sentence what the page is about, and go on.\n")
@@ -261,7 +269,7 @@ def test_build_in_a_test_leaves_the_defaults_of_sphinx(site):
     from sphinx.config import Config
 
     before = dict(Config.config_values["source_suffix"].default)
-    site(PLACEHOLDER)
+    site(PLACEHOLDER, project="not built before")
     assert Config.config_values["source_suffix"].default == before == {".rst": "restructuredtext"}
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ CHAPTERS = [path for path in NOTEBOOKS if path.parent.parent == ROOT / "book"]
 LIBRARY = sorted((ROOT / "lessons_lib").rglob("*.py"))
 
 
+@cache
 def parse(source: str) -> ast.Module:
     """Parse a cell without IPython's magic lines."""
     return ast.parse(re.sub(r"^(\s*)[%!].*$", r"\1pass", source, flags=re.MULTILINE))

@@ -90,12 +90,14 @@ def error(ours, true):
 # --- the ring -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.another_process
 @pytest.mark.parametrize("name", [name for name, (*_, dtype) in RING.items() if dtype != torch.bfloat16])
 def test_ring_attention_equals_attention_forward_and_backward(ranks, name):
     errors = error(join_ranks(ranks, "right", name, name), whole(name))
     assert max(errors.values()) < TOLERANCE[RING[name][2]], errors
 
 
+@pytest.mark.another_process
 def test_ring_attention_in_half_precision_has_at_most_twice_the_error(ranks):
     """Largest relative errors measured: output 2.6e-3, gradients 3.8e-3; in one process 2.6e-3 and 2.8e-3."""
     name = "half"
@@ -111,6 +113,7 @@ def test_ring_attention_in_half_precision_has_at_most_twice_the_error(ranks):
     assert all(errors[key] <= 2 * allowed[key] + 1e-6 for key in errors), (errors, allowed)
 
 
+@pytest.mark.another_process
 @pytest.mark.parametrize(
     ("fault", "case", "affected"),
     [
@@ -124,6 +127,7 @@ def test_comparison_fails_for_a_wrong_ring(ranks, fault, case, affected):
     assert {key for key, size in errors.items() if size > 0.05} >= affected, errors
 
 
+@pytest.mark.another_process
 def test_ring_attention_skips_hidden_blocks_and_zigzag_balances_work(ranks):
     """16 positions. Consecutive: 8 x 8 pairs, and twice that on the last rank. Zigzag: 5 times 4 x 4 pairs on each."""
     assert [rank["work"] for rank in ranks] == [
@@ -132,6 +136,7 @@ def test_ring_attention_skips_hidden_blocks_and_zigzag_balances_work(ranks):
     ]
 
 
+@pytest.mark.another_process
 def test_ring_attention_in_a_process_group(ranks):
     q, k, v, _, _ = heads("causal").values()
     for rank in range(N_RANKS):
@@ -139,6 +144,7 @@ def test_ring_attention_in_a_process_group(ranks):
         assert_close(ranks[rank]["in_own_group"], attention(*(x[:, :, part] for x in (q, k, v)), causal(len(part))))
 
 
+@pytest.mark.another_process
 def test_error_on_one_rank_raises_on_all(ranks):
     expected = {
         "one has a mask": "is_causal must be the same on all ranks, got {} here and {} on rank {}",
@@ -163,6 +169,7 @@ def test_error_on_one_rank_raises_on_all(ranks):
 # --- decoding with a divided cache ----------------------------------------------------------------------------------
 
 
+@pytest.mark.another_process
 @pytest.mark.parametrize("name", SPLIT)
 def test_split_kv_attention_equals_attention(ranks, name):
     q, k, v, _, _ = (x.double() for x in heads(name).values())

@@ -36,6 +36,7 @@ def bench(tmp_path):
     return Bench(NoGpu(), Record(tmp_path / "part.json", {}), 5, SIZES)
 
 
+@pytest.mark.another_process
 def test_command_without_gpu_prints_a_message():
     nothing = os.environ | {
         "CUDA_VISIBLE_DEVICES": "",

@@ -195,6 +195,7 @@ def test_auto_forces_a_fused_kernel(monkeypatch):
     assert used == [torch.nn.attention.SDPBackend.FLASH_ATTENTION]
 
 
+@pytest.mark.another_process
 @pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss is in kilobytes on Linux only")
 def test_auto_memory_is_linear():
     code = """
@@ -372,6 +373,7 @@ def test_memory_efficient_kernel_runs_asks_pytorch(monkeypatch):
     assert (given.attn_mask, given.dropout, given.enable_gqa) == (None, 0.0, False)
 
 
+@pytest.mark.another_process
 def test_importing_flash_does_not_import_triton():
     code = "import sys, lessons_lib.flash; print('triton' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"

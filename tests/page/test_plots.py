@@ -150,6 +150,7 @@ def test_theme_does_not_leak():
     assert dict(mpl.rcParams) == before
 
 
+@pytest.mark.another_process
 def test_notebook_shows_every_plot():
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     code = "import torch; from lessons_lib.page import plots; plots.bars(torch.ones(3));", "plots.bars(torch.ones(2));"

@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import torch
 
 from benchmarks import complexity_cpu as command
@@ -35,6 +36,7 @@ def test_compared_methods_agree_and_have_expected_shapes():
     assert shapes == {"GRU": (1, 37, command.WIDTH), "LSTM": (1, 37, command.WIDTH)}
 
 
+@pytest.mark.another_process
 def test_attention_memory_is_about_that_of_its_scores():
     """At least a float32 and a Boolean for each pair of positions and head."""
     n = 1024

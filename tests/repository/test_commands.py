@@ -91,6 +91,7 @@ def test_only_one_lane_of_make_test_all_executes_shapes():
         "flash/test_tiled",
         "checks/test_every_check",
         "transformer/test_huggingface",
+        "repository/test_examples",
     ):
         assert covers(shaped, f"tests/{path}.py")
 

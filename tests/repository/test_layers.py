@@ -8,6 +8,7 @@ import ast
 import json
 import re
 import sys
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 
@@ -38,6 +39,7 @@ def listed(docstring: str) -> list[str]:
     return re.findall(r"^ {4}(\w+)", found[1], re.MULTILINE) if found else []
 
 
+@cache
 def syntax(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 

@@ -1,6 +1,6 @@
-"""Train a small model for a few steps and save its weights, in one process or, with torchrun, in several.
+"""Train a small model for a few steps and save its weights, in one process or in several.
 
-python -m torch.distributed.run --standalone --nproc-per-node 2 tests/training/data_parallel_worker.py OUT
+RANK=0 WORLD_SIZE=2 python tests/training/data_parallel_worker.py OUT & RANK=1 ...
 """
 
 import os
@@ -37,7 +37,8 @@ def main(out: str) -> None:
     if n_processes == 1:
         records = list(train(model, batches, n_steps=N_STEPS, lr=0.01, progress=False))
     else:
-        distributed.init_process_group("gloo")
+        meet = f"file://{out}.meet"
+        distributed.init_process_group("gloo", init_method=meet, rank=rank, world_size=n_processes)
         records = list(train(DistributedDataParallel(model), batches, n_steps=N_STEPS, lr=0.01, progress=False))
         distributed.destroy_process_group()
     if rank == 0:

@@ -9,6 +9,7 @@ from dataclasses import FrozenInstanceError, replace
 from itertools import islice, pairwise
 from pathlib import Path
 
+import data_parallel_worker
 import pytest
 import torch
 from safetensors import safe_open
@@ -415,23 +416,25 @@ def test_save_of_optimizer_state_that_is_no_tensor_raises(tmp_path):
 
 # --- several processes ----------------------------------------------------------------------------------------------
 
-WORKER = Path(__file__).with_name("data_parallel_worker.py")
 
-
-def worker(launcher, file):
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "MASTER_ADDR": "127.0.0.1"}
-    command = [sys.executable, *launcher, str(WORKER), str(file)]
-    finished = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=300)
-    assert finished.returncode == 0, finished.stderr
-    return load_file(file)
-
-
+@pytest.mark.another_process
 def test_data_parallel_training_matches_one_process_with_joined_batch(tmp_path):
     """Compare weights and records after 6 steps of a small GPT; measured differences are 1e-14 and 4e-16.
 
     The shards of a batch have different numbers of targets. With the common average of the processes' means, the
     weights would differ by 4e-2.
     """
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
-    one, two = worker([], tmp_path / "one"), worker(launcher, tmp_path / "two")
-    assert_close(two, one, rtol=0, atol=1e-12)
+    data_parallel_worker.main(str(tmp_path / "one"))
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "WORLD_SIZE": "2"}
+    command = [sys.executable, data_parallel_worker.__file__, str(tmp_path / "two")]
+    started = [
+        subprocess.Popen(command, env=environment | {"RANK": str(rank)}, stderr=subprocess.PIPE, text=True)
+        for rank in range(2)
+    ]
+    try:
+        errors = [process.communicate(timeout=300)[1] for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert not any(process.returncode for process in started), "\n".join(errors)
+    assert_close(load_file(tmp_path / "two"), load_file(tmp_path / "one"), rtol=0, atol=1e-12)

@@ -428,7 +428,7 @@ def test_every_parameter_receives_a_gradient(flavour):
 def test_model_compiles_into_one_graph(flavour):
     """While torch.compile traces, only the checks that read values are skipped."""
     torch.compiler.reset()
-    tokens, model = tokens_and_model(flavour)
+    tokens, model = tokens_and_model(flavour, n_layers=1)
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     assert_close(compiled(tokens), model(tokens), rtol=0, atol=0)
 
@@ -454,6 +454,7 @@ GPTConfig.from_json(gpt2_small().to_json())
 """
 
 
+@pytest.mark.another_process
 def test_rotary_base_default_is_defined_once():
     """A change of the default affects all new rotary models, but neither other models nor saved configs."""
     command = [sys.executable, "-c", ANOTHER_BASE]
