@@ -8,7 +8,18 @@ from pathlib import Path
 import pytest
 from browsing import serve
 from built_site import HTML
-from visits import WIDE, Measured, Seen, WithoutScripts, each_of, look_without_scripts, measure, open_and_settle
+from visits import (
+    WIDE,
+    Measured,
+    Seen,
+    WithoutScripts,
+    each_of,
+    examine,
+    is_examined_later,
+    look_without_scripts,
+    measure,
+    open_and_settle,
+)
 
 
 def pytest_generate_tests(metafunc):
@@ -17,7 +28,8 @@ def pytest_generate_tests(metafunc):
     if "path" in metafunc.fixturenames and not chosen:
         pages = sorted(str(page.relative_to(HTML)) for page in HTML.rglob("*.html") if not is_part_of_another(page))
         pages = [page for page in pages if page != "404.html"]  # test_not_found.py: it stands at no address of its own
-        metafunc.parametrize(*each_of(pages or ["the site has not been built: run make book"]).args)
+        later = is_examined_later if "violations" in metafunc.fixturenames else None
+        metafunc.parametrize(*each_of(pages or ["the site has not been built: run make book"], later).args)
 
 
 def is_part_of_another(page: Path) -> bool:
@@ -42,6 +54,25 @@ def measured_at(browser, site) -> Iterator[Callable[[str], Measured]]:
 @pytest.fixture
 def measured(measured_at, path) -> Measured:
     return measured_at(path)
+
+
+@pytest.fixture(scope="session")
+def examined_at(tabs, site) -> Callable[[str], dict[str, list[str]]]:
+    """Return the accessibility violations of a page that axe does not examine while it is measured."""
+
+    @cache
+    def visited(path: str) -> dict[str, list[str]]:
+        with tabs.lent(WIDE) as page:
+            open_and_settle(page, Seen(), f"{site}/{path}")
+            return examine(page)
+
+    return visited
+
+
+@pytest.fixture
+def violations(measured_at, examined_at, path) -> dict[str, list[str]]:
+    """The serious accessibility violations of a page, by theme."""
+    return examined_at(path) if is_examined_later(path) else measured_at(path).violations
 
 
 @pytest.fixture(scope="session")

@@ -18,8 +18,8 @@ def test_page_has_no_errors_and_no_external_requests(measured):
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_page_has_no_serious_accessibility_violations(measured, theme):
-    assert measured.violations[theme] == []
+def test_page_has_no_serious_accessibility_violations(violations, theme):
+    assert violations[theme] == []
 
 
 def test_page_fits_a_phone(measured):

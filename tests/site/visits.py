@@ -17,6 +17,8 @@ WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 900}
 OWN_SCHEMES = ("data:", "blob:")
 # Folders of similar pages, and the first of each.
 ALIKE = {"book/exercises/": "/scaling.html", "book/reference/": "/attention.html", "explorers/": "/masks.html"}
+NO_CHAPTERS = {"back", "exercises", "questions", "reference"}  # other folders of the book
+JUDGED = ("scaling", "masks", "train-gpt")  # the chapters that axe examines in ``make test``
 
 # Serious violations in third-party HTML, by rule and place.
 BASELINE = [
@@ -142,20 +144,28 @@ class Measured:
     too_wide: list[str]  # elements that do not fit a phone
     nameless: list[str]  # controls of explorers without an accessible name
     colours: dict[str, list[tuple[str, str]]]  # text and background colour of each explorer, by theme
-    violations: dict[str, list[str]]  # serious accessibility violations, by theme
+    violations: dict[str, list[str]] | None  # serious accessibility violations, by theme, where axe has examined it
 
 
-def each_of(pages):
-    """Parametrise over pages; of pages that are alike (``ALIKE``), ``make test`` visits one.
+def each_of(pages, later: Callable[[str], bool] | None = None):
+    """Parametrise over pages; of pages that are alike (``ALIKE``), ``make test`` visits one, and none of ``later``.
 
     All tests of a page share one visit, so ``--dist loadgroup`` keeps them in one process.
     """
-    return pytest.mark.parametrize("path", [pytest.param(page, marks=marks_of(page)) for page in pages])
+    return pytest.mark.parametrize(
+        "path", [pytest.param(page, marks=marks_of(page, later is not None and later(page))) for page in pages]
+    )
 
 
-def marks_of(page: str) -> list[pytest.MarkDecorator]:
+def marks_of(page: str, is_later: bool = False) -> list[pytest.MarkDecorator]:
     repeats = any(page.startswith(folder) and not page.endswith(first) for folder, first in ALIKE.items())
-    return [pytest.mark.xdist_group(page), *([pytest.mark.thorough] if repeats else [])]
+    return [pytest.mark.xdist_group(page), *([pytest.mark.thorough] if repeats or is_later else [])]
+
+
+def is_examined_later(page: str) -> bool:
+    """Return whether axe examines a page in ``make test-all`` alone, as most chapters: they have the same parts."""
+    path = Path(page)
+    return path.match("book/*/*.html") and path.parent.name not in NO_CHAPTERS and path.stem not in JUDGED
 
 
 def open_and_settle(page, seen: Seen, address: str, *, with_scripts: bool = True) -> None:
@@ -193,21 +203,26 @@ def measure(context, folder: Path, base: str, path: str) -> Measured:
         set_theme(page, "dark")
         colours["dark"] = page.evaluate(COLOURS)  # measured immediately after the change
         set_theme(page, "light")
+        violations = None if is_examined_later(path) else examine(page)
 
-        page.evaluate(ONE_OF_MANY)
-        page.evaluate(FADED)
-        violations = {"light": serious_violations(page)}
-        set_theme(page, "dark")
-        page.evaluate(FADED)
-        violations["dark"] = serious_violations(page, runOnly=["color-contrast"])
-
-        page.evaluate("putBack()")
         page.set_viewport_size(PHONE)
         page.evaluate(TWO_FRAMES)
         too_wide = page.evaluate(WIDER_THAN_A_PHONE)
         seen.rest(page)  # a font that only the phone needs
     page.close()
     return Measured(seen, weights, too_wide, nameless, colours, violations)
+
+
+def examine(page) -> dict[str, list[str]]:
+    """Return the serious violations that axe finds on a page, by theme, and leave the page as it was."""
+    page.evaluate(ONE_OF_MANY)
+    page.evaluate(FADED)
+    violations = {"light": serious_violations(page)}
+    set_theme(page, "dark")
+    page.evaluate(FADED)
+    violations["dark"] = serious_violations(page, runOnly=["color-contrast"])
+    page.evaluate("putBack()")
+    return violations
 
 
 @dataclass
