@@ -4,7 +4,7 @@ import pytest
 from built_site import HTML
 from controls import misplaced
 from thorough import all_but
-from visits import OPEN_FOLDS, Seen, each_of
+from visits import OPEN_FOLDS, TWO_FRAMES, Seen, each_of
 
 pytestmark = pytest.mark.browser
 
@@ -81,6 +81,7 @@ def test_parts_of_controls_are_aligned_and_do_not_overlap(visit):
         assert len(explorers) > 15
         for width in (390, 768, 1280):
             page.set_viewport_size({"width": width, "height": 900})
+            page.evaluate(TWO_FRAMES)
             found = {explorer.locator(".x-title").inner_text(): misplaced(explorer) for explorer in explorers}
             assert {title: controls for title, controls in found.items() if controls} == {}, width
 
