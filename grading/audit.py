@@ -30,9 +30,9 @@ import nbformat
 import torch
 from tqdm import tqdm
 
-from grading.course import ASSIGNMENTS
-from grading.executor import is_autograded
+from grading.check_notebook import is_autograded
 
+ASSIGNMENTS = Path(__file__).resolve().parents[1] / "assignments"
 ANSWERS = ASSIGNMENTS.parent / "tests" / "checks" / "answers"
 SEEDS_AT_ONCE = 25  # a task is one answer under so many seeds
 SEEDS_SHOWN = 5

@@ -164,6 +164,12 @@ def assignment_of(notebook: NotebookNode, otherwise: str = "") -> str:
     return name if isinstance(name, str) and name else otherwise
 
 
+def is_autograded(cell: NotebookNode) -> bool:
+    """Return whether a cell is graded automatically."""
+    about = cell.metadata.get("nbgrader", {})
+    return cell.cell_type == "code" and about.get("grade", False) and not about.get("solution", False)
+
+
 def locked_cells_found(notebook: NotebookNode, released: NotebookNode) -> tuple[int, int]:
     """Return how many of the released notebook's locked texts are in this notebook, and how many there are.
 

@@ -19,9 +19,10 @@ from jupyter_client.kernelspec import KernelSpecManager
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbformat import NotebookNode
 from nbgrader.preprocessors import ClearHiddenTests, Execute
-from nbgrader.utils import is_grade, is_locked, is_solution
+from nbgrader.utils import is_grade, is_locked
 from traitlets import Bool, Integer
 
+from grading.check_notebook import is_autograded
 from grading.processes import CLOCK, processor_seconds
 from grading.rpc import Answers, NoAnswerError
 from grading.sandbox import OWN, SHOWN, kernel_spec, sandbox_error, temporary_folder
@@ -257,11 +258,6 @@ def _described(error: NotebookNode) -> str:
     """Return an error in one line, without the name of the temporary file of its cell."""
     text = CELL_FILE.sub(r"(\1)", next(iter(error.evalue.splitlines()), ""))
     return f"{error.ename}: {text[:200]}" if text else error.ename
-
-
-def is_autograded(cell: NotebookNode) -> bool:
-    """Return whether a cell is graded automatically."""
-    return cell.cell_type == "code" and is_grade(cell) and not is_solution(cell)
 
 
 def _error(message: str) -> NotebookNode:

@@ -1,6 +1,7 @@
 """A class of test submissions: the released notebook with other text in some cells, given by the cells' names.
 
 Unless stated otherwise, a submission answers the three code exercises correctly. Most faults are in the first exercise.
+Grading one submission takes seconds, so some have two faults, in different exercises.
 """
 
 import copy
@@ -30,6 +31,10 @@ def attention_backward(q, k, v, grad_out):
     back_to_p = grad_out @ v.mT
     back_to_s = p * (back_to_p - (p * back_to_p).sum(dim=-1, keepdim=True))
     return back_to_s @ k / root, back_to_s.mT @ q / root, p.mT @ grad_out"""
+BY_VJP = """\
+from torch.func import vjp
+def attention_backward(q, k, v, grad_out):
+    return vjp(lambda *x: softmax(x[0] @ x[1].mT / math.sqrt(q.shape[-1])) @ x[2], q, k, v)[1](grad_out)"""
 RIGHT = {"scale": SCALE, "softmax": SOFTMAX, "backward": BACKWARD}
 
 
@@ -39,7 +44,7 @@ class Student:
 
     hands_in: Callable[[NotebookNode], NotebookNode | str]
     points: tuple[int, int, int] | None
-    says: str = ""  # expected text in the messages, the notes or the reason
+    says: str | tuple[str, ...] = ()  # expected texts in the messages, the notes or the reason
     needs_sandbox: bool = False
     beside: dict[str, str] = field(default_factory=dict)  # names and contents of other submitted files
 
@@ -57,10 +62,15 @@ def answers(**cells: str) -> Callable[[NotebookNode], NotebookNode]:
     return hands_in
 
 
+def does(answer: str, *lines: str) -> str:
+    """Run these lines in the function before what it does."""
+    head, *body = answer.splitlines()
+    return "\n".join([head, *(f"    {line}" for line in lines), *body])
+
+
 def right_scale_does(*lines: str) -> Callable[[NotebookNode], NotebookNode]:
     """Run these lines in the first code exercise's function before it returns the correct answer."""
-    head, answer = SCALE.splitlines()
-    return answers(scale="\n".join([head, *(f"    {line}" for line in lines), answer]))
+    return answers(scale=does(SCALE, *lines))
 
 
 def hard_coded(released: NotebookNode) -> NotebookNode:
@@ -116,17 +126,18 @@ def with_a_copy(released: NotebookNode) -> NotebookNode:
     return notebook
 
 
-def beside(released: NotebookNode) -> NotebookNode:
-    """Leave the first answer's cell unchanged, and write the answer into a new cell below."""
-    notebook = answers()(released)
+def digs_beside(released: NotebookNode) -> NotebookNode:
+    """Leave two answers' cells unchanged; one answer is in a new cell below, and code makes deep folders."""
+    notebook = answers(needle=DIGS)(released)
     place = next(i for i, cell in enumerate(notebook.cells) if cell.id == "moments")
     notebook.cells.insert(place + 1, nbformat.v4.new_markdown_cell("The mean is $d_k \\mu_q \\mu_k$."))
     return notebook
 
 
-def with_easier_checks(released: NotebookNode) -> NotebookNode:
-    """Replace the graded cells by trivial ones, with more points."""
-    notebook = answers(scale=SCALE.replace("math.sqrt", ""), scale_check="pass", scale_graded="pass")(released)
+def plants_and_edits(released: NotebookNode) -> NotebookNode:
+    """Replace the graded cells by trivial ones, with more points, and write scripts into text and output."""
+    easier = {"scale": SCALE.replace("math.sqrt", ""), "scale_check": "pass", "scale_graded": "pass"}
+    notebook = answers(**easier, needle=PLANTS, moments=PLANTED_TEXT, eigenvalues="<b>4</b>")(released)
     for cell in notebook.cells:
         if cell.id == "scale-check":
             cell.metadata.nbgrader.points = 100
@@ -226,6 +237,12 @@ def right_scale(d_k, var_q, var_k):
         raise RuntimeError("a namespace of its own")
     return 1 / math.sqrt(d_k * var_q * var_k)
 """
+CALLS = (
+    "import socket",
+    "for address in (('127.0.0.1', PORT), ('1.1.1.1', 443)):",
+    "    with __import__('contextlib').suppress(ConnectionRefusedError):",
+    "        socket.create_connection(address, timeout=5)",
+)
 DIGS = """
 import os
 from ipykernel.connect import get_connection_file
@@ -266,28 +283,22 @@ CLASS = {
         "the square root is missing",
     ),
     "half-right": Student(
-        answers(backward=BACKWARD.replace("back_to_s @ k / root", "back_to_s @ k").replace("@ q / root", "@ q")),
-        (3, 4, 2),
-        "backward-k-graded: grad_k is wrong: the factor 1/sqrt(d_k) of the scores is missing in this gradient",
-    ),
-    "takes-vjp": Student(
         answers(
-            backward="""
-            from torch.func import vjp
-            def attention_backward(q, k, v, grad_out):
-                return vjp(lambda *x: softmax(x[0] @ x[1].mT / math.sqrt(q.shape[-1])) @ x[2], q, k, v)[1](grad_out)
-            """
+            scale="def right_scale(d_k, var_q, var_k) return 1",
+            backward=BACKWARD.replace("back_to_s @ k / root", "back_to_s @ k").replace("@ q / root", "@ q"),
         ),
-        (3, 4, 0),
-        "write the backward pass by hand",
+        (0, 4, 2),
+        (
+            "scale-check: SyntaxError: expected ':' (line 1), so right_scale is not defined",
+            "backward-k-graded: grad_k is wrong: the factor 1/sqrt(d_k) of the scores is missing in this gradient",
+        ),
     ),
     "empty": Student(copy.deepcopy, (0, 0, 0), "NotImplementedError"),
     "hard-coded": Student(hard_coded, (0, 0, 6), "KeyError"),
-    "exception": Student(right_scale_does("d_k / 0"), (0, 4, 6), "ZeroDivisionError: division by zero, at: d_k / 0"),
-    "syntax-error": Student(
-        answers(scale="def right_scale(d_k, var_q, var_k) return 1"),
-        (0, 4, 6),
-        "scale-check: SyntaxError: expected ':' (line 1), so right_scale is not defined",
+    "exception": Student(
+        answers(scale=does(SCALE, "d_k / 0"), backward=BY_VJP),
+        (0, 4, 0),
+        ("ZeroDivisionError: division by zero, at: d_k / 0", "write the backward pass by hand"),
     ),
     "endless-loop": Student(right_scale_does("while True: pass"), (0, 4, 6), "it ran too long"),
     "eats-memory": Student(
@@ -302,37 +313,39 @@ CLASS = {
         "Error",
         needs_sandbox=True,
     ),
-    "deletes-files": Student(answers(needle=DELETES), (3, 4, 6), needs_sandbox=True),
-    "tries-the-network": Student(
-        right_scale_does(
-            "import socket",
-            "for address in (('127.0.0.1', PORT), ('1.1.1.1', 443)):",
-            "    with __import__('contextlib').suppress(ConnectionRefusedError):",
-            "        socket.create_connection(address, timeout=5)",
+    "reads-and-deletes-files": Student(
+        answers(scale=READS, needle=DELETES), (0, 4, 6), "not enough values", needs_sandbox=True
+    ),
+    "tampers-with-checks": Student(answers(scale=TAMPERS, softmax="", backward=""), (0, 0, 0)),
+    "looks-for-the-reference": Student(
+        answers(
+            scale=LOOKS,
+            needle="for i in range(160_000):\n    print('BEGIN HIDDEN TESTS')",
+            moments="### BEGIN HIDDEN TESTS",
         ),
         (0, 4, 6),
-        "Network is unreachable",
-        needs_sandbox=True,
     ),
-    "talks-too-much": Student(
-        answers(needle="for i in range(160_000):\n    print('BEGIN HIDDEN TESTS')", moments="### BEGIN HIDDEN TESTS"),
+    "climbs-out": Student(
+        answers(scale=CLIMBS, softmax=does(SOFTMAX, *CALLS)), (3, 0, 6), "Network is unreachable", needs_sandbox=True
+    ),
+    "digs-deep": Student(
+        digs_beside,
         (3, 4, 6),
+        (
+            "moments is as handed out, but look at the cells around it",
+            "needle-answer is as handed out, but look at needle",
+        ),
     ),
-    "reads-others": Student(answers(scale=READS), (0, 4, 6), "not enough values", needs_sandbox=True),
-    "tampers-with-checks": Student(answers(scale=TAMPERS, softmax="", backward=""), (0, 0, 0)),
-    "looks-for-the-reference": Student(answers(scale=LOOKS), (0, 4, 6)),
-    "edits-checks": Student(with_easier_checks, (0, 4, 6), "d_k"),
-    "climbs-out": Student(answers(scale=CLIMBS), (3, 4, 6), needs_sandbox=True),
-    "digs-deep": Student(answers(needle=DIGS), (3, 4, 6), "needle-answer is as handed out, but look at needle"),
     "shouts": Student(answers(needle=SHOUTS), (3, 4, 6)),
-    "plants-scripts": Student(answers(needle=PLANTS, moments=PLANTED_TEXT, eigenvalues="<b>4</b>"), (3, 4, 6)),
-    "has-no-date": Student(
-        answers(), (3, 4, 6), "its timestamp.txt is no date", beside={"timestamp.txt": "2026-99-99 yesterday"}
-    ),
+    "plants-scripts": Student(plants_and_edits, (0, 4, 6), "d_k"),
     "loses-metadata": Student(without_metadata, (3, 4, 6), "scale-check had lost its metadata, found by its text"),
     "loses-an-answer": Student(without_an_answer, None, "the answer moments is missing"),
-    "copies-a-cell": Student(with_a_copy, (3, 4, 6), "scale occurs twice"),
-    "writes-beside": Student(beside, (3, 4, 6), "moments is as handed out, but look at the cells around it"),
+    "copies-a-cell": Student(
+        with_a_copy,
+        (3, 4, 6),
+        ("scale occurs twice", "its timestamp.txt is no date"),
+        beside={"timestamp.txt": "2026-99-99 yesterday"},
+    ),
     "broken-file": Student(broken, None, "it is no notebook"),
     "quits": Student(right_scale_does("import os", "os._exit(0)"), None, "the kernel died"),
     "sleeps": Student(  # a submission that avoids grading: it gets no points, and does not affect other students
