@@ -202,7 +202,8 @@ def test_fields_may_be_elements(javascript):
 @pytest.mark.browser
 def test_clauses_and_items_are_joined_by_different_marks(javascript):
     script = """async () => {
-      const { clauses, learn, say } = await import("./words.js");
+      const { learn, say } = await import("./words.js");
+      const { clauses } = await import("./clauses.js");
       const parts = ["a", ["b", "c"].join(say(", ")), "d"];
       const english = [clauses([]), clauses(["a"]), clauses(parts)];
       const words = { ", ": "、", "{clause}, ": "{clause}，" };
@@ -306,7 +307,7 @@ def test_large_numbers_are_named_as_the_language_counts(monkeypatch, tmp_path, s
 @pytest.mark.browser
 def test_full_width_characters_count_as_two_letters(javascript):
     script = """async () => {
-      const { letters } = await import("./words.js");
+      const { letters } = await import("./letters.js");
       return ["", "key 1", "键", "键 1：é", "Größe"].map(letters);
     }"""
     assert javascript.page.evaluate(script) == [0, 5, 2, 7, 5]

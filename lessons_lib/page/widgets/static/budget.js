@@ -26,7 +26,8 @@ import {
   stage,
   svg,
 } from "./kit.js";
-import { letters, mark, say, zeros } from "./words.js";
+import { letters } from "./letters.js";
+import { mark, say, zeros } from "./words.js";
 
 /**
  * @typedef {import("./budget.math.js").Config} Config

@@ -2,7 +2,7 @@
 
 import { sum } from "./arithmetic.js";
 import { oncePerFrame } from "./kit.js";
-import { letters } from "./words.js";
+import { letters } from "./letters.js";
 
 /**
  * Make an element movable by touch, by mouse and by the arrow keys.

@@ -23,7 +23,8 @@ import { memberSwitch, not, querySlider } from "./query_slider.js";
 import { firstError, nextWord } from "./stories.math.js";
 import { tabs } from "./tabs.js";
 import { draw, followers, nextTokenProbs, write } from "./writing.math.js";
-import { clauses, mark, say } from "./words.js";
+import { clauses } from "./clauses.js";
+import { mark, say } from "./words.js";
 
 /**
  * @typedef {{ words: string, query: number, off: string[], temperature: number, top_k: number, top_p: number,

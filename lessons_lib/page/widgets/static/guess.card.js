@@ -2,7 +2,8 @@
 
 import { button, html, keepKeys, linear, svg } from "./kit.js";
 import { curveScore, mend, numberScore, sampled, scale, show, stroke, ticks } from "./guess.math.js";
-import { learn, letters, mark, say, sayWith } from "./words.js";
+import { letters } from "./letters.js";
+import { learn, mark, say, sayWith } from "./words.js";
 
 /**
  * The result as the card shows it: `at` is an option, a number or a curve, or null if the reader could not have given

@@ -17,7 +17,8 @@ import {
   svg,
 } from "./kit.js";
 import { answer, best, directionOf, lengthOf, perDegree, pointing, scores } from "./retrieval.math.js";
-import { letters, say, sayWith } from "./words.js";
+import { letters } from "./letters.js";
+import { say, sayWith } from "./words.js";
 
 /**
  * @typedef {number[]} Point two coordinates

@@ -35,7 +35,8 @@ import {
 } from "./routing.math.js";
 import { querySlider } from "./query_slider.js";
 import { tabs } from "./tabs.js";
-import { clauses, mark, say } from "./words.js";
+import { clauses } from "./clauses.js";
+import { mark, say } from "./words.js";
 
 /**
  * @typedef {{ balance: string, top_k: number, layer: number, story: number, words: number, query: number,

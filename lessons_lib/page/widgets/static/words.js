@@ -18,11 +18,6 @@ export function sayWith(text, fields) {
   return (table[text] ?? text).split(/\{(\w+)\}/).map((piece, i) => (i % 2 ? fields[piece] : piece));
 }
 
-/** Clauses in a row; items of a list are joined by `say(", ")`, and some languages part the two. @param {string[]} all */
-export function clauses(all) {
-  return all.map((clause, i) => (i < all.length - 1 ? say("{clause}, ", { clause }) : clause)).join("");
-}
-
 /** A text that is given to `say` where it is shown. @template {string} T @param {T} text */
 export function mark(text) {
   return text;
@@ -30,6 +25,3 @@ export function mark(text) {
 
 /** How many zeros each name of a large number adds: three, or four in Chinese, if the table says so. */
 export const zeros = () => Number(table[""] ?? 3);
-
-/** The width of a text in Latin letters; a full-width character, such as a Chinese one, counts double. @param {string} text */
-export const letters = (text) => text.replace(/[\u2e80-\uffef]/g, "  ").length;
