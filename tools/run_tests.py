@@ -95,11 +95,13 @@ SLOW = (
 )
 WITHOUT_SLOW = tuple(f"--ignore={path}" for path in SLOW)
 MODELS_TOO = tuple(option for option in WITHOUT_SLOW if not option.endswith("test_huggingface.py"))
-# They read the book, the repository and measurements: other tests execute the shapes of what they call.
+# They read the book, the repository and measurements, or give checks wrong arguments: other tests execute the shapes of
+# what they call.
 WITHOUT_SHAPES = tuple(
     f"--ignore={path}"
     for path in (
         "tests/chapters",
+        "tests/checks/test_messages_in_languages.py",
         *files("tests/flash", "test_benchmark*.py"),
         *files("tests/repository", "test_*.py"),
     )
