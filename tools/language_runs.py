@@ -74,17 +74,19 @@ def find_font(language: str, target: Path = CATALOGS) -> str:
     wanted = FONTS.get(language, ())
     found: dict[str, tuple[Path, int]] = {}
     for path in map(Path, sorted(findSystemFonts()) if wanted else ()):
-        fonts = TTCollection(path, lazy=True).fonts if path.suffix in (".ttc", ".otc") else [TTFont(path, lazy=True)]
-        for number, font in enumerate(fonts):
-            regular = str(font["name"].getDebugName(2)) in ("Regular", "Medium")  # type: ignore[attr-defined]
-            if regular:
-                found.setdefault(str(font["name"].getDebugName(1)), (path, number))  # type: ignore[attr-defined]
+        several = path.suffix in (".ttc", ".otc")
+        with TTCollection(path, lazy=True) if several else TTFont(path, lazy=True) as file:
+            for number, font in enumerate(file.fonts if isinstance(file, TTCollection) else [file]):
+                regular = str(font["name"].getDebugName(2)) in ("Regular", "Medium")  # type: ignore[attr-defined]
+                if regular:
+                    found.setdefault(str(font["name"].getDebugName(1)), (path, number))  # type: ignore[attr-defined]
     name = next((one for one in wanted if one in found), "")
     copy, note = target / language / "font.otf", target / language / "font.txt"
     if name and not (copy.exists() and note.exists() and note.read_text(encoding="utf-8") == name):
         path, number = found[name]
         copy.parent.mkdir(parents=True, exist_ok=True)
-        TTFont(path, fontNumber=number if path.suffix in (".ttc", ".otc") else -1).save(copy)
+        with TTFont(path, fontNumber=number if path.suffix in (".ttc", ".otc") else -1) as font:
+            font.save(copy)
         note.write_text(name, encoding="utf-8")
     elif wanted and not name:
         copy.unlink(missing_ok=True)

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import catalogs
@@ -27,7 +28,8 @@ pytestmark = [
 HAN = re.compile("[\u4e00-\u9fff]")
 # What code prints is not translated; titles of papers stay as they are.
 NOT_PROSE = (
-    "script, style, pre, code, .cell_output, .hero, .guess, .explorer, .drawing, details.hide, .math, mjx-container"
+    "script, style, pre, code, .cell_output, .hero, .guess, .explorer, .drawing, details.hide, .math, mjx-container, "
+    "li em"
 )
 SHOWN_BY_CODE = "table.numbers th, .guess p, .guess li, p.g-truth, .drawing text"
 SENTENCE = re.compile(r"\b[a-z]+ [a-z]+ [a-z]+ [a-z]+\b")
@@ -107,8 +109,11 @@ def test_numbers_are_equal(both):
     english, other, language = both
     for name in catalogs.finished(language):
         pages = [article(read(site / f"{name}.html")) for site in (english, other)]
-        found = [" ".join(one.get_text() for one in page.select(".pasted-text, table.numbers td")) for page in pages]
-        assert numbers(found[0]) == numbers(found[1]), name
+        first, second = (
+            sum((numbers(one.get_text()) for one in page.select(".pasted-text, table.numbers td")), Counter())
+            for page in pages
+        )
+        assert first == second, name  # a sentence may name them in another order
 
 
 def test_words_of_code_are_translated(both):
@@ -119,7 +124,7 @@ def test_words_of_code_are_translated(both):
         page = article(read(other / f"{name}.html"))
         texts = [one.get_text(" ") for one in page.select(SHOWN_BY_CODE)]
         texts += [str(one["aria-label"]) for one in page.select(".drawing svg[aria-label]")]
-        assert any(HAN.search(text) for text in texts), name
+        assert not texts or any(HAN.search(text) for text in texts), name
         assert [text for text in texts if SENTENCE.search(text) and not HAN.search(text)] == [], name
 
 
@@ -196,7 +201,7 @@ def test_index_of_the_search_has_an_entry_for_each_english_one(both):
     first, second = entries(HTML), entries(other)
     pages = [{address for address in found if "reference/" not in address} for found in (first, second)]
     assert pages[0] == pages[1]
-    for name in catalogs.finished(language):
-        assert HAN.search(second[f"{name}.html"]["heading"])
+    for address in {f"{name}.html" for name in catalogs.finished(language)} & first.keys():
+        assert HAN.search(second[address]["heading"])
     untranslated = [address for address in first if address.startswith("book/reference/") and "#lessons" in address]
     assert [address for address in untranslated if first[address]["heading"] != second[address]["heading"]] == []
