@@ -122,6 +122,7 @@ TEST = (
     Lane("grading", (*PYTEST, *FIRST), CLASS),
 )
 ALL_ELSE = (
+    Lane("exercises and commands", (*PYTEST, *REST), SLOW),
     Lane("shapes", (*PYTEST, *SHAPED, SHAPES, *ELSEWHERE, *MODELS_TOO, *WITHOUT_SHAPES), LIBRARY),
     Lane("library", (*PYTEST, *MANY, *ELSEWHERE, *WITHOUT_SLOW), LIBRARY),
     Lane("site", (*PYTEST, *REST, *AGAIN), SITE),
@@ -129,7 +130,6 @@ ALL_ELSE = (
     Lane("kernels, compiled", (*PYTEST, *REST), COMPILED, may_be_empty=True),
     Lane("exercises, unsolved", (*PYTEST, *NBVAL), ("book/exercises",)),
     Lane("kernels, interpreted", (*PYTEST, *REST), INTERPRETED, INTERPRET, may_be_empty=True),
-    Lane("exercises and commands", (*PYTEST, *REST), SLOW),
     Lane("grading", (*PYTEST, *REST), CLASS),
 )
 # The tests of the rooms, but for those that train or that open a browser.
