@@ -10,13 +10,13 @@ import re
 from functools import cache
 
 import catalogs
+from translation import CHINESE
 
 from lessons_lib.page.language import Words, split
 from lessons_lib.page.sketch import spans
 
 TEXT = re.compile(r"(?P<start><text\b(?![^>]*translate=)[^>]*>)(?P<words>.*?)(?=</text>)", re.DOTALL)
 LABEL = re.compile(r'(?P<start>aria-label=")(?P<words>[^"]*)')
-CHINESE = re.compile("[\u3000-\u303f\u4e00-\u9fff\uff00-\uffef]")
 
 
 def in_language(drawing: str, docname: str) -> str:

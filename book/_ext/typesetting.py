@@ -45,7 +45,6 @@ SCRIPTS = re.compile(r"\s*<script[^>]*>window\.MathJax = [^<]*</script>|\s*<scri
 CHARACTER = re.compile(r'\.mjx-c[0-9A-F]+((?:\.TEX-\w+)?)::before \{[^}]*content: "([^"]+)"')
 ESCAPED = re.compile(r"\\([0-9A-F]+) ?")
 FONT = re.compile(r'@font-face \{font-family: ([\w-]+);src: url\("[^"]*/([\w-]+)\.woff2?"')
-FAMILIES = re.compile(r"@font-face \{font-family: ([\w-]+);")
 FACE = re.compile(r'@font-face \{[^}]*/([\w-]+)\.woff2?"[^}]*\}')
 FAMILY = re.compile(r"\.(TEX-\w+) \{font-family: ([^;}]+)")
 COMMENT = re.compile(r" ?/\*.*?\*/|\n\s*")
@@ -134,10 +133,10 @@ def typeset_pages(app, exception) -> None:
         pages[path] = with_formulas(pages[path], {**typeset_page, "css": css})
     write_fonts(site, pages.values())
     for path in asked:
-        path.write_text(with_empty_font(pages[path], site), encoding="utf-8")
+        path.write_text(with_order_of_loading(pages[path], site), encoding="utf-8")
 
 
-def with_empty_font(page: str, site: Path) -> str:
+def with_order_of_loading(page: str, site: Path) -> str:
     """Return a page's HTML that contains the font ``EMPTY``: formulas have their height before their fonts arrive.
 
     The page requests its other fonts early, and lays out hidden MathML late.
@@ -146,7 +145,7 @@ def with_empty_font(page: str, site: Path) -> str:
     text = EMPTY_FONT.sub(f'url("data:font/woff2;base64,{data}")', page)
     if LATER in text:
         return text
-    decode = DECODE.format(fonts=json.dumps([f"1em {family}" for family in FAMILIES.findall(text)]))
+    decode = DECODE.format(fonts=json.dumps([f"1em {family}" for family in dict(FONT.findall(page))]))
     return text.replace("</head>", f"{decode}{LATER}{LAY_OUT}\n</head>", 1)
 
 

@@ -3,7 +3,7 @@
 import json
 import re
 
-from built_site import HTML
+from built_site import read
 
 CHAPTER = "book/attention/scaling.html"
 REQUESTED = re.compile(r"for \(const font of (\[[^;]*?\])\) document\.fonts\.load\(font\)")
@@ -13,7 +13,7 @@ SEEN = "() => [...document.querySelectorAll('mjx-container')].filter((formula) =
 
 
 def test_fonts_of_formulas_are_requested_in_the_head():
-    head = (HTML / CHAPTER).read_text(encoding="utf-8").partition("</head>")[0]
+    head = read(CHAPTER).partition("</head>")[0]
     declared = re.findall(r"@font-face \{font-family: ([\w-]+);", head)
     requested = REQUESTED.search(head)
     assert requested is not None
