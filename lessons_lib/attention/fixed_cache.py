@@ -161,10 +161,9 @@ class FixedCache(KVCache):
     def _check_room(self, n: int) -> None:
         """Check that ``n`` more positions fit."""
         if torch.compiler.is_compiling():
-            message = f"the positions must fit into the {self.size} places of the cache"
-            torch.ops.aten._assert_async.msg(
-                self.length + n <= self.size, message
-            )  # the graph can raise this error alone
+            # The graph can raise this error alone. It names no size, since one graph may be for all sizes.
+            message = "the positions must fit into the places of the cache"
+            torch.ops.aten._assert_async.msg(self.length + n <= self.size, message)
         elif not self.length.is_meta and len(self) + n > self.size:
             raise ValueError(
                 f"k and v must fit into the {self.size} places of the cache, got {len(self)} + {n} positions"

@@ -6,6 +6,7 @@ a rule. :func:`fused_attention` converts the arguments of the latter into those 
 """
 
 import math
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -90,7 +91,9 @@ def fused_attention(
         bias = alibi if bias is None else bias + alibi
     rule = Full() if mask is None else rule_for_scores(mask, scores)
     query, scale = with_positive_scale(query, 1 / math.sqrt(query.shape[-1]) if scale is None else scale)
-    options = {"scale": scale, "dropout_p": dropout_p, "enable_gqa": query.shape[1] != key.shape[1]}
+    options: dict[str, Any] = {"scale": scale, "dropout_p": dropout_p}
+    if query.shape[1] != key.shape[1]:  # a branch, since a compiled graph may hold the numbers of heads as variables
+        options["enable_gqa"] = True
 
     band = as_band(rule, n, m)
     needs_no_mask = band is not None and band.left is None and (band.right is None or (band.right == 0 and n == m))

@@ -215,6 +215,21 @@ def test_generate_with_a_compiled_model_makes_one_graph_for_all_steps(lengths):
 
 
 @no_shapes
+def test_generate_with_compiled_models_of_other_sizes():
+    """PyTorch compiles what differs from the first model as a variable: the size of the cache, the number of heads."""
+    torch.compiler.reset()
+    counts = []
+    for heads, sizes in ((6, [9]), (3, [11, 10])):
+        tokens, model = tokens_and_model("gpt2", n_layers=1, n_heads=heads)
+        expected, count = generate(model, tokens, 3, temperature=0), Counting()
+        model.compile(fullgraph=True, backend=count)
+        for size in sizes:
+            assert torch.equal(generate(model, tokens, 3, temperature=0, cache_size=size), expected)
+        counts.append(count.n_graphs)
+    assert counts == [2, 2]
+
+
+@no_shapes
 @torch.no_grad()
 def test_compiled_steps_beyond_the_size_raise():
     torch.compiler.reset()
@@ -223,7 +238,7 @@ def test_compiled_steps_beyond_the_size_raise():
     caches = model.new_caches(4, batch=3)
     compiled(tokens[:, :3].contiguous(), caches=caches)
     compiled(tokens[:, 3:4].contiguous(), caches=caches)
-    with pytest.raises(RuntimeError, match="the positions must fit into the 4 places of the cache"):
+    with pytest.raises(RuntimeError, match="the positions must fit into the places of the cache"):
         compiled(tokens[:, 4:5].contiguous(), caches=caches)
 
 
