@@ -20,7 +20,7 @@ from lessons_lib.attention.rope_scaling import DynamicNTK
 from lessons_lib.foundations.eval_mode import eval_mode
 from lessons_lib.foundations.validation import check_size, promote_half
 from lessons_lib.generation.next_token import check_logits
-from lessons_lib.generation.steps import check_learned_positions, check_prompts
+from lessons_lib.generation.steps import check_cache_size, check_learned_positions, check_prompts, tokens_from
 from lessons_lib.generation.stopping import NO_TOKEN, TextEnd, count_new_tokens
 from lessons_lib.transformer.gpt import GPT
 
@@ -43,6 +43,7 @@ def beam_search(
     eos: int | Collection[int] | None = None,
     pad: int | None = None,
     use_cache: bool = True,
+    cache_size: int | None = None,
 ) -> Beams:
     r"""Find the ``n_beams`` best continuations of each row by beam search.
 
@@ -86,6 +87,10 @@ def beam_search(
         eos, pad: which tokens end a text, and what stands after the end, as in
             :func:`~lessons_lib.generation.sampling.generate`.
         use_cache: whether to keep keys and values between steps.
+        cache_size: for a compiled model (``model.compile(fullgraph=True)``): number of positions of a cache of fixed
+            size, at least ``n + n_new - 1``, as in :func:`~lessons_lib.generation.sampling.generate`. The prompts are
+            one graph and all further steps another one, also while the number of beams grows. Each step copies the
+            caches of the beams that it keeps. None for a cache that grows.
 
     Raises:
         ValueError: if a number is out of range, if fewer than ``n_beams`` texts exist, if the texts exceed the learned
@@ -96,15 +101,17 @@ def beam_search(
     """
     end = TextEnd.of(eos, pad, vocab_size=model.config.vocab_size)
     _check(model, tokens, n_new, n_beams, length_penalty, end, use_cache)
+    check_cache_size(cache_size, tokens.shape[1], n_new, use_cache=use_cache)
     b, device = len(tokens), tokens.device
     texts, sums = tokens[:, None], torch.zeros(b, 1, device=device)
     finished = _Finished(tokens, n_new, n_beams, end)
     may_end = end.is_at(torch.arange(model.config.vocab_size, device=device))
-    caches = model.new_caches() if use_cache else None
+    caches = model.new_caches(cache_size, batch=b) if use_cache else None
     with eval_mode(model):
         for length in range(1, n_new + 1):
             start = 0 if caches is None else len(caches[0])
-            logits = model(rearrange(texts, "b beam n -> (b beam) n")[:, start:], caches=caches)[:, -1]
+            part = tokens_from(rearrange(texts, "b beam n -> (b beam) n"), start)
+            logits = model(part, caches=caches)[:, -1]
             check_logits(logits)
             step = rearrange(promote_half(logits).log_softmax(dim=-1), "(b beam) v -> b beam v", b=b)
             extended = sums[..., None] + step

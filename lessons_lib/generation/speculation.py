@@ -20,7 +20,7 @@ from lessons_lib.attention.rope_scaling import DynamicNTK
 from lessons_lib.foundations.eval_mode import eval_mode
 from lessons_lib.foundations.validation import check_above, check_integers, check_size, values_can_be_read
 from lessons_lib.generation.next_token import check_logits, next_token_probs, penalise_repetition
-from lessons_lib.generation.steps import check_prompts
+from lessons_lib.generation.steps import check_cache_size, check_prompts, tokens_from
 from lessons_lib.generation.stopping import TextEnd, pad_to_longest
 from lessons_lib.transformer.gpt import GPT
 
@@ -119,6 +119,7 @@ def speculate(
     generator: torch.Generator | None = None,
     eos: int | Collection[int] | None = None,
     pad: int | None = None,
+    cache_size: int | None = None,
 ) -> Speculation:
     r"""Sample up to ``n_new`` tokens after each prompt by speculative decoding: from ``model``, helped by a draft.
 
@@ -148,13 +149,20 @@ def speculate(
         generator: the random generator; PyTorch's global one by default.
         eos, pad: which tokens end a row, and what stands after the end, as in
             :func:`~lessons_lib.generation.sampling.generate`.
+        cache_size: for compiled models (``model.compile(fullgraph=True)``): number of positions of caches of fixed
+            size, at least ``n + n_new - 1`` and at most the window of a model that has one, as in
+            :func:`~lessons_lib.generation.sampling.generate`. Each model has at most three graphs: for the first
+            prompt, for one token, and for several tokens, whatever their number. Later calls with the same size share
+            them; another size adds two for each model. By default PyTorch allows eight graphs for all compiled models
+            together (``torch._dynamo.config.recompile_limit``), so use one size. None for caches that grow.
 
     Raises:
         ValueError: if a number is out of range, if the vocabularies differ, if the texts exceed the positions of a
-            model, or as :func:`lessons_lib.generation.next_token.check_logits`.
+            model, if ``cache_size`` exceeds a model's window, or as
+            :func:`lessons_lib.generation.next_token.check_logits`.
     """
     temperature = float(temperature)
-    _check(model, draft, tokens, n_new, n_draft)
+    _check(model, draft, tokens, n_new, n_draft, cache_size)
     check_above("repetition_penalty", repetition_penalty, 0)
     end = TextEnd.of(eos, pad, vocab_size=model.config.vocab_size)
     if pad is not None and eos is None:
@@ -162,7 +170,9 @@ def speculate(
     restricted = partial(next_token_probs, temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     probs = partial(_probs, restricted, penalty=repetition_penalty)
     with eval_mode(model), eval_mode(draft):
-        results = [_one_row(model, draft, row, n_new, n_draft, probs, generator, end) for row in tokens.split(1)]
+        results = [
+            _one_row(model, draft, row, n_new, n_draft, probs, generator, end, cache_size) for row in tokens.split(1)
+        ]
     counts = torch.tensor([row_counts for _, *row_counts in results], device=tokens.device).unbind(dim=-1)
     return Speculation(pad_to_longest([text[0] for text, *_ in results], end.pad), *counts)
 
@@ -176,22 +186,23 @@ def _one_row(
     probs: Callable[[Tensor, Tensor], Tensor],
     generator: torch.Generator | None,
     end: TextEnd,
+    cache_size: int | None,
 ) -> tuple[Tensor, int, int, int]:
     """Return the extended row and three counts: calls of the large model, drafted tokens and accepted tokens."""
     length, n_calls, n_drafted, n_accepted = text.shape[1] + n_new, 0, 0, 0
-    model_caches, draft_caches = model.new_caches(), draft.new_caches()
+    model_caches, draft_caches = model.new_caches(cache_size), draft.new_caches(cache_size)
     has_ended = False
     while not has_ended and (n := text.shape[1]) < length:
         proposed, q = text, []
         for _ in range(min(n_draft, length - n - 1)):  # the large model adds one more token
-            logits = draft(proposed[:, len(draft_caches[0]) :], caches=draft_caches)[:, -1:]
+            logits = draft(tokens_from(proposed, len(draft_caches[0])), caches=draft_caches)[:, -1:]
             q.append(probs(logits, proposed))
             drafted = torch.multinomial(q[-1][:, 0], 1, generator=generator)
             proposed = torch.cat([proposed, drafted.to(text.dtype)], dim=1)
             if end.is_at(drafted).any():
                 break
         k = len(q)
-        logits = model(proposed[:, len(model_caches[0]) :], caches=model_caches)[:, -(k + 1) :]
+        logits = model(tokens_from(proposed, len(model_caches[0])), caches=model_caches)[:, -(k + 1) :]
         p = probs(logits, proposed)
         accepted, token = accept_draft(p, torch.cat(q, 1) if q else p[:, :0], proposed[:, n:], generator=generator)
         n_calls, n_drafted, n_accepted = n_calls + 1, n_drafted + k, n_accepted + int(accepted)
@@ -214,7 +225,7 @@ def _probs(restricted: Callable[[Tensor], Tensor], logits: Tensor, text: Tensor,
     return restricted(logits)
 
 
-def _check(model: GPT, draft: GPT, tokens: Tensor, n_new: int, n_draft: int) -> None:
+def _check(model: GPT, draft: GPT, tokens: Tensor, n_new: int, n_draft: int, cache_size: int | None) -> None:
     check_prompts(tokens)
     check_size("n_new", n_new, at_least=0)
     check_size("n_draft", n_draft, at_least=1)
@@ -222,6 +233,7 @@ def _check(model: GPT, draft: GPT, tokens: Tensor, n_new: int, n_draft: int) -> 
         raise ValueError(
             f"draft must have the vocabulary of model, {model.config.vocab_size} tokens, got {draft.config.vocab_size}"
         )
+    check_cache_size(cache_size, tokens.shape[1], n_new)
     length = tokens.shape[1] + n_new
     for name, config in (("model", model.config), ("draft", draft.config)):
         if config.position == "learned" and length > config.n_context:
@@ -233,4 +245,11 @@ def _check(model: GPT, draft: GPT, tokens: Tensor, n_new: int, n_draft: int) -> 
             raise ValueError(
                 f"beyond {config.rope_scaling.n_trained} tokens dynamic rotary scaling changes the rotation of all "
                 f"positions, so cached keys of {name} would be wrong; reduce n_new"
+            )
+        narrowest = min((window for window in config.windows if window is not None), default=None)
+        if cache_size is not None and narrowest is not None and narrowest < cache_size:
+            raise ValueError(
+                f"cache_size must be at most {narrowest}, the window of {name} (GPTConfig.window), got {cache_size}: "
+                "a layer with a narrower window overwrites the keys before it, so that rejected tokens could not be "
+                "removed; leave cache_size out"
             )

@@ -61,8 +61,9 @@ def generation_steps(
     """
     temperature = float(temperature)  # users often write the integer 0
     _check(model, tokens, n_new, temperature, use_cache, lengths, window)
-    if cache_size is not None:
-        _check_cache_size(cache_size, tokens.shape[1], n_new, use_cache, window)
+    check_cache_size(cache_size, tokens.shape[1], n_new, use_cache=use_cache)
+    if cache_size is not None and window is not None:
+        raise ValueError(f"cache_size must be None with a window, beyond which no cache is used, got {cache_size}")
     check_above("repetition_penalty", repetition_penalty, 0)
     end = TextEnd.of(eos, pad, vocab_size=model.config.vocab_size)
     if pad is not None and eos is None and stop is None:
@@ -98,6 +99,32 @@ def check_learned_positions(config: GPTConfig, n: int, n_new: int, *, hint: str 
         )
 
 
+def check_cache_size(size: int | None, n: int, n_new: int, *, use_cache: bool = True) -> None:
+    """Check that caches of ``size`` positions, if one is given, hold ``n`` tokens and all but the last new one.
+
+    Raises:
+        ValueError: if the size is smaller, or no cache is used.
+    """
+    if size is None:
+        return
+    check_size("cache_size", size, at_least=1)
+    if not use_cache:
+        raise ValueError(f"cache_size must be None without a cache, got {size}")
+    if size < n + n_new - 1:
+        raise ValueError(
+            f"cache_size must be at least {n + n_new - 1}: {n} tokens and n_new={n_new}, the last of which is not "
+            f"cached, got {size}"
+        )
+
+
+def tokens_from(text: Int[Tensor, "b m"], start: int) -> Int[Tensor, "b n"]:
+    """Return the tokens of each row from index ``start`` on, in memory of their own.
+
+    Compiled code depends on strides, and those of a part of a tensor change with the tensor's length.
+    """
+    return text[:, start:].clone(memory_format=torch.contiguous_format)
+
+
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
@@ -126,9 +153,7 @@ def _steps(
             positions = torch.arange(start, m, device=text.device) - n_padding[:, None].clamp(min=first)
             positions = positions.clamp(min=0)
         with torch.no_grad(), eval_mode(model):
-            # In memory of its own, since compiled code depends on strides, and those of a part change with the length.
-            part = text[:, start:].clone(memory_format=torch.contiguous_format)
-            logits = model(part, caches=caches, positions=positions, mask=mask)[:, -1]
+            logits = model(tokens_from(text, start), caches=caches, positions=positions, mask=mask)[:, -1]
             new_tokens = sample(logits, text[:, first:], hidden).to(text.dtype)
         text = torch.cat([text, new_tokens], dim=1)
         shown = new_tokens if end.pad is None else new_tokens.masked_fill(has_ended[:, None], end.pad)
@@ -212,17 +237,4 @@ def _check(
         raise ValueError(
             f"beyond {scaling.n_trained} tokens dynamic rotary scaling changes the rotation of all positions: "
             "use_cache must be False, and all rows equally long"
-        )
-
-
-def _check_cache_size(size: int, n: int, n_new: int, use_cache: bool, window: int | None) -> None:
-    check_size("cache_size", size, at_least=1)
-    if not use_cache:
-        raise ValueError(f"cache_size must be None without a cache, got {size}")
-    if window is not None:
-        raise ValueError(f"cache_size must be None with a window, beyond which no cache is used, got {size}")
-    if size < n + n_new - 1:
-        raise ValueError(
-            f"cache_size must be at least {n + n_new - 1}: {n} tokens and n_new={n_new}, the last of which is not "
-            f"cached, got {size}"
         )

@@ -5,7 +5,7 @@ from copy import copy
 import pytest
 import torch
 from test_cache import MODES, B, D, H, N, rows
-from test_gpt import CONTEXT, FLAVOURS, tokens_and_model
+from test_gpt import CONTEXT, FLAVOURS, V, tokens_and_model
 from thorough import all_but
 from torch._dynamo.exc import Unsupported
 from torch.testing import assert_close
@@ -16,7 +16,9 @@ from lessons_lib.attention.fixed_cache import FixedCache, RingCache
 from lessons_lib.attention.multihead import MultiHeadAttention
 from lessons_lib.attention.positions import RotaryEmbedding
 from lessons_lib.attention.rules import Causal, Documents, LeftPadding, Prefix, Window
+from lessons_lib.generation.beam import beam_search
 from lessons_lib.generation.sampling import generate
+from lessons_lib.generation.speculation import speculate
 from lessons_lib.transformer import gpt as gpt_file
 from lessons_lib.transformer.gpt import GPT
 
@@ -111,6 +113,21 @@ def test_fixed_cache_selects_rows(kind):
     assert len(cache) == N + 1
     with pytest.raises(ValueError, match="rows must be from 0 to 2"):
         cache.select(torch.tensor([3]))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("window", [None, 3])
+def test_layer_continues_selected_rows_like_growing_cache(window):
+    """Rows are selected before each step, also after the ring has overwritten keys, and their number changes."""
+    layer = MultiHeadAttention(D, H, process_qk=RotaryEmbedding(4).process_qk)
+    growing, fixed = KVCache(), FixedCache(2, H, SIZE, 4) if window is None else RingCache(2, H, window, 4)
+    rule = Causal() if window is None else Causal() & Window(window)
+    for selected in ([0, 1], [1, 0, 1], [2, 2, 0, 1, 1], [4, 0, 3], [1, 1, 1, 0, 2]):
+        if len(fixed):
+            growing.select(torch.tensor(selected))
+            fixed.select(torch.tensor(selected))
+        part = torch.randn(len(selected), 2, D)
+        assert_close(layer(part, mask=rule, cache=fixed), layer(part, mask=rule, cache=growing))
 
 
 @pytest.mark.parametrize("modes", [["no grad"], ["inference"], ["no grad", "inference"]], ids=str)
@@ -227,6 +244,40 @@ def test_generate_with_compiled_models_of_other_sizes():
             assert torch.equal(generate(model, tokens, 3, temperature=0, cache_size=size), expected)
         counts.append(count.n_graphs)
     assert counts == [2, 2]
+
+
+@no_shapes
+@pytest.mark.one_case
+@pytest.mark.parametrize(
+    ("flavour", "n_beams"), [("llama", V + 7), ("gpt2", 5), ("alibi", 5), ("window", 5), ("llama", 1)]
+)
+def test_beam_search_with_a_compiled_model_makes_one_graph_for_all_steps(flavour, n_beams):
+    """One graph also computes the steps in which the number of beams grows, beyond the size of the vocabulary."""
+    torch.compiler.reset()
+    tokens, model = tokens_and_model(flavour, n_layers=1)
+    expected, count = [beam_search(model, tokens, n, n_beams=n_beams) for n in (4, 3)], Counting()
+    model.compile(fullgraph=True, backend=count)
+    for beams, n_new in zip(expected, (4, 3), strict=True):
+        found = beam_search(model, tokens, n_new, n_beams=n_beams, cache_size=SIZE)
+        assert torch.equal(found.tokens, beams.tokens)
+        assert_close(found.log_probability, beams.log_probability)
+    assert count.n_graphs == 2, "of the prompt, and of a step; the second search needs no other"
+
+
+@no_shapes
+@pytest.mark.one_case
+@pytest.mark.parametrize(("flavour", "other"), [("llama", "gpt2"), ("gpt2", "gpt2"), ("alibi", "llama")])
+def test_speculate_with_compiled_models_makes_few_graphs(flavour, other):
+    """The models have different numbers of key/value heads; their prompts have different lengths."""
+    torch.compiler.reset()
+    (tokens, model), (_, draft) = tokens_and_model(flavour, n_layers=1), tokens_and_model(other, n_layers=1)
+    settings = [{"tokens": tokens[:, :n], "n_new": 4, "temperature": 0, "n_draft": 2} for n in (7, 5, 6)]
+    expected, counts = [speculate(model, draft, **given) for given in settings], (Counting(), Counting())
+    for compiled, count in zip((model, draft), counts, strict=True):
+        compiled.compile(fullgraph=True, backend=count)
+    for given, result in zip(settings, expected, strict=True):
+        assert all(map(torch.equal, speculate(model, draft, cache_size=SIZE, **given), result))
+    assert max(count.n_graphs for count in counts) <= 3, "of a prompt, of one token, and of several"
 
 
 @no_shapes

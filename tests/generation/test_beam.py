@@ -1,11 +1,12 @@
 """Tests of beam search: exhaustive search, greedy decoding, log-probabilities and caches."""
 
+from functools import partial
 from itertools import product
 
 import pytest
 import torch
 from test_gpt import CONTEXT, FLAVOURS, V, config_of
-from test_sampling import model_and_prompts
+from test_sampling import ONE_OF_EACH, model_and_prompts
 from test_stopping import generated, pair
 from thorough import all_but
 from torch.testing import assert_close
@@ -35,6 +36,19 @@ def test_beam_search_with_cache_equals_without(flavour):
     assert_close(sums, without.log_probability)
     assert texts.shape == (B, BEAMS, N + NEW)
     assert torch.equal(texts[:, :, :N], tokens[:, None].expand(B, BEAMS, N))
+
+
+@pytest.mark.parametrize("flavour", all_but(FLAVOURS, lambda flavour: flavour in (*ONE_OF_EACH, "gemma")))
+@pytest.mark.parametrize("settings", [{"n_beams": BEAMS}, {"n_beams": V + 7, "eos": [2, 5, 7]}], ids=str)
+def test_cache_size_changes_no_result(flavour, settings):
+    """With more beams than tokens in the vocabulary the number of rows grows in two steps."""
+    model, tokens = model_and_prompts(flavour)
+    n_new = 10 - N  # "dynamic" was trained with 10 positions
+    texts, sums = beam_search(model, tokens, n_new, **settings)
+    for size in (n_new + N - 1, 10):
+        fixed = beam_search(model, tokens, n_new, cache_size=size, **settings)
+        assert torch.equal(fixed.tokens, texts)
+        assert_close(fixed.log_probability, sums)
 
 
 @each_flavour
@@ -226,6 +240,10 @@ START = torch.zeros(B, N, dtype=torch.long)
         ("gpt2", {"eos": V}, r"eos must be at most 12"),
         ("gpt2", {"pad": 0}, r"pad must be None where no text ends early, got 0; give eos"),
         ("dynamic", {"n_new": 9}, r"beyond 10 tokens dynamic rotary scaling .* use_cache must be False"),
+        ("dynamic", {"cache_size": 11}, r"a cache must hold at most so many, got a FixedCache of 11"),
+        ("gpt2", {"cache_size": 8}, r"cache_size must be at least 9: 4 tokens and n_new=6, the last of which is not c"),
+        ("gpt2", {"cache_size": 9.0}, r"cache_size must be an integer"),
+        ("gpt2", {"cache_size": 9, "use_cache": False}, r"cache_size must be None without a cache, got 9"),
     ],
 )
 def test_invalid_arguments_raise(flavour, given, message):
@@ -246,6 +264,24 @@ def test_cache_test_catches_rows_that_are_not_reordered(monkeypatch):
     monkeypatch.setattr("lessons_lib.attention.cache.KVCache.select", select_without_reordering)
     with pytest.raises(AssertionError):
         test_beam_search_with_cache_equals_without("llama")
+
+
+@pytest.mark.parametrize("layers", [[0], [0, 1]], ids=str)
+def test_cache_size_test_catches_layers_whose_rows_are_not_reordered(layers, monkeypatch):
+    new_caches = GPT.new_caches
+
+    def repeat_rows(cache, rows):
+        cache.k, cache.v = (x.repeat_interleave(len(rows) // len(x), 0) for x in cache.tensors)
+
+    def with_wrong_layers(model, size=None, **kwargs):
+        caches = new_caches(model, size, **kwargs)
+        for layer in layers if size else ():
+            caches[layer].select = partial(repeat_rows, caches[layer])
+        return caches
+
+    monkeypatch.setattr(GPT, "new_caches", with_wrong_layers)
+    with pytest.raises(AssertionError):
+        test_cache_size_changes_no_result("llama", {"n_beams": BEAMS})
 
 
 def overtaken(finished, sums, length, n_new, penalty):

@@ -16,6 +16,7 @@ from lessons_lib.generation.stopping import count_new_tokens
 from lessons_lib.transformer.gpt import GPT
 
 B, N, NEW, K = 2, 4, 6, 3
+WITHOUT_WINDOW = [flavour for flavour in FLAVOURS if not any(config_of(flavour).windows)]
 
 
 def seeded(seed: int = 7) -> torch.Generator:
@@ -107,6 +108,24 @@ def test_greedy_text_equals_large_model_alone(flavour, n_draft):
     assert torch.equal(text, generate(model, tokens, NEW, temperature=0))
     assert torch.equal(n_calls + n_accepted, torch.full((B,), NEW)), "a call yields the accepted tokens and one more"
     assert (n_accepted <= n_drafted).all()
+
+
+@pytest.mark.parametrize("flavour", all_but(WITHOUT_WINDOW, lambda flavour: flavour in ONE_OF_EACH))
+@pytest.mark.parametrize("settings", [{"temperature": 0}, {"temperature": 3.0, "n_draft": 2, "eos": 5}], ids=str)
+def test_cache_size_changes_no_result(flavour, settings):
+    model, draft, tokens = model_and_similar_draft(flavour, 0.3)
+    expected = speculate(model, draft, tokens, NEW, generator=seeded(), **settings)
+    assert (expected.n_accepted < expected.n_drafted).any(), "tokens are rejected"
+    for size in (N + NEW - 1, 10):
+        found = speculate(model, draft, tokens, NEW, generator=seeded(), cache_size=size, **settings)
+        assert all(map(torch.equal, found, expected))
+
+
+def test_cache_size_up_to_the_window_changes_no_result():
+    model, draft, tokens = model_and_similar_draft("window", 0.05)
+    expected = speculate(model, draft, tokens[:, :1], 3, n_draft=1, temperature=0)
+    found = speculate(model, draft, tokens[:, :1], 3, n_draft=1, temperature=0, cache_size=3)
+    assert all(map(torch.equal, found, expected))
 
 
 def test_draft_may_have_another_architecture():
@@ -231,6 +250,11 @@ START = torch.zeros(B, N, dtype=torch.long)
             {"n_new": 9},
             r"beyond 10 tokens dynamic rotary .* cached keys of model would be wrong",
         ),
+        (("gpt2", "gpt2"), {"cache_size": 8}, r"cache_size must be at least 9: 4 tokens and n_new=6, the last of whi"),
+        (("gpt2", "gpt2"), {"cache_size": 9.0}, r"cache_size must be an integer"),
+        (("gpt2", "dynamic"), {"cache_size": 11}, r"a cache must hold at most so many, got a FixedCache of 11"),
+        (("window", "gpt2"), {"cache_size": 9}, r"cache_size must be at most 3, the window of model .*, got 9: .* lea"),
+        (("gpt2", "gemma"), {"cache_size": 9}, r"at most 3, the window of draft \(GPTConfig.window\), got 9"),
     ],
 )
 def test_speculate_with_invalid_arguments_raises(flavours, given, message):
@@ -294,6 +318,12 @@ def test_greedy_test_catches_cache_with_rejected_tokens(monkeypatch):
     monkeypatch.setattr("lessons_lib.attention.cache.KVCache.crop", lambda cache, n: None)
     with pytest.raises((AssertionError, ValueError, RuntimeError, IndexError)):
         test_greedy_text_equals_large_model_alone("llama", 4)
+
+
+def test_cache_size_test_catches_rejected_tokens(monkeypatch):
+    monkeypatch.setattr("lessons_lib.attention.fixed_cache.FixedCache.crop", lambda cache, n: None)
+    with pytest.raises((AssertionError, ValueError, RuntimeError, IndexError)):
+        test_cache_size_changes_no_result("llama", {"temperature": 0})
 
 
 def test_speculate_uses_accept_draft(monkeypatch):
