@@ -345,7 +345,9 @@ def _visible_keys(weights: Tensor, mask: Tensor | None) -> Tensor:
         check_row_stochastic("weights", weights)
     else:
         check_mask(mask, weights)
-        check_row_stochastic("weights", weights + ~mask.any(dim=-1, keepdim=True) / weights.shape[-1])
+        sees_no_key = ~mask.any(dim=-1, keepdim=True)
+        # Such a row must be zero; uniform weights, in the type of the others, make its sum one for the check.
+        check_row_stochastic("weights", weights + sees_no_key.to(weights.dtype) / weights.shape[-1])
     if weights.shape[-2] != weights.shape[-1]:
         raise ValueError(f"weights must be square, over (*batch, n, n), got {tuple(weights.shape)}")
     if mask is None:

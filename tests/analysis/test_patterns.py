@@ -284,6 +284,28 @@ def test_half_precision_is_computed_in_float32_and_returned_in_its_type(dtype):
         assert_close(score.float(), pattern_scores(single, tokens)[name], rtol=2 * eps, atol=2 * eps)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_mask_leaves_the_tolerance_of_the_weights_type(dtype):
+    """With a mask, rows are held to the type of the weights, also rows of padding, whose sum is filled up to one."""
+    torch.manual_seed(0)
+    alone = torch.randn(8, N, N).masked_fill(~masks.causal(N), -torch.inf).softmax(-1, dtype=torch.float64).to(dtype)
+    weights = torch.nn.functional.pad(alone, (3, 0, 3, 0))  # three tokens of padding
+    mask = torch.nn.functional.pad(masks.causal(N), (3, 0, 3, 0))
+    tokens = random_tokens()
+    padded = torch.cat([torch.zeros(3, dtype=tokens.dtype), tokens])
+    for name, score in pattern_scores(weights, padded, mask).items():
+        assert score.dtype == dtype
+        assert_close(score, pattern_scores(alone, tokens)[name])
+
+
+@pytest.mark.rejects
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_rows_beyond_the_tolerance_of_their_type_raise_under_a_mask(dtype):
+    weights = torch.eye(3, dtype=dtype) * (1 + 2 * torch.finfo(dtype).eps ** (2 / 3))
+    with pytest.raises(ValueError, match="weights must be row-stochastic"):
+        diagonal_score(weights, masks.causal(3))
+
+
 # --- errors ---------------------------------------------------------------------------------------------------------
 
 DETECTORS = [
