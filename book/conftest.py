@@ -1,4 +1,8 @@
-"""Store the outputs of each notebook that nbval has run without an error, so that the build shows this run."""
+"""Store the outputs of each notebook that nbval has run without an error, so that the build shows this run.
+
+A notebook with a stored run is not run again: nothing has changed on which its outputs may depend
+(``tools/dependencies.py``). ``make clean`` removes stored runs.
+"""
 
 import copy
 
@@ -26,6 +30,23 @@ def execute_with_history(kernel, source: str, allow_stdin: bool | None = None) -
     IPython looks there for a semicolon at the end, which suppresses the result.
     """
     return kernel.kc.execute(source, allow_stdin=allow_stdin, stop_on_error=False)
+
+
+def pytest_collection_modifyitems(config, items):
+    """Deselect the cells of notebooks that have a stored run."""
+    if runs is None:
+        return
+    notebooks = {item.parent for item in items if isinstance(item, IPyNbCell)}
+    library = Library(runs.ROOT)
+    done = {notebook for notebook in notebooks if has_run(notebook, library)}
+    config.hook.pytest_deselected(items=[item for item in items if item.parent in done])
+    items[:] = [item for item in items if item.parent not in done]
+
+
+def has_run(notebook, library: "Library") -> bool:
+    """Return whether a notebook that nbval collected has a stored run."""
+    name = notebook.path.relative_to(runs.ROOT)
+    return runs.stored_path(name, library.key(notebook.nb)).exists()
 
 
 @pytest.hookimpl(wrapper=True)

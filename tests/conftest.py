@@ -23,12 +23,12 @@ settings.load_profile("book")
 
 
 def pytest_itemcollected(item):
-    """Mark all cases but the first as thorough, for tests of wrong implementations and tests marked ``one_case``.
+    """Mark as thorough what ``altered`` scripts get, and all cases but the first of tests marked ``one_case``.
 
-    Whether a test catches wrong implementations changes only with the test, so one case is enough for ``make test``.
+    Whether a test catches wrong implementations changes only with the test.
     """
-    one_case = item.get_closest_marker("one_case") or "altered" in getattr(item, "fixturenames", ())
-    if one_case and hasattr(item, "callspec") and any(item.callspec.indices.values()):
+    repeats = hasattr(item, "callspec") and any(item.callspec.indices.values())
+    if "altered" in getattr(item, "fixturenames", ()) or (item.get_closest_marker("one_case") and repeats):
         item.add_marker(pytest.mark.thorough)
 
 

@@ -2,7 +2,8 @@
 
     python tools/run_tests.py [--all-else | --quick | --kernels]
 
-``make test`` runs each kind of test. Tests that only repeat a kind (further seeds, devices, widths, themes, masters)
+``make test`` runs each kind of test, and the notebooks on whose outputs a change may have an effect. Tests that only
+repeat a kind (further seeds, devices, widths, themes, masters), that test other tests, or that run the slowest tools
 are marked ``thorough`` and left to ``make test-all``, which also executes the shapes in the library's signatures.
 """
 
@@ -30,7 +31,7 @@ class Lane:
     """One process of the tests: its name, Python's options, the files that they run, and extra environment variables.
 
     It starts when the lanes named in ``after`` have passed. One that ``may_be_empty`` passes without tests: those of
-    the kernels are not collected where Triton is not installed.
+    the kernels are not collected where Triton is not installed, and notebooks with stored runs do not run again.
     """
 
     name: str
@@ -110,16 +111,16 @@ WITHOUT_SHAPES = tuple(
 
 # Longest first. The book is built of the runs that were tested (book/conftest.py), and the site is what was built.
 TEST = (
-    Lane("notebooks", (*PYTEST, *NBVAL), CHAPTERS[::2]),
-    Lane("notebooks, other half", (*PYTEST, *NBVAL), CHAPTERS[1::2]),
+    Lane("notebooks", (*PYTEST, *NBVAL), CHAPTERS[::2], may_be_empty=True),
+    Lane("notebooks, other half", (*PYTEST, *NBVAL), CHAPTERS[1::2], may_be_empty=True),
     Lane("exercises and commands", (*PYTEST, *FIRST), (*CHECKS, *SLOW)),
     Lane("library", (*PYTEST, *FIRST, *ELSEWHERE, *WITHOUT_SLOW, f"--ignore={CHECKS[0]}"), LIBRARY),
     Lane("book", ("tools/build_book.py",), after=("notebooks", "notebooks, other half")),
     Lane("site", (*PYTEST, *FIRST, *AGAIN), SITE, after=("book",)),
     Lane("explorers", (*PYTEST, *FIRST, *AGAIN, f"--ignore={SITE[-1]}"), EXPLORERS),
+    Lane("grading", (*PYTEST, *FIRST), CLASS),
     Lane("kernels, interpreted", (*PYTEST, *FIRST), INTERPRETED, INTERPRET, may_be_empty=True),
     Lane("kernels, compiled", (*PYTEST, *FIRST), COMPILED, may_be_empty=True),
-    Lane("grading", (*PYTEST, *FIRST), CLASS),
 )
 ALL_ELSE = (
     Lane("exercises and commands", (*PYTEST, *REST), SLOW),

@@ -265,7 +265,7 @@ def test_beam_search_with_a_compiled_model_makes_one_graph_for_all_steps(flavour
 
 
 @no_shapes
-@pytest.mark.one_case
+@pytest.mark.thorough
 @pytest.mark.parametrize(("flavour", "other"), [("llama", "gpt2"), ("gpt2", "gpt2"), ("alibi", "llama")])
 def test_speculate_with_compiled_models_makes_few_graphs(flavour, other):
     """The models have different numbers of key/value heads; their prompts have different lengths."""

@@ -51,8 +51,10 @@ def test_kernels_run_in_the_interpreter(interpreted):
 
 @pytest.mark.parametrize(
     ("surroundings", "reason"),
-    [(NO_TRITON, "triton is not installed"), (NO_INTERPRETER, "")],
-    ids=["no Triton", "no interpreter"],
+    [
+        pytest.param(NO_TRITON, "triton is not installed", id="no Triton"),
+        pytest.param(NO_INTERPRETER, "", id="no interpreter", marks=pytest.mark.thorough),
+    ],
 )
 def test_chapter_reports_missing_triton_and_continues(interpreted, capsys, surroundings, reason):
     assert interpreted(surroundings) == ("an amount that was not measured (Triton cannot run there)", "")

@@ -147,6 +147,7 @@ def a_chapter(folder: Path, cells: dict[str, str]) -> Path:
     return path
 
 
+@pytest.mark.thorough
 def test_main_reports_failed_cells_for_other_seeds(run_seeds, tmp_path):
     path, report = a_chapter(tmp_path, CELLS), tmp_path / "_build/seeds.txt"
     before = path.read_text()

@@ -7,7 +7,6 @@ from pathlib import Path
 import nbformat
 import pytest
 from nbclient import NotebookClient
-from thorough import all_but
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,7 +36,8 @@ def test_chapters_that_read_records_are_found():
     assert len(CHAPTERS) >= 11
 
 
-@pytest.mark.parametrize("chapter", all_but(CHAPTERS, lambda chapter: chapter.endswith("flash.ipynb")))
+@pytest.mark.thorough
+@pytest.mark.parametrize("chapter", CHAPTERS)
 def test_chapter_runs_without_records(chapter, library_alone, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(library_alone))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

@@ -30,6 +30,7 @@ def sent(tmp_path):
             each.close()
 
 
+@pytest.mark.thorough
 @every_check
 def test_right_answers_pass_over_rpc(check, sent):
     for answer in sent({f"right{i}": answer for i, answer in enumerate(RIGHT[check])}):

@@ -406,6 +406,7 @@ def simulated(monkeypatch, tmp_path):
     return main
 
 
+@pytest.mark.thorough
 def test_every_step_runs_and_results_are_joined(simulated, capsys):
     own, tile, *_ = candidates("attend", 128, (9, 0))
     for number in steps.STEPS:

@@ -126,6 +126,7 @@ def test_no_answer_is_graded_wrongly(name):
     assert list(map(str, audit.audit([name], audit.drawn_seeds(1, 0)))) == []
 
 
+@pytest.mark.thorough
 def test_the_command_runs_in_several_processes():
     command = [sys.executable, "-m", "grading.audit", "why-attention", "--seeds", "1", "--jobs", "2"]
     root = Path(__file__).resolve().parents[2]

@@ -184,6 +184,7 @@ def test_report_has_a_figure(graded):
     assert (graded.folder / "report/scaling/class.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.thorough
 def test_manual_points_are_reported_and_survive_grading_one_student(graded):
     from nbgrader.api import Gradebook
 

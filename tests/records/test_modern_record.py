@@ -33,6 +33,7 @@ def test_recorded_learning_rate_is_the_better_of_two(code):
         assert best == modern.RATES[min(range(2), key=lambda i: tried[i])], name
 
 
+@pytest.mark.thorough
 def test_chapter_code_trains_a_variant_and_a_gate(code):
     tried, also_tried, (rate, loss) = modern.tuned(code, code["new"], seeds=(3,), n_steps=26)
     assert rate in modern.RATES
@@ -42,6 +43,7 @@ def test_chapter_code_trains_a_variant_and_a_gate(code):
     assert plain != own
 
 
+@pytest.mark.thorough
 def test_embedding_scale_and_factor_change_the_loss(code):
     how = {}, {"scale": 7.0}, {"larger": 7.0}
     found = [modern.tuned(code, code["new"], seeds=(), n_steps=24, **one)[0][0] for one in how]

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from benchmarks import patterns
 
 RECORD = json.loads((patterns.ROOT / "benchmarks" / "results" / "patterns.json").read_text(encoding="utf-8"))
@@ -14,6 +16,7 @@ def test_record_has_every_run_of_the_command():
         assert all(0 <= number <= 1 for number in found), name
 
 
+@pytest.mark.thorough
 def test_chapter_code_trains_each_model_of_the_command():
     code = patterns.cells()
     for build in ({}, {"n_layers": 1, "n_heads": 4}, {"in_stream": 0.5}):

@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from benchmarks import positions, records
 from lessons_lib.training.datasets import ENGLISH_SHA256
 
@@ -14,6 +16,7 @@ def test_record_has_every_run_of_the_command():
     assert RECORD["text"] == ENGLISH_SHA256
 
 
+@pytest.mark.thorough
 def test_run_uses_chapter_code_with_its_own_seed_and_learning_rate():
     asked = []
 

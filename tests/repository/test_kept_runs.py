@@ -1,11 +1,12 @@
 """Tests of tools/runs.py and book/conftest.py: the build reuses the runs that nbval has tested.
 
-A run is stored unless a cell failed or the code changed. The build runs notebooks without a stored run, and reports a
-failing notebook with its cell and error.
+A run is stored unless a cell failed or the code changed. A notebook with a stored run is not tested again. The build
+runs notebooks without a stored run, and reports a failing notebook with its cell and error.
 """
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -62,7 +63,7 @@ def tested(tmp_path_factory) -> Path:
         (folder / f"lessons_lib/{name}.py").write_text("")
     nbformat.write(notebook(*CELLS), folder / "book/good.ipynb")
     nbformat.write(notebook(*CELLS[:1], FAILS_WHEN_TESTED), folder / "book/fails.ipynb")
-    python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval-lax", "--nbval-current-env", "book")
+    run_tests(folder)
     return folder
 
 
@@ -79,6 +80,12 @@ def python(folder: Path, *command: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
+
+
+def run_tests(folder: Path) -> str:
+    """Run the notebooks as ``make test`` does; return what pytest prints last."""
+    nbval = ("--nbval-lax", "--nbval-current-env")
+    return python(folder, "-m", "pytest", "-q", "-p", "no:cacheprovider", *nbval, "book").stdout.splitlines()[-1]
 
 
 def build(folder: Path) -> subprocess.CompletedProcess:
@@ -105,6 +112,13 @@ def test_build_shows_the_tested_run(book):
     assert about["language_info"]["pygments_lexer"] == "ipython3"
 
 
+def test_stored_notebook_is_tested_again_only_after_a_change(book):
+    assert re.match(r"1 failed, 1 passed, 4 deselected in", run_tests(book))
+    nbformat.write(notebook(*CELLS[:3]), book / "book/good.ipynb")
+    assert re.match(r"1 failed, 4 passed in", run_tests(book))
+
+
+@pytest.mark.thorough
 def test_stored_run_equals_a_run_of_the_build(book):
     (kept, about) = built(book)["good"]
     shutil.rmtree(book / "_build")
@@ -135,6 +149,7 @@ def test_changed_module_runs_only_dependent_notebooks(book):
     assert {name for name in before if before[name] != after[name]} == {"imports"}
 
 
+@pytest.mark.thorough
 def test_change_during_a_run_is_an_error(book):
     edits = "import pathlib, lessons_lib.one\npathlib.Path(lessons_lib.one.__file__).write_text('X = 3')"
     nbformat.write(notebook(edits), book / "book/edits.ipynb")
@@ -146,6 +161,7 @@ def test_change_during_a_run_is_an_error(book):
     assert "edits" in built(book), "the second run must succeed"
 
 
+@pytest.mark.thorough
 def test_failing_notebook_is_reported_and_others_are_stored(book):
     counts = "n = open('count', 'a').write('x')\nassert n == 2, 'one,\\ntwo'"
     broken = notebook(*CELLS[:1], counts)
@@ -165,6 +181,7 @@ def test_failing_notebook_is_reported_and_others_are_stored(book):
     assert not (book / "_build/runs.json").exists()
 
 
+@pytest.mark.thorough
 def test_run_jupyter_book_failing_notebook_builds_nothing(book, monkeypatch):
     monkeypatch.setattr(build_book, "run_notebooks", lambda source: False)
     monkeypatch.setattr(build_book.subprocess, "run", lambda *_, **__: pytest.fail("Sphinx was started"))

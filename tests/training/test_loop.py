@@ -417,6 +417,7 @@ def test_save_of_optimizer_state_that_is_no_tensor_raises(tmp_path):
 # --- several processes ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @pytest.mark.another_process
 def test_data_parallel_training_matches_one_process_with_joined_batch(tmp_path):
     """Compare weights and records after 6 steps of a small GPT; measured differences are 1e-14 and 4e-16.

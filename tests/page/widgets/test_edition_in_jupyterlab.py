@@ -11,7 +11,7 @@ from built_site import HTML, ROOT
 from test_live_kernel import jupyterlab
 
 # One JupyterLab for all: the tests of a group share a process.
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("the edition in JupyterLab")]
+pytestmark = [pytest.mark.browser, pytest.mark.thorough, pytest.mark.xdist_group("the edition in JupyterLab")]
 
 CHAPTER = "book/attention/scaling"
 EVERY_CELL = {"windowingMode": "none"}  # JupyterLab otherwise draws what is in view

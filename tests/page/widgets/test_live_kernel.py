@@ -114,6 +114,7 @@ def until_it_prints(expected, run, expression, seconds=600):
     return printed == expected
 
 
+@pytest.mark.thorough
 def test_python_and_reader_change_the_same_figure(notebook):
     page, run = notebook
     explorer = page.locator(".jp-OutputArea .explorer").first
