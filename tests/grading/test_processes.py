@@ -89,6 +89,7 @@ def test_run_in_processes_limits_processor_time_of_descendants(tasks, tmp_path, 
         assert not psutil.pid_exists(pid := int(process.read_text())) or psutil.Process(pid).status() == "zombie"
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(("busy", "times"), [(False, 1), (True, 2)])
 def test_run_in_processes_retries_a_wall_clock_timeout_on_a_busy_machine(tasks, tmp_path, monkeypatch, busy, times):
     monkeypatch.setattr(processes, "is_busy", lambda: busy)

@@ -43,6 +43,7 @@ def test_sleep_does_not_count_as_processor_time():
     assert (first, check, rest) == (["awake\n"], [], ["the rest\n"])
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("body", [SPIN, CHILD, GONE.replace("\n", "\n    ")], ids=["itself", "child", "many children"])
 def test_check_over_its_processor_time_fails_and_the_rest_runs(body):
     _, _, check, rest = run("", body, timeout=2, clock=10_000)
@@ -50,12 +51,14 @@ def test_check_over_its_processor_time_fails_and_the_rest_runs(body):
     assert rest == ["the rest\n"]
 
 
+@pytest.mark.thorough
 def test_endless_cell_is_interrupted_and_the_rest_runs():
     first, _, check, rest = run(SPIN, "return 1", timeout=2, clock=10_000)
     assert first, "the interrupt was not reported"
     assert (check, rest) == ([], ["the rest\n"])
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     ("cell", "answer", "where"),
     [

@@ -38,7 +38,7 @@ def test_explorer_pages_are_found():
 
 @pytest.mark.parametrize(
     ("path", "from_files"),
-    all_but([*((path, False) for path in PAGES), (EXPLORERS, True)], lambda path, files: files or path in FIRST),
+    all_but([*((path, False) for path in PAGES), (EXPLORERS, True)], lambda path, files: files),
     ids=str,
 )
 def test_every_slider_changes_the_figure(visit, path, from_files):

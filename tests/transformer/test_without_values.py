@@ -116,6 +116,7 @@ def test_forward_on_meta_and_fake_tensors_has_correct_shape(build, inputs, where
         assert build()(*inputs()).shape == shape
 
 
+@pytest.mark.one_case
 @untraced
 @pytest.mark.parametrize(("build", "inputs"), [MODELS["encoder-decoder"], MODELS["vision"]])  # test_gpt compiles GPT
 def test_models_compile_into_one_graph(build, inputs):

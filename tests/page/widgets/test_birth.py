@@ -270,6 +270,7 @@ def test_emergence_step_has_accuracy_one_half(javascript, record):
         assert 100 < step <= 120
 
 
+@pytest.mark.thorough
 def test_training_is_reproducible(monkeypatch, tmp_path):
     """Run the whole command with ten steps, two seeds and seven held-out passages."""
     few = repetition(torch.Generator().manual_seed(1), batch_size=7)

@@ -211,6 +211,7 @@ NONSENSE = [
 ]
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize("address", NONSENSE)
 def test_invalid_address_is_ignored(address, book):
     """Neither the named explorer nor another one changes."""

@@ -419,6 +419,7 @@ def test_rounding_changes_the_loss_little():
     assert f"{english['kl_of_rounding']:.0e}".replace("e-0", "e-") in GPTExplorer.__doc__
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("which", SCRIPTS)
 def test_model_is_reproducible_and_rounded_to_half_a_step(monkeypatch, tmp_path, which):
     """Run the whole command with five steps."""

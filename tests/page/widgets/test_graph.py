@@ -234,6 +234,7 @@ def test_rounding_changes_no_weight_by_much():
         assert_close(explorer.weights(), exact, rtol=0, atol=0.005)
 
 
+@pytest.mark.thorough
 def test_model_is_reproducible(monkeypatch, tmp_path):
     """Run the whole command with two steps."""
     torch.set_default_dtype(torch.float32)

@@ -82,6 +82,7 @@ def test_axes_and_lines_are_labelled(name, show):
         assert names(page) >= AXES[name]
 
 
+@pytest.mark.one_case
 @pytest.mark.browser
 @pytest.mark.parametrize("name", ["retrieval", "temperature", "plane", "scaling", "heads"])
 def test_no_slider_moves_an_axis(name, show):
@@ -120,6 +121,7 @@ def at_the_ends(page):
         yield [slider.get_attribute("aria-valuetext") for slider in sliders]
 
 
+@pytest.mark.one_case
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [360, 900])
 @pytest.mark.parametrize("state", ["retrieval", "west next to south", "plane", "temperature"])
@@ -142,6 +144,7 @@ ROUND = f"""(card, lengths) => {{
 }}"""
 
 
+@pytest.mark.one_case
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [360, 900])
 @pytest.mark.parametrize(("state", "lengths"), [("retrieval", [0.1, 2, 20]), ("plane", [0.5, 1.5, 3])])

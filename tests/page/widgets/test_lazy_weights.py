@@ -143,6 +143,7 @@ def test_address_loads_its_explorer(book):
     assert len(models(page)) == 1
 
 
+@pytest.mark.one_case
 @pytest.mark.browser
 @pytest.mark.parametrize(
     "address",
@@ -156,6 +157,7 @@ def test_invalid_story_in_the_address_is_ignored(book, address):
     assert not re.search("NaN|undefined|emperor", card.locator(".x-body").inner_html())
 
 
+@pytest.mark.one_case
 @pytest.mark.browser
 @pytest.mark.parametrize(
     "address", ["symbols=<script>alert(1)</script>", "symbols=", "symbols=bird&step=120", "hide=[7]"]
@@ -168,6 +170,7 @@ def test_invalid_symbols_in_the_address_are_ignored(book, address):
     assert not re.search("NaN|undefined|alert", card.locator(".x-body").inner_html())
 
 
+@pytest.mark.one_case
 @pytest.mark.browser
 @pytest.mark.parametrize("address", ["words=<script>alert(1)</script>", "words=the++king", "head=3.1", "off=[7]"])
 def test_invalid_words_and_heads_in_the_address_are_ignored(book, address):

@@ -194,6 +194,7 @@ def test_image_is_cut_as_by_the_library():
     assert torch.equal(unpatchify(patchify(flat.view(SIDE, SIDE), 4), (SIDE, SIDE)), explorer.image())
 
 
+@pytest.mark.thorough
 def test_model_is_reproducible(monkeypatch, tmp_path):
     """Run the whole command twice with two steps; the outputs are equal."""
     made = []

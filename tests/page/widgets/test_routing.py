@@ -224,6 +224,7 @@ def test_rounded_scores_of_a_word_are_distinct():
     assert (numbers.gather(-1, scores.argsort(-1)).diff(dim=-1) > 0).all()
 
 
+@pytest.mark.thorough
 def test_model_is_reproducible(monkeypatch, tmp_path):
     """Run the whole command with two steps and few held-out words."""
     few = train_routing.sample_stories(torch.Generator().manual_seed(1), batch_size=4, n=11)

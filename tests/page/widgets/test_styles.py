@@ -37,6 +37,7 @@ def test_explorer_style_does_not_depend_on_other_explorers(width, show):
                 assert (name, other, elsewhere) == (name, look, pytest.approx(place, abs=0.1))
 
 
+@pytest.mark.thorough
 @pytest.mark.browser
 def test_parts_of_a_control_share_a_line_and_do_not_overlap(show):
     with show(*map(example, NAMES)) as page:

@@ -259,6 +259,7 @@ def test_no_text_of_a_script_is_out_of_reach():
     assert complaints() == []
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     "planted",
     [
@@ -277,6 +278,7 @@ def test_text_out_of_reach_is_found(planted, tmp_path):
     assert len(complaints(tmp_path / "planted.js")) == 1
 
 
+@pytest.mark.one_case
 @pytest.mark.parametrize(
     "code",
     [
