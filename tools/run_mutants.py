@@ -1,11 +1,11 @@
-"""Mutation tests: make one small wrong change at a time, and check that ``make test`` fails for each.
+"""Mutation tests: make one small wrong change at a time, and check that the tests fail for each.
 
     python tools/run_mutants.py [PART ...]
 
 A mutant consists of a change in one place, and the tests that must fail because of it. The tests run in a copy of the
-repository, as ``make test`` runs them: first without the change, when they must pass, then with it, when they must
-fail. Without names all mutants run. Mutants of the site and of the book's build copy ``_build``: run ``make book``
-first.
+repository, as ``make test`` runs them, or ``make test-all`` for shapes: first without the change, when they must pass,
+then with it, when they must fail. Without names all mutants run. Mutants of the site and of the book's build copy
+``_build``: run ``make book`` first.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from files import listed
-from run_tests import ENVIRONMENT, TEST, Lane
+from run_tests import ALL_ELSE, ENVIRONMENT, TEST, Lane
 
 ROOT = Path(__file__).resolve().parents[1]
 FAILED = 1  # pytest's exit status if tests ran and failed; others mean that they were not found or did not run
@@ -41,7 +41,7 @@ class Mutant:
     built: str | None = None
 
 
-LANES = {lane.name: lane for lane in TEST}
+LANES = {lane.name: lane for lane in (*ALL_ELSE, *TEST)}  # of two with one name, that of make test
 MUTANTS = (
     Mutant(
         "library",
@@ -56,7 +56,7 @@ MUTANTS = (
         "lessons_lib/attention/attention.py",
         ') -> Float[Tensor, "*batch n d_v"]:',
         ') -> Float[Tensor, "*batch n d_k"]:',
-        LANES["library"],
+        LANES["shapes"],
         ("tests/attention/test_attention.py", "-k", "leading_axes"),
     ),
     Mutant(
@@ -202,7 +202,7 @@ def problem(mutant: Mutant) -> str:
 
 def main() -> int:
     """Run the selected mutants; return 1 if one is not caught."""
-    parser = argparse.ArgumentParser(description="Check that make test notices deliberate mistakes.")
+    parser = argparse.ArgumentParser(description="Check that the tests notice deliberate mistakes.")
     parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(mutant.part for mutant in MUTANTS))
     selected = parser.parse_args().parts
     if unknown := set(selected) - {mutant.part for mutant in MUTANTS}:
