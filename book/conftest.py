@@ -33,28 +33,15 @@ def execute_with_history(kernel, source: str, allow_stdin: bool | None = None) -
 
 
 def pytest_collection_modifyitems(config, items):
-    """Deselect the cells of notebooks that have a stored run."""
+    """Compute the notebooks' keys, and deselect the cells of notebooks that have a stored run."""
     if runs is None:
         return
-    notebooks = {item.parent for item in items if isinstance(item, IPyNbCell)}
-    library = Library(runs.ROOT)
-    done = {notebook for notebook in notebooks if has_run(notebook, library)}
+    notebooks, library = {item.parent for item in items if isinstance(item, IPyNbCell)}, Library(runs.ROOT)
+    for notebook in notebooks:
+        notebook.key = library.key(notebook.nb)
+    done = {each for each in notebooks if runs.stored_path(each.path.relative_to(runs.ROOT), each.key).exists()}
     config.hook.pytest_deselected(items=[item for item in items if item.parent in done])
     items[:] = [item for item in items if item.parent not in done]
-
-
-def has_run(notebook, library: "Library") -> bool:
-    """Return whether a notebook that nbval collected has a stored run."""
-    name = notebook.path.relative_to(runs.ROOT)
-    return runs.stored_path(name, library.key(notebook.nb)).exists()
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item):
-    """Compute the notebook's key before its first cell runs."""
-    if runs is not None and isinstance(item, IPyNbCell) and "key" not in vars(item.parent):
-        item.parent.key = Library(runs.ROOT).key(item.parent.nb)
-    return (yield)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -129,7 +129,7 @@ ALL_ELSE = (
     Lane("site", (*PYTEST, *REST, *AGAIN), SITE),
     Lane("explorers", (*PYTEST, *REST, *AGAIN, f"--ignore={SITE[-1]}"), EXPLORERS),
     Lane("kernels, compiled", (*PYTEST, *REST), COMPILED, may_be_empty=True),
-    Lane("exercises, unsolved", (*PYTEST, *NBVAL), ("book/exercises",)),
+    Lane("exercises, unsolved", (*PYTEST, *NBVAL), ("book/exercises",), may_be_empty=True),
     Lane("kernels, interpreted", (*PYTEST, *REST), INTERPRETED, INTERPRET, may_be_empty=True),
     Lane("grading", (*PYTEST, *REST), CLASS),
 )

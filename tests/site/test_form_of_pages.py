@@ -20,7 +20,7 @@ PAGES = sorted(
 LONG = ("vision-and-language", "sequences-graphs-decisions", "flash")
 VISITED = ("why-attention", "scaling", "train-gpt", "dynamics", "sequences-graphs-decisions", "flash")
 every_chapter = each_of(PAGES)
-some_chapters_first = each_of(PAGES, lambda path: not path.endswith(tuple(f"/{name}.html" for name in VISITED)))
+some_chapters_first = each_of(PAGES, lambda path: Path(path).stem not in VISITED)
 
 SPARED = ":is(h1, h2, h3, .so, .in-short, .remember)"  # what no guess may hide
 MEASURED = f"""() => {{
