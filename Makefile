@@ -5,8 +5,9 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 # Several processes with one thread each are faster than one with several.
 export OMP_NUM_THREADS ?= 1
-# Bytecode is kept, but not beside the sources.
+# Bytecode is kept, but not beside the sources. (An empty value means: write it.)
 export PYTHONPYCACHEPREFIX := $(CURDIR)/_build/pycache
+export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help book catalogs page book-solutions solutions notebooks slides quiz figures zip serve test test-all test-quick seeds oldest-triton check format assignments chapter explorer wheel bench gpu screenshot repository clean

@@ -23,6 +23,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # on two cores two processes with one thread each are faster than one with two
     "PYTHONHASHSEED": "0",  # the same names of the same tests in every run
     "PYTHONPYCACHEPREFIX": str(ROOT / "_build/pycache"),  # keep bytecode, but not beside the sources
+    "PYTHONDONTWRITEBYTECODE": "",  # where this is set, each process would compile all that it imports
 }
 
 
