@@ -105,7 +105,8 @@ class Library:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._trees: dict[Path, ast.Module] = {}
-        self._digests: dict[Path, str] = {}
+        self._digests: dict[Path, str] = {}  # of modules
+        self._file_digests: dict[Path, str] = {}
         self._references: dict[Path, set[Reference]] = {}
         self._names: dict[Path, set[Path]] = {}  # the data files that each module names
         self._data = {path for path in (root / LIBRARY).rglob("*") if path.is_file() and is_data(path)}
@@ -259,10 +260,16 @@ class Library:
         return found | {path for path in others for pattern in patterns if fnmatch.fnmatch(path.name, pattern)}
 
     def _code(self, path: Path) -> str:
-        return hashlib.sha256(ast.dump(self.tree(path)).encode()).hexdigest()
+        """Return the hash of a module's code."""
+        if path not in self._digests:
+            self._digests[path] = hashlib.sha256(ast.dump(self.tree(path)).encode()).hexdigest()
+        return self._digests[path]
 
     def _bytes(self, path: Path) -> str:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        """Return the hash of a file."""
+        if path not in self._file_digests:
+            self._file_digests[path] = hashlib.sha256(path.read_bytes()).hexdigest()
+        return self._file_digests[path]
 
     def _pins(self) -> list[str]:
         lines = (self.root / "requirements.txt").read_text(encoding="utf-8").splitlines()

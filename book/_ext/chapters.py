@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import catalogs
@@ -11,9 +12,14 @@ from messages import translated
 
 def chapters(root: Path) -> dict[str, Path]:
     """Return the notebooks of the chapters by their titles in ``_toc.yml``."""
-    parts = yaml.safe_load((root / "_toc.yml").read_text(encoding="utf-8"))["parts"]
-    pages = [page for part in parts for page in part["chapters"] if "title" in page]
-    return {page["title"]: root / f"{page['file']}.ipynb" for page in pages}
+    files = _files_by_title((root / "_toc.yml").read_text(encoding="utf-8"))
+    return {title: root / f"{file}.ipynb" for title, file in files.items()}
+
+
+@cache  # many pages ask for the chapters
+def _files_by_title(toc: str) -> dict[str, str]:
+    pages = [page for part in yaml.safe_load(toc)["parts"] for page in part["chapters"]]
+    return {page["title"]: page["file"] for page in pages if "title" in page}
 
 
 def markdown_cells(chapter: Path) -> list[str]:
