@@ -231,6 +231,7 @@ def test_generate_with_a_compiled_model_makes_one_graph_for_all_steps(lengths):
     assert count.n_graphs == 2, "of the prompt, and of a step; the second text needs no other"
 
 
+@pytest.mark.thorough
 @no_shapes
 def test_generate_with_compiled_models_of_other_sizes():
     """PyTorch compiles what differs from the first model as a variable: the size of the cache, the number of heads."""
@@ -280,6 +281,7 @@ def test_speculate_with_compiled_models_makes_few_graphs(flavour, other):
     assert max(count.n_graphs for count in counts) <= 3, "of a prompt, of one token, and of several"
 
 
+@pytest.mark.thorough
 @no_shapes
 @torch.no_grad()
 def test_compiled_steps_beyond_the_size_raise():
@@ -388,6 +390,7 @@ def test_generate_with_unsuitable_cache_size_raises(given, message):
 # --- wrong implementations that the tests catch ---------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 @no_shapes
 def test_graph_test_catches_growing_caches(monkeypatch):
     """A number of positions in Python, or keys whose shape changes, needs a graph for each step.

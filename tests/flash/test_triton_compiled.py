@@ -217,6 +217,7 @@ def test_candidates(capability, d, kernel, tile):
     assert TENSOR_CORE[capability] in figures.tensor_core
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(OLDER, reason="the chapter says it of triton 3.7.1")
 def test_kernels_for_a_t4_use_no_tensor_cores(monkeypatch):
     """The reason why ``auto`` takes another backend below compute capability 8.0."""

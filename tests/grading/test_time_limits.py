@@ -37,6 +37,7 @@ def run(cell: str, answer: str, **limits):
     return [[one.get("evalue", one.get("text", "")) for one in cell.outputs] for cell in notebook.cells]
 
 
+@pytest.mark.thorough
 def test_sleep_does_not_count_as_processor_time():
     """The cell takes longer in wall-clock time than its limit of processor time, as on a busy machine."""
     first, _, check, rest = run("__import__('time').sleep(3); print('awake')", "return 1", timeout=2, clock=10_000)

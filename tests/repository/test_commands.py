@@ -42,6 +42,7 @@ def test_guide_setup_without_make_agrees_with_the_makefile():
     assert re.search(r"^py -m venv \.venv$", GUIDE, re.MULTILINE)
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("make") is None, reason="no make here")
 def test_make_repairs_an_environment_without_pip(tmp_path):
     """An interrupted ``python -m venv`` leaves a Python without pip."""

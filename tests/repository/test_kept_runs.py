@@ -129,11 +129,13 @@ def test_stored_run_equals_a_run_of_the_build(book):
     assert about == fresh_about
 
 
+@pytest.mark.thorough
 def test_failed_notebook_is_not_stored_and_runs_in_the_build(book):
     assert stored(book, "fails") == []
     assert built(book)["fails"][0][1] == []
 
 
+@pytest.mark.thorough
 def test_changed_notebook_runs_again(book):
     nbformat.write(notebook(*CELLS[:1], "'something else'"), book / "book/good.ipynb")
     outputs, _ = built(book)["good"]
@@ -188,6 +190,7 @@ def test_run_jupyter_book_failing_notebook_builds_nothing(book, monkeypatch):
     assert build_book.run_jupyter_book(book) == 1
 
 
+@pytest.mark.thorough
 def test_old_runs_are_removed(book):
     for number in range(runs.KEPT + 2):
         path = book / "_build/outputs/book/good" / f"{number}.ipynb"

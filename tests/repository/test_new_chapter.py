@@ -48,6 +48,7 @@ def test_it_passes_what_every_chapter_must_pass(copy, tests):
     assert done.returncode == 0, done.stdout
 
 
+@pytest.mark.thorough
 def test_the_chapter_runs(copy):
     nbval = ("-p", "no:cacheprovider", "--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=120")
     done = run(copy, "-m", "pytest", "-q", *nbval, f"book/attention/{NAME}.ipynb", f"book/exercises/{NAME}")

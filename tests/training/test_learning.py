@@ -63,6 +63,7 @@ def test_two_attention_layers_learn_induction():
     assert first < 0.1  # 0.003 to 0.006
 
 
+@pytest.mark.thorough
 def test_one_attention_layer_does_not_learn_induction():
     accuracy, (only,) = accuracy_and_scores(attention_only(1))
     assert accuracy < 0.2  # measured: 0.108 to 0.127
@@ -87,6 +88,7 @@ def heldout_stories():
     return stories.sample_stories(torch.Generator().manual_seed(1000), batch_size=256, n=N)
 
 
+@pytest.mark.thorough
 def test_tiny_gpt_loss_approaches_entropy_of_grammar(story_model, heldout_stories):
     with torch.no_grad():
         excess = next_token_losses(story_model, heldout_stories) - heldout_stories.surprisals[heldout_stories.loss_mask]
@@ -106,6 +108,7 @@ def test_bigram_entropy_is_far_above_entropy_of_grammar():
     assert conditional > stories.word_entropies(N).mean() + 0.2
 
 
+@pytest.mark.thorough
 def test_one_head_attends_to_the_subject_before_the_verb(story_model, heldout_stories):
     """At the word before a verb, where its number must be predicted, if the subject is four or more words earlier."""
     seen, _ = run_observed(story_model, heldout_stories)

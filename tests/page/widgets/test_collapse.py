@@ -78,6 +78,7 @@ def streams_in(javascript, explorer):
 # --- one stack in two languages ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.one_case
 @pytest.mark.browser
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_stack_agrees_with_the_library(javascript, setting):
@@ -89,6 +90,7 @@ def test_stack_agrees_with_the_library(javascript, setting):
     close(explorer.spreads(), token_spread(ours[reached]))
 
 
+@pytest.mark.one_case
 @pytest.mark.browser
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_measures_agree_with_the_library(javascript, setting):

@@ -66,6 +66,7 @@ def drawn_scores(javascript, width, seed, n_keys=16):
     return torch.tensor(javascript.page.evaluate(script, [width, seed, n_keys]), dtype=torch.float64)
 
 
+@pytest.mark.one_case
 @pytest.mark.browser
 @pytest.mark.parametrize("width", [1, 2, 4, 64, 4096])
 def test_scores_are_distributed_as_products_of_normal_vectors(javascript, width):

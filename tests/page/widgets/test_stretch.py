@@ -74,6 +74,7 @@ def test_temperature_agrees_with_rotated_vectors(javascript):
         assert found == pytest.approx(yarn_attention_factor(explorer.factor) ** -2 if explorer.method == "yarn" else 1)
 
 
+@pytest.mark.thorough
 @pytest.mark.browser
 def test_new_angles_are_beyond_those_of_training(javascript):
     """Positions 0 to 63 are known; a clock that made a full turn knows every angle."""
