@@ -2,6 +2,7 @@
 
 import pytest
 from labels import COLLISIONS, collisions, names, smallest, ticks
+from thorough import all_but
 
 from lessons_lib.page.widgets import (
     HeadsExplorer,
@@ -65,7 +66,7 @@ AXES = {
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("state", STATES)
+@pytest.mark.parametrize("state", all_but(STATES, lambda state: state in list(STATES)[::3]))
 def test_labels_do_not_overlap_and_are_legible_on_a_phone(state, show):
     with show(STATES[state], width=360) as page:
         assert smallest(page) >= 11
