@@ -15,6 +15,7 @@ from pathlib import Path
 import chinese_font
 import numpy as np
 import torch
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
@@ -79,14 +80,7 @@ def draw_card(subject: str, question: str, below: str, plot: str = "") -> bytes:
         if not chinese_font.font():
             return b""
         families.append(chinese_font.font())  # for what the first one lacks
-    figure = Figure(figsize=(WIDTH / 100, HEIGHT / 100), dpi=100)
-    canvas = FigureCanvasAgg(figure)
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(0, WIDTH), ylim=(HEIGHT, 0))
-    axes.set_axis_off()
-    axes.add_patch(Rectangle((0, 0), 14, HEIGHT, color=QUERY, linewidth=0))
-    if not plot:
-        _weights(axes, WEIGHTS)
+    figure, axes = _sheet(WIDTH, HEIGHT)
 
     points, lines = _wrapped(question, *((NARROW, 5) if plot else (LINES, 4)))
     say = {"family": families, "va": "center_baseline", "parse_math": False}
@@ -97,14 +91,39 @@ def draw_card(subject: str, question: str, below: str, plot: str = "") -> bytes:
         axes.text(64, top + i * step, line, size=points, color=INK, weight="bold", **say)
     axes.text(64, 552, below, size=16, color=QUIET, **say)
 
-    canvas.draw()
-    image = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
+    image = Image.fromarray(np.minimum(_background(weights=not plot), _pixels(figure)))  # both on white
     if plot:
         drawn = _plot(plot)
         image.paste(drawn, (WIDTH - 36 - drawn.width, (HEIGHT - drawn.height) // 2))
     written = io.BytesIO()
-    image.quantize(COLOURS, dither=Image.Dither.NONE).save(written, "PNG", optimize=True)
+    image.quantize(COLOURS, dither=Image.Dither.NONE).save(written, "PNG")
     return written.getvalue()
+
+
+def _sheet(wide: int, high: int) -> tuple[Figure, Axes]:
+    """Return a figure of so many pixels, and axes over all of it that count pixels from the top left."""
+    figure = Figure(figsize=(wide / 100, high / 100), dpi=100)
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, wide), ylim=(high, 0))
+    axes.set_axis_off()
+    return figure, axes
+
+
+def _pixels(figure: Figure) -> np.ndarray:
+    """Draw a figure."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+
+@cache
+def _background(weights: bool) -> np.ndarray:
+    """Return what all pictures share, with or without the attention weights."""
+    figure, axes = _sheet(WIDTH, HEIGHT)
+    axes.add_patch(Rectangle((0, 0), 14, HEIGHT, color=QUERY, linewidth=0))
+    if weights:
+        _weights(axes, WEIGHTS)
+    return _pixels(figure)
 
 
 @cache
@@ -112,14 +131,9 @@ def _plot(svg: str) -> Image.Image:
     """Return a picture of the plot, as large as there is room for it; several pages have the same."""
     scale = min(PLOT_WIDTH / size(svg)[0], PLOT_HEIGHT / size(svg)[1])
     wide, high = (round(scale * length) for length in size(svg))
-    figure = Figure(figsize=(wide / 100, high / 100), dpi=100)
-    canvas = FigureCanvasAgg(figure)
-    axes = figure.add_axes((0, 0, 1, 1))
-    axes.set(xlim=(0, wide), ylim=(high, 0))
-    axes.set_axis_off()
+    figure, axes = _sheet(wide, high)
     draw_plot(axes, svg, 0, 0, wide)
-    canvas.draw()
-    return Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
+    return Image.fromarray(_pixels(figure))
 
 
 def _wrapped(text: str, fits: tuple[tuple[int, int], ...], most: int) -> tuple[int, list[str]]:
