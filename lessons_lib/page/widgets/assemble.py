@@ -11,7 +11,7 @@ book may keep that file elsewhere and fetch it when it is needed (``window.xLate
 form raises an error.
 
 The scripts are not minified: comments and spaces make the explorers 11 % larger after compression, weights included.
-Files are read at each call, so a changed script is used by the next explorer.
+Files are read at each call, so a changed script is used by the next explorer. What is made of the same texts is kept.
 """
 
 import hashlib
@@ -19,6 +19,7 @@ import json
 import re
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 STATIC = Path(__file__).parent / "static"
 
@@ -38,9 +39,8 @@ _LATER = "window.xLater"
 def read(file: str) -> str:
     """Return the text of a file in ``static/``; raise an error if it would end the HTML element that holds it."""
     text = (STATIC / file).read_text(encoding="utf-8")
-    lower = text.lower()
-    for closing in ("</script", "</style", "<!--"):
-        assert closing not in lower, f"{file}: {closing} would end the element that holds it"
+    if closing := _closing(text):
+        raise AssertionError(f"{file}: {closing} would end the element that holds it")
     return text
 
 
@@ -49,6 +49,7 @@ def files(name: str) -> dict[str, str]:
     return {file: read(f"{file}.js") for file in (*_imports(name), name)}
 
 
+@cache
 def without_comments(script: str) -> str:
     """Return a script without the comments that begin a line, and without those of the form ``/** */``."""
     return _COMMENT.sub("", script)
@@ -56,15 +57,7 @@ def without_comments(script: str) -> str:
 
 def es_module(name: str) -> str:
     """Return ``static/NAME.js`` and the files that it imports as one ES module."""
-    module = read(f"{name}.js")
-    dynamic = [f"const {_variable(other)} = async {_as_function(other)};" for other in _dynamic_imports(name)]
-    imported = [f"const {_variable(other)} = ({_as_function(other)})();" for other in _imports(name)]
-    text = "\n".join([*dynamic, *imported, _link_variables(module)])
-    text = _DYNAMIC_IMPORT.sub(lambda found: f"{_variable(found[1])}()", text)
-    code = without_comments(text)
-    assert not _ANY_IMPORT.search(code), f"{name}.js: imports more than names from files beside it"
-    assert len(_DEFAULT.findall(code)) == 1, f"{name}.js: needs exactly one `export default {{ render }}`"
-    return text
+    return _as_module(_sources(name))
 
 
 def style_sheets(name: str) -> dict[str, str]:
@@ -98,19 +91,10 @@ def page_scripts(
         rules: for each trait, the values that it may take; a page checks the state in its address against them.
     """
     es_module(name)  # raises an error if the files cannot be bundled
-    keys: dict[str, str] = {}
-    scripts: dict[str, str] = {}
-    for other in [*_dynamic_imports(name), *_imports(name), "page_model"]:
-        text = _link_parts(read(f"{other}.js"), keys)
-        body = f"{_without_exports(text)}\nreturn {{ {', '.join(_find_all(_EXPORT, text))} }};"
-        keys[other] = _key(other, body)
-        scripts[keys[other]] = f'({_PARTS} ??= {{}})["{keys[other]}"] ??= (() => {{\n{body}\n}})();'
-    module = _link_parts(read(f"{name}.js"), keys)
-    module = _without_exports(_DEFAULT.sub("const explorer = ", module))
-    assert not _KEYWORD.search(without_comments(module)), f"{name}.js: exports in a form that a script cannot take"
+    scripts, module, model = _as_parts(_sources(name), read("page_model.js"))
     about = "" if rules is None else f"explorer.about = {_json({'name': name, 'rules': rules})};\n"
-    start = f'xParts["{keys["page_model"]}"].mount(explorer, {_json(state)});'
-    return scripts, f'(() => {{\n"use strict";\n{module}\n{about}{start}\n}})();'
+    start = f'xParts["{model}"].mount(explorer, {_json(state)});'
+    return dict(scripts), f'(() => {{\n"use strict";\n{module}\n{about}{start}\n}})();'
 
 
 def classic_script(name: str, state: dict[str, object], rules: dict[str, object] | None = None) -> str:
@@ -138,6 +122,52 @@ def made_from(kind: type, state: dict[str, object]) -> dict[str, object]:
     """
     name = f"{kind.__module__}:{kind.__qualname__}"
     return {"text/html": {"made_from": {"class": name, "state": json.dumps(state)}}}
+
+
+class _Sources(NamedTuple):
+    """The text of an explorer's file, and names and texts of the files that it imports, dynamically and at once."""
+
+    name: str
+    module: str
+    dynamic: tuple[tuple[str, str], ...]
+    imported: tuple[tuple[str, str], ...]
+
+
+def _sources(name: str) -> _Sources:
+    dynamic, imported = (
+        tuple((other, read(f"{other}.js")) for other in names) for names in (_dynamic_imports(name), _imports(name))
+    )
+    return _Sources(name, read(f"{name}.js"), dynamic, imported)
+
+
+@cache
+def _as_module(sources: _Sources) -> str:
+    """Return the files as one ES module."""
+    name, module, dynamic, imported = sources
+    later = [f"const {_variable(other)} = async {_as_function(other, text)};" for other, text in dynamic]
+    at_once = [f"const {_variable(other)} = ({_as_function(other, text)})();" for other, text in imported]
+    text = "\n".join([*later, *at_once, _link_variables(module)])
+    text = _DYNAMIC_IMPORT.sub(lambda found: f"{_variable(found[1])}()", text)
+    code = without_comments(text)
+    assert not _ANY_IMPORT.search(code), f"{name}.js: imports more than names from files beside it"
+    assert len(_DEFAULT.findall(code)) == 1, f"{name}.js: needs exactly one `export default {{ render }}`"
+    return text
+
+
+@cache
+def _as_parts(sources: _Sources, page_model: str) -> tuple[dict[str, str], str, str]:
+    """Return the scripts of the imported files by their keys, the explorer's own, and the key of the page's model."""
+    name, module, dynamic, imported = sources
+    keys: dict[str, str] = {}
+    scripts: dict[str, str] = {}
+    for other, text in [*dynamic, *imported, ("page_model", page_model)]:
+        linked = _link_parts(text, keys)
+        body = f"{_without_exports(linked)}\nreturn {{ {', '.join(_find_all(_EXPORT, linked))} }};"
+        keys[other] = _key(other, body)
+        scripts[keys[other]] = f'({_PARTS} ??= {{}})["{keys[other]}"] ??= (() => {{\n{body}\n}})();'
+    own = _without_exports(_DEFAULT.sub("const explorer = ", _link_parts(module, keys)))
+    assert not _KEYWORD.search(without_comments(own)), f"{name}.js: exports in a form that a script cannot take"
+    return scripts, own, keys["page_model"]
 
 
 def _key(name: str, text: str) -> str:
@@ -186,9 +216,9 @@ def _link_parts(text: str, keys: dict[str, str]) -> str:
     return _DYNAMIC_IMPORT.sub(lambda found: f'({_LATER} ?? (async (key) => {_PARTS}[key]))("{keys[found[1]]}")', text)
 
 
-def _as_function(name: str) -> str:
+def _as_function(name: str, text: str) -> str:
     """Return a function that runs the file and returns the object of its exports."""
-    text = _link_variables(read(f"{name}.js"))
+    text = _link_variables(text)
     body = _without_exports(text)
     plain = not _KEYWORD.search(without_comments(body))
     assert plain, f"{name}.js: an imported file exports plain names, and imports plain names"
@@ -196,10 +226,17 @@ def _as_function(name: str) -> str:
 
 
 @cache
+def _closing(text: str) -> str:
+    """Return what would end the HTML element that holds a text, or an empty text."""
+    return next((one for one in ("</script", "</style", "<!--") if one in text.lower()), "")
+
+
+@cache
 def _find_all(pattern: re.Pattern[str], text: str) -> tuple:
     return tuple(pattern.findall(text))
 
 
+@cache
 def _without_exports(text: str) -> str:
     """Return the script without the keyword ``export`` before its definitions."""
     return _EXPORT.sub("", text)
