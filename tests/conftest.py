@@ -11,6 +11,8 @@ from browsing import launch, why_no_browser
 from hypothesis import settings
 from tabs import Tabs
 
+gc.disable()  # until all tests are collected
+
 # With these variables pytest prints the full difference of compared lists, which takes 20 minutes for two masks.
 for name in ("CI", "BUILD_NUMBER"):
     os.environ.pop(name, None)
@@ -37,6 +39,7 @@ def pytest_collection_finish():
     """Exempt what exists now from searches for garbage, which took a twelfth of the tests' time."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
@@ -60,9 +63,13 @@ def shapes_checked(request):
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
+# Without a GPU, manual_seed stores the call and its stack for each kind of GPU, which takes longer than many tests.
+seed = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
+
+
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    torch.manual_seed(0)
+    seed(0)
 
 
 @pytest.fixture(autouse=True)

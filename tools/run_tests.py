@@ -55,7 +55,8 @@ def files(folder: str, *patterns: str) -> tuple[str, ...]:
 
 
 NO_TESTS = 5  # pytest's exit status
-PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-rs", "--durations=5", "--durations-min=30")
+UNUSED = ("-p", "no:cacheprovider", "-p", "no:logging")  # parts of pytest
+PYTEST = ("-m", "pytest", "-q", *UNUSED, "-rs", "--durations=5", "--durations-min=30")
 FIRST = ("-m", "not thorough", "--hypothesis-profile=few")
 SHAPED = ("-m", "not thorough and not another_process", *FIRST[2:])
 REST = ("-m", "thorough")

@@ -5,6 +5,7 @@ import hashlib
 import io
 import subprocess
 import tokenize
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,6 +50,7 @@ def commit(root: Path = ROOT) -> str | None:
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
+@cache
 def _code(source: str) -> str:
     lines = source.splitlines()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -62,7 +64,8 @@ def _code(source: str) -> str:
     return "\n".join(line.rstrip() for line in lines if line.strip())
 
 
-def _neighbours(source: str) -> list[str]:
+@cache
+def _neighbours(source: str) -> tuple[str, ...]:
     """Return the files of the same package that a source imports."""
     names, package = [], FLASH.replace("/", ".")
     for node in ast.walk(ast.parse(source)):
@@ -70,7 +73,7 @@ def _neighbours(source: str) -> list[str]:
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{package}."):
             names.append(str(node.module).rsplit(".", 1)[-1])
-    return names
+    return tuple(names)
 
 
 def _git(root: Path, *arguments: str) -> str | None:

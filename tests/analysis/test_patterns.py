@@ -31,10 +31,10 @@ def ideal(name, tokens, *, causal=True):
     n = len(tokens)
     visible = masks.causal(n) if causal else masks.bidirectional(n)
     i, j = torch.arange(n)[:, None], torch.arange(n)
-    after_same_token = torch.zeros(n, n, dtype=torch.bool)
-    for row in range(n):
-        for copy in range(row):
-            after_same_token[row, copy + 1] = tokens[copy] == tokens[row]
+    words = tokens.tolist()
+    after_same_token = torch.tensor(
+        [[0 < key <= row and words[key - 1] == words[row] for key in range(n)] for row in range(n)]
+    )
     targets = {
         "previous_token": j == i - 1,
         "diagonal": j == i,

@@ -45,6 +45,8 @@ def sources(path: Path) -> list[str]:
 
 def seeders(source: str) -> list[str]:
     """Return the calls and imports that seed a global generator."""
+    if "seed" not in source:
+        return []
     called = [node for node in ast.walk(parse(source)) if isinstance(node, ast.Call)]
     found = [ast.unparse(call) for call in called if ast.unparse(call.func) in SEEDERS]
     imported = [node for node in ast.walk(parse(source)) if isinstance(node, ast.ImportFrom)]
