@@ -2,7 +2,8 @@
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -23,6 +24,16 @@ def script_data(script: str) -> dict[str, Any]:
     return json.loads(text[text.index("{", text.index("export const ")) :].rstrip(";\n"))
 
 
+@contextmanager
+def random_weights() -> Iterator[None]:
+    """Create a model whose weights are replaced at once: on the CPU, and later random numbers stay as they would be.
+
+    A model on the device ``meta`` would need no random numbers, but PyTorch imports for a second when it first has one.
+    """
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
+        yield
+
+
 def load_model(config: GPTConfig, parameters: Mapping[str, Tensor], off: Iterable[str]) -> GPT:
     """Return the model with these weights, in evaluation mode, with the heads in ``off`` ablated to zero.
 
@@ -31,7 +42,7 @@ def load_model(config: GPTConfig, parameters: Mapping[str, Tensor], off: Iterabl
     for layer, head in ((int(layer), int(head)) for layer, head in (name.split(".") for name in off)):
         columns = slice(config.head_width * (head - 1), config.head_width * head)
         parameters[f"blocks.{layer - 1}.attention.sublayer.w_o.weight"][:, columns] = 0.0
-    with torch.device("cpu"), torch.random.fork_rng(devices=[]):  # the random weights are replaced at once
+    with random_weights():
         model = GPT(config)
     model.load_state_dict({**parameters, "head.weight": parameters["embedding.weight"]}, assign=True)
     model.head.weight = model.embedding.weight
