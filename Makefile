@@ -79,7 +79,7 @@ format: $(VENV)/.ready node_modules/.ready ## format the Python and the JavaScri
 	$(VENV)/bin/ruff format .
 	$(NPM) run --silent format
 
-test: $(VENV)/.ready ## test what a change can break, the book's build included; 11 to 16 minutes on two cores
+test: $(VENV)/.ready ## test what a change can break, the book's build included; 10 to 14 minutes on two cores
 	$(PY) tools/run_tests.py
 
 test-all: $(VENV)/.ready ## after make test, the rest: more seeds, sizes, devices, pages, exercises; 25 minutes
