@@ -39,8 +39,8 @@ _LATER = "window.xLater"
 def read(file: str) -> str:
     """Return the text of a file in ``static/``; raise an error if it would end the HTML element that holds it."""
     text = (STATIC / file).read_text(encoding="utf-8")
-    if closing := _closing(text):
-        raise AssertionError(f"{file}: {closing} would end the element that holds it")
+    closing = _closing(text)
+    assert not closing, f"{file}: {closing} would end the element that holds it"
     return text
 
 
@@ -49,7 +49,6 @@ def files(name: str) -> dict[str, str]:
     return {file: read(f"{file}.js") for file in (*_imports(name), name)}
 
 
-@cache
 def without_comments(script: str) -> str:
     """Return a script without the comments that begin a line, and without those of the form ``/** */``."""
     return _COMMENT.sub("", script)
@@ -90,8 +89,9 @@ def page_scripts(
         state: the value of each trait.
         rules: for each trait, the values that it may take; a page checks the state in its address against them.
     """
-    es_module(name)  # raises an error if the files cannot be bundled
-    scripts, module, model = _as_parts(_sources(name), read("page_model.js"))
+    sources = _sources(name)
+    _as_module(sources)  # raises an error if the files cannot be bundled
+    scripts, module, model = _as_parts(sources, read("page_model.js"))
     about = "" if rules is None else f"explorer.about = {_json({'name': name, 'rules': rules})};\n"
     start = f'xParts["{model}"].mount(explorer, {_json(state)});'
     return dict(scripts), f'(() => {{\n"use strict";\n{module}\n{about}{start}\n}})();'
@@ -134,16 +134,20 @@ class _Sources(NamedTuple):
 
 
 def _sources(name: str) -> _Sources:
-    dynamic, imported = (
-        tuple((other, read(f"{other}.js")) for other in names) for names in (_dynamic_imports(name), _imports(name))
-    )
-    return _Sources(name, read(f"{name}.js"), dynamic, imported)
+    at_once = files(name)
+    later = dict.fromkeys(other for text in at_once.values() for other in _find_all(_DYNAMIC_IMPORT, text))
+    module = at_once.pop(name)
+    return _Sources(name, module, tuple((other, read(f"{other}.js")) for other in later), tuple(at_once.items()))
 
 
 @cache
 def _as_module(sources: _Sources) -> str:
     """Return the files as one ES module."""
     name, module, dynamic, imported = sources
+    for other, text in dynamic:
+        assert other not in dict(imported), f"{name}.js: imports {other}.js at once and later"
+        code = without_comments(_without_exports(text))
+        assert not _KEYWORD.search(code), f"{other}.js: comes later and imports nothing"
     later = [f"const {_variable(other)} = async {_as_function(other, text)};" for other, text in dynamic]
     at_once = [f"const {_variable(other)} = ({_as_function(other, text)})();" for other, text in imported]
     text = "\n".join([*later, *at_once, _link_variables(module)])
@@ -191,17 +195,6 @@ def _imports(name: str, importing: tuple[str, ...] = ()) -> list[str]:
     return list(dict.fromkeys(needed))
 
 
-def _dynamic_imports(name: str) -> list[str]:
-    """Return the files that a file, or a file that it imports, imports dynamically."""
-    imported = [*_imports(name), name]
-    found = dict.fromkeys(other for file in imported for other in _find_all(_DYNAMIC_IMPORT, read(f"{file}.js")))
-    for other in found:
-        assert other not in imported, f"{name}.js: imports {other}.js at once and later"
-        code = without_comments(_without_exports(read(f"{other}.js")))
-        assert not _KEYWORD.search(code), f"{other}.js: comes later and imports nothing"
-    return list(found)
-
-
 def _link_variables(text: str) -> str:
     """Take the imports from the variables that hold the objects of the files."""
     for found in _IMPORT.finditer(text):
@@ -236,7 +229,6 @@ def _find_all(pattern: re.Pattern[str], text: str) -> tuple:
     return tuple(pattern.findall(text))
 
 
-@cache
 def _without_exports(text: str) -> str:
     """Return the script without the keyword ``export`` before its definitions."""
     return _EXPORT.sub("", text)

@@ -14,7 +14,7 @@ from lessons_lib.attention.multihead import MultiHeadAttention
 from lessons_lib.attention.positions import LearnedPositions
 from lessons_lib.page.widgets.drawing import picture, text, weight_map
 from lessons_lib.page.widgets.explorer import Card, Explorer
-from lessons_lib.page.widgets.trained import from_base64, random_weights, script_data, to_base64
+from lessons_lib.page.widgets.trained import from_base64, placeholder_weights, script_data, to_base64
 from lessons_lib.page.widgets.traits import Whole
 from lessons_lib.page.widgets.words import say
 from lessons_lib.transformer.configuration import GPTConfig
@@ -187,7 +187,7 @@ def add_position_embeddings(model: GPT) -> GPT:
 
 def load_checkpoint(state: Mapping[str, Tensor]) -> GPT:
     """Return the model with these weights, in evaluation mode."""
-    with random_weights():
+    with placeholder_weights():
         model = add_position_embeddings(GPT(CONFIG))
     model.load_state_dict(state)
     return model.eval()

@@ -11,7 +11,7 @@ from lessons_lib.analysis.diagnostics import observe
 from lessons_lib.applications.vision import VisionConfig, VisionTransformer
 from lessons_lib.page.widgets.drawing import element, picture, text
 from lessons_lib.page.widgets.explorer import Card, Explorer
-from lessons_lib.page.widgets.trained import from_base64, random_weights, script_data
+from lessons_lib.page.widgets.trained import from_base64, placeholder_weights, script_data
 from lessons_lib.page.widgets.traits import Whole
 from lessons_lib.page.widgets.words import mark, say
 
@@ -145,7 +145,7 @@ def patch_model(size: int, pixels: str = "in order") -> VisionTransformer:
     if is_permuted:
         places = parameters["positions.weight"]
         parameters["positions.weight"] = torch.cat([places[:1], places[1:][pixel_permutation()]])
-    with random_weights():
+    with placeholder_weights():
         model = VisionTransformer(patch_config(size))
     model.load_state_dict(parameters, assign=True)
     return model.eval()

@@ -25,10 +25,10 @@ def script_data(script: str) -> dict[str, Any]:
 
 
 @contextmanager
-def random_weights() -> Iterator[None]:
-    """Create a model whose weights are replaced at once: on the CPU, and later random numbers stay as they would be.
+def placeholder_weights() -> Iterator[None]:
+    """Create a model whose weights are replaced at once: on the CPU, and without an effect on later random numbers.
 
-    A model on the device ``meta`` would need no random numbers, but PyTorch imports for a second when it first has one.
+    The device ``meta`` would need no random numbers, but its first use makes PyTorch import 900 modules, for a second.
     """
     with torch.device("cpu"), torch.random.fork_rng(devices=[]):
         yield
@@ -42,7 +42,7 @@ def load_model(config: GPTConfig, parameters: Mapping[str, Tensor], off: Iterabl
     for layer, head in ((int(layer), int(head)) for layer, head in (name.split(".") for name in off)):
         columns = slice(config.head_width * (head - 1), config.head_width * head)
         parameters[f"blocks.{layer - 1}.attention.sublayer.w_o.weight"][:, columns] = 0.0
-    with random_weights():
+    with placeholder_weights():
         model = GPT(config)
     model.load_state_dict({**parameters, "head.weight": parameters["embedding.weight"]}, assign=True)
     model.head.weight = model.embedding.weight
