@@ -177,7 +177,7 @@ class Shown:
             child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)
         }
         self._functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-        self._calls: dict[str, list[ast.Call]] = {name: [] for name in self._functions}
+        self._calls: dict[str, list[ast.Call]] = {}
         self._bindings: dict[str, list[Binding]] = {}
         self._keys: dict[str, list[ast.expr]] = {}
         self._pages = {
@@ -216,8 +216,8 @@ class Shown:
                 self._bind_target(node.target, node.iter, node)
             elif isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name) and text_of(node.slice):
                 self._keys.setdefault(node.value.id, []).append(node.slice)
-            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in self._calls:
-                self._calls[node.func.id].append(node)
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                self._calls.setdefault(node.func.id, []).append(node)
             elif isinstance(node, ast.Call) and called(node) in MUTATIONS and isinstance(node.func, ast.Attribute):
                 self._bind_target(node.func.value, ast.Tuple(list(node.args), ast.Load()), node, adds=True)
 
@@ -334,7 +334,7 @@ class Shown:
     def _given(self, function: ast.FunctionDef, name: str) -> Iterator[ast.expr]:
         """Yield what calls give to an argument of the notebook's function, and its default."""
         names = [one.arg for one in function.args.args]
-        for call in self._calls[function.name]:
+        for call in self._calls.get(function.name, ()):
             yield from (one.value for one in call.keywords if one.arg == name)
             if name in names and names.index(name) < len(call.args):
                 yield call.args[names.index(name)]

@@ -110,7 +110,7 @@ def _sheet(wide: int, high: int) -> tuple[Figure, Axes]:
 
 
 def _pixels(figure: Figure) -> np.ndarray:
-    """Draw a figure."""
+    """Return the pixels of a figure: rows, columns, and red, green and blue."""
     canvas = FigureCanvasAgg(figure)
     canvas.draw()
     return np.asarray(canvas.buffer_rgba())[..., :3].copy()
