@@ -64,7 +64,7 @@ MANY = ("-m", "thorough or hypothesis", "--hypothesis-profile=many")  # Hypothes
 # Execute every shape in every signature; an int will do for a float, as for other checkers of types.
 SHAPES = "--jaxtyping-packages=lessons_lib,beartype.beartype(conf=beartype.BeartypeConf(is_pep484_tower=True))"
 # Chromium drops an input or a stored answer now and then: what fails is tried once more, and named either way.
-AGAIN = ("--reruns", "1", "-rR")
+AGAIN = ("--reruns", "1", "-rsR")
 NBVAL = ("--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=300")
 INTERPRET = {"TRITON_INTERPRET": "1"}  # Triton decides once in a process whether it interprets kernels or compiles them
 
